@@ -1,4 +1,5 @@
-"""Handwritten digits with the network 784-700-500-10, cut over the ranks: the layout says how, for PyTorch and JAX.
+"""Handwritten digits with the network 784-700-500-10, cut over the ranks: the layout says how, for PyTorch, JAX and
+Keras on JAX.
 
 The same training functions as with one process. `Sharded` makes the ranks a mesh, and a layout says which weights are
 cut along which of its axes:
@@ -6,6 +7,7 @@ cut along which of its axes:
     python examples/sharded_digits.py --framework torch --layout data      # each rank has other rows
     python examples/sharded_digits.py --framework jax --layout fully       # ... and a part of all weights
     python examples/sharded_digits.py --framework jax --layout tensor      # ranks share the hidden layers
+    python examples/sharded_digits.py --framework keras --layout fully     # the same in Keras 3, on JAX
     python examples/sharded_digits.py --framework torch --layout 2x2       # both, with four ranks
 
 All of them train the same weights, up to the order of sums. `--layout one` is one process without a strategy.
@@ -14,6 +16,7 @@ All of them train the same weights, up to the order of sums. `--layout one` is o
 import argparse
 import importlib
 import itertools
+import os
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -32,6 +35,7 @@ BATCH_SIZE, TRAINED = 128, 1408
 
 CUTS: dict[str, dict[str, list[str]]] = {
     "jax": {"0/kernel": ["", "model"], "0/bias": ["model"], "1/kernel": ["model", ""]},
+    "keras": {"net/up/kernel": ["", "model"], "net/up/bias": ["model"], "net/down/kernel": ["model", ""]},
     "torch": {"0.weight": ["model", ""], "0.bias": ["model"], "2.weight": ["", "model"]},
 }
 """The first layer is cut by its outputs and the second by its inputs, so between them nothing is put together. PyTorch
@@ -121,6 +125,38 @@ def train_jax(config: dict[str, Any]) -> list[Any]:
     return [adapter.gather(params[0]["kernel"]), kept]
 
 
+def train_keras(config: dict[str, Any]) -> list[Any]:
+    """The same in Keras."""
+    import keras
+
+    from hocket.train import keras as adapter
+
+    images, labels = load_digits()
+    names, activations = ("up", "down", "last"), ("relu", "relu", None)
+    layers = [
+        keras.layers.Dense(size, activation, name=name)
+        for size, activation, name in zip(SIZES[1:], activations, names, strict=True)
+    ]
+    model = keras.Sequential([keras.Input(SIZES[:1]), *layers], name="net")
+    for layer, kernel in zip(layers, make_kernels(), strict=True):
+        layer.kernel.assign(kernel)
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile(keras.optimizers.Adam(1e-3, epsilon=1e-8), loss, metrics=["accuracy"])
+    model = adapter.prepare_model(model)
+    size = config["batch_size"]
+    data = adapter.prepare_arrays(images[:TRAINED], labels[:TRAINED], batch_size=size)
+    held = adapter.prepare_arrays(images[TRAINED:], labels[TRAINED:], batch_size=size, resume=False)
+    history = model.fit(
+        data, initial_epoch=data.epoch, epochs=config["epochs"], validation_data=held, verbose=0
+    ).history
+    for epoch, (lost, accuracy) in enumerate(zip(history["loss"], history["val_accuracy"], strict=True)):
+        train.report({"epoch": epoch, "loss": lost, "accuracy": accuracy})
+    mesh.save({weight.path: weight.value for weight in model.weights}, config["folder"])
+    values = [weight.value for weight in model.weights]
+    kept = sum(value.addressable_data(0).size for value in values) / sum(value.size for value in values)
+    return [model.get_weights()[0], kept]
+
+
 def train_torch(config: dict[str, Any]) -> list[Any]:
     """The same in PyTorch."""
     import torch
@@ -177,6 +213,13 @@ def draw(history: list[dict[str, Any]], path: Path) -> None:
     figure.savefig(path, dpi=120)
 
 
+TRAINERS = {
+    "jax": ("JaxTrainer", train_jax),
+    "keras": ("KerasTrainer", train_keras),
+    "torch": ("TorchTrainer", train_torch),
+}
+
+
 def main() -> None:
     """Train, draw, and say how much each rank had."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -188,12 +231,14 @@ def main() -> None:
     strategy = choose_strategy(arguments.framework, arguments.layout)
     count = 1 if strategy is None else strategy.world_size
     parts = 1 if strategy is None else strategy.locate_batch(0, count)[1]
+    os.environ["KERAS_BACKEND"] = "jax"  # the one on which Keras can spread a model
     adapter = importlib.import_module(f"hocket.train.{arguments.framework}")
-    trainer: Any = adapter.JaxTrainer if arguments.framework == "jax" else adapter.TorchTrainer
+    name, function = TRAINERS[arguments.framework]
+    trainer: Any = getattr(adapter, name)
     arguments.folder.mkdir(parents=True, exist_ok=True)
     with hocket.init(num_cpus=count), tempfile.TemporaryDirectory() as storage:
         result = trainer(
-            train_jax if arguments.framework == "jax" else train_torch,
+            function,
             train_loop_config={
                 "batch_size": BATCH_SIZE // parts,
                 "epochs": arguments.epochs,

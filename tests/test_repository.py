@@ -105,7 +105,7 @@ def run_sharded_digits(framework, layout, folder):
 @pytest.mark.slow
 @pytest.mark.long
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("framework", ["torch", "jax"])
+@pytest.mark.parametrize("framework", ["torch", "jax", "keras"])
 def test_sharded_training_learns_as_one_process(framework, tmp_path):
     expected, _, _ = run_sharded_digits(framework, "one", tmp_path)
     for layout, part in {"fully": 0.5, "2x2": 0.503}.items():

@@ -58,9 +58,9 @@ REASONS: dict[tuple[str, str | None, str | None], str] = {
         "exact evaluation",
     ): "MultiWorkerMirroredStrategy evaluates in its own way; use Keras 3",
     **{
-        (framework, "Sharded", None): "It cuts PyTorch's modules and JAX's arrays"
+        (framework, "Sharded", None): "It cuts PyTorch's modules, JAX's arrays, and Keras's models on JAX"
         for framework in FRAMEWORKS
-        if framework not in ("PyTorch", "JAX")
+        if framework not in ("PyTorch", "JAX", "Keras 3 on JAX")
     },
 }
 """What a framework does not do, and why: by framework, strategy and feature. None stands for all."""

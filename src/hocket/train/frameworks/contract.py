@@ -100,6 +100,11 @@ class Framework(abc.ABC, Generic[S]):
         return self._states.get(caller)
 
     @final
+    def get_optional_state(self) -> S | None:
+        """Return what the calling rank has opened; None if it has not yet."""
+        return self._states.get_optional()
+
+    @final
     @contextlib.contextmanager
     def use_strategy(self, strategy: strategies.Strategy) -> Iterator[None]:
         """Have the calling rank use a strategy, for the duration of its training function."""

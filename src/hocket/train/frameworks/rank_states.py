@@ -83,6 +83,11 @@ class RankStates(Generic[S]):
             state = self._states[session] = self._build(session, strategies.AllReduce(), name)
         return state
 
+    def get_optional(self) -> S | None:
+        """Return the calling rank's state; None if there is none yet, or outside a training function."""
+        session = worker_session.get_optional_session()
+        return None if session is None else self._states.get(session)
+
     @contextlib.contextmanager
     def use(self, strategy: strategies.Strategy) -> Iterator[None]:
         """Have the calling rank use a strategy, for the duration of a block."""

@@ -34,3 +34,4 @@ from hocket.train.strategies import AllReduce as AllReduce
 from hocket.train.strategies import LocalSGD as LocalSGD
 from hocket.train.strategies import Nesterov as Nesterov
 from hocket.train.strategies import ParameterServer as ParameterServer
+from hocket.train.strategies import Sharded as Sharded

@@ -26,7 +26,7 @@ class Sharded(strategy.Strategy):
     themselves compute with parts: tensor parallel training. What is not cut is replicated. The training function does
     not change, and all of these train the same weights, up to the order of sums.
 
-    With PyTorch and JAX; in other frameworks it is refused.
+    With PyTorch, JAX, and Keras 3 on JAX; elsewhere it is refused.
 
     Raises:
         TypeError: An argument has the wrong type.
@@ -46,8 +46,8 @@ class Sharded(strategy.Strategy):
     last."""
     layout: Mapping[str, Sequence[str | Sequence[str]]] = field(default_factory=dict)
     """By regular expressions that match whole names of parameters (``"0.weight"``; in JAX their paths,
-    ``"dense/kernel"``): for each dim the axis that cuts it, several axes, or ``"unsharded"``. As in
-    `hocket.mesh.LayoutMap`; what matches none is replicated."""
+    ``"dense/kernel"``; in Keras too, ``"sequential/dense/kernel"``): for each dim the axis that cuts it, several axes,
+    or ``"unsharded"``. As in `hocket.mesh.LayoutMap`; what matches none is replicated."""
     batch_dims: Sequence[str] = ("data",)
     """The axes that cut the batch: ranks along them have other rows. Of these the mesh may lack some. Ranks along the
     other axes get the same rows from `prepare_data_loader`, `prepare_arrays` and `get_dataset_shard`."""
@@ -115,5 +115,6 @@ class Sharded(strategy.Strategy):
             TypeError: Always, where a framework has no way of its own.
         """
         raise TypeError(
-            f"{self!r} trains PyTorch's modules and JAX's arrays. Use TorchTrainer or JaxTrainer, or AllReduce() here."
+            f"{self!r} trains PyTorch's modules, JAX's arrays, and Keras's models on JAX. Use TorchTrainer, JaxTrainer "
+            "or KerasTrainer, or AllReduce() here."
         )

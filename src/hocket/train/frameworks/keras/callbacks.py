@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import keras
 
-from hocket.train.frameworks import report_callback
+from hocket.train.frameworks import report_callback, weights
 from hocket.train.frameworks.keras import checkpoints
 from hocket.train.rank import context
 
@@ -31,6 +31,8 @@ class ReportCheckpointCallback(report_callback.ReportMixin, keras.callbacks.Call
     def write_checkpoint(self, folder: str) -> bool:
         """Write the weights, in rank 0."""
         is_first = context.get_context().get_world_rank() == 0
-        if is_first:
-            checkpoints.save_weights(self.model, folder)
+        if is_first or checkpoints.is_spread(self.model):
+            named = checkpoints.read_weights(self.model)
+            if is_first:
+                weights.save(folder, named)
         return is_first

@@ -19,6 +19,8 @@ def save_weights(model: Any, folder: str | os.PathLike[str]) -> None:
         model: Of Keras 3, on any backend.
         folder: It must exist.
 
+    With `Sharded` all ranks call it, each with a folder: whole weights are put together.
+
     Example:
         >>> import tempfile
         >>> import keras, numpy as np
@@ -30,12 +32,23 @@ def save_weights(model: Any, folder: str | os.PathLike[str]) -> None:
         ['bias', 'kernel']
         >>> load_weights(model, folder)
     """
+    weights.save(folder, read_weights(model))
+
+
+def read_weights(model: Any) -> list[tuple[str, Any]]:
+    """Return what `save_weights` writes. If the model is spread over the ranks, all of them call it."""
     variables.attach(model)
     named = [(variable.path, variables.read(variable)) for variable in model.weights]
     optimizer = getattr(model, "optimizer", None)
     if optimizer is not None and optimizer.built:
         named += [(_OPTIMIZER + variable.path, variables.read(variable)) for variable in optimizer.variables]
-    weights.save(folder, named)
+    return named
+
+
+def is_spread(model: Any) -> bool:
+    """Tell whether a rank has parts of a model's weights only."""
+    variables.attach(model)
+    return any(variables.is_spread(weight) for weight in model.weights)
 
 
 def load_weights(model: Any, folder: str | os.PathLike[str]) -> None:

@@ -8,6 +8,7 @@ training function arrives, whose code may name Keras. All ranks of a session sha
 from __future__ import annotations
 
 import contextlib
+import importlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, final
@@ -15,7 +16,9 @@ from typing import Final, final
 import keras
 
 from hocket.collective import turns
+from hocket.train import strategies
 from hocket.train.frameworks import keras_process
+from hocket.train.frameworks.keras import sharding
 from hocket.train.run import backend, joining, worker_group
 
 BACKENDS: Final = ("tensorflow", "torch", "jax")
@@ -40,6 +43,9 @@ class KerasConfig(backend.BackendConfig):
     """``"tensorflow"``, ``"torch"`` or ``"jax"``; the same for all trainers of a session. Default: the driver's."""
     timeout_s: float = joining.TIMEOUT_SECONDS
     """Seconds that a rank waits for another one."""
+    distributed: bool = False
+    """Whether to join JAX's processes too, if that is the backend: one program may then span the devices of all ranks.
+    `KerasTrainer` sets it for `Sharded`."""
 
     def __post_init__(self) -> None:
         if self.backend is not None and self.backend not in BACKENDS:
@@ -48,14 +54,27 @@ class KerasConfig(backend.BackendConfig):
                 f"driver's, {keras.backend.backend()!r}."
             )
         joining.check_timeout(self.timeout_s)
+        if self.distributed and self.choose_backend() != "jax":
+            raise ValueError(
+                f"distributed=True joins JAX's processes, but the backend is {self.choose_backend()!r}. Write "
+                "KerasConfig(backend='jax', distributed=True), or leave it out."
+            )
 
     def choose_backend(self) -> str:
         """Return the backend of the ranks."""
         return self.backend or str(keras.backend.backend())
 
     def list_modules(self, function: Callable[..., object]) -> Sequence[str]:
-        """Return what imports Keras with the backend: once on a machine."""
-        return (f"hocket.train.frameworks.keras_preloads.{self.choose_backend()}",)
+        """Return what imports Keras with the backend, and what spreads models if the strategy is to: once on a
+        machine."""
+        needed = [f"hocket.train.frameworks.keras_preloads.{self.choose_backend()}"]
+        if isinstance(getattr(function, "strategy", None), strategies.Sharded):
+            needed += [sharding.JOINED, sharding.SPREAD_MODELS]
+        return needed
+
+    def list_blind_ranks(self, num_workers: int) -> Sequence[int]:
+        """Return all ranks if JAX's processes are joined: gloo does not notice that one has ended."""
+        return range(num_workers) if self.distributed else ()
 
     @contextlib.contextmanager
     def share_process(self) -> Iterator[Sequence[turns.Local]]:
@@ -77,7 +96,11 @@ class KerasConfig(backend.BackendConfig):
         num_threads = max(1, int(group.scaling.bundle.get("CPU", 1)))
         group.execute(keras_process.choose_backend, [(self.choose_backend(), num_threads)] * len(group))
         joining.arrange(group, self.timeout_s)
+        if self.distributed:
+            importlib.import_module(sharding.JOINED).join(group, self.timeout_s)
 
     def on_shutdown(self, group: worker_group.WorkerGroup) -> None:
         """Part the ranks."""
+        if self.distributed:
+            importlib.import_module(sharding.JOINED).leave(group)
         joining.leave(group)

@@ -12,13 +12,22 @@ import numpy as np
 from hocket import ps
 from hocket.train import strategies
 from hocket.train.frameworks import contract
-from hocket.train.frameworks.keras import bridges, checkpoints, config, rank_state, served_optimizers, variables
+from hocket.train.frameworks.keras import (
+    bridges,
+    checkpoints,
+    config,
+    rank_state,
+    served_optimizers,
+    sharding,
+    variables,
+)
 from hocket.train.rank import worker_session, world
 
 
 @final
 class KerasFramework(contract.Framework[rank_state.RankState]):
-    """Keras 3: one loop, one place through which all gradients go, and so no strategy needs a way of its own."""
+    """Keras 3: one loop, one place through which all gradients go, and so no strategy needs a way of its own but
+    `Sharded` (`sharding`)."""
 
     name = "keras"
 
@@ -28,7 +37,7 @@ class KerasFramework(contract.Framework[rank_state.RankState]):
     def open(
         self, session: worker_session.WorkerSession, strategy: strategies.Strategy, caller: str
     ) -> rank_state.RankState:
-        return rank_state.RankState(world.get_world(caller), strategy)
+        return rank_state.RankState(world.get_world(caller), sharding.adapt(strategy, keras.backend.backend()))
 
     def to_host(self, values: object, caller: str) -> strategies.Array:
         try:

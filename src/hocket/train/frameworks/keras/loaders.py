@@ -20,6 +20,7 @@ import numpy as np
 from hocket.data import cursor as cursor_module
 from hocket.data import ledger
 from hocket.data import loader as loader_module
+from hocket.train.frameworks.keras import framework, sharding
 from hocket.train.rank import worker_session
 
 
@@ -102,7 +103,9 @@ def prepare_arrays(
     if resume:
         session.follow(cursor, name, "prepare_arrays")
     whole = ledger.Ledger(num_rows, cursor.ledger.batch_size, shuffle=False)
-    return PreparedArrays(arrays, cursor, whole)
+    state = framework.FRAMEWORK.get_optional_state()
+    is_joint = state is not None and isinstance(state.runtime, sharding.Runtime)
+    return PreparedArrays(arrays, cursor, whole, is_joint=is_joint)
 
 
 def _check_array(array: object) -> object:
@@ -144,15 +147,18 @@ class PreparedArrays(loader_module.Positioned, keras.utils.PyDataset):  # type: 
 
     _cursor: cursor_module.Cursor
 
-    def __init__(self, arrays: object, cursor: cursor_module.Cursor, whole: ledger.Ledger) -> None:
+    def __init__(
+        self, arrays: object, cursor: cursor_module.Cursor, whole: ledger.Ledger, *, is_joint: bool = False
+    ) -> None:
         super().__init__()
         self._arrays = arrays
         self._cursor = cursor
         self._whole: Final = whole
         self._lock = threading.Lock()
         self._loop = 0
+        self._is_joint = is_joint
         #: Which batches there are to read: those of an epoch in training, or each row once.
-        self._pass = _Pass(whole, cursor.rank, cursor.world_size, trains=False)
+        self._pass = _Pass(whole, cursor.rank, cursor.world_size, trains=False, is_joint=is_joint)
 
     @property
     def epoch(self) -> int:
@@ -176,8 +182,7 @@ class PreparedArrays(loader_module.Positioned, keras.utils.PyDataset):  # type: 
     def __getitem__(self, index: int) -> tuple[Any, ...]:
         """Return a batch."""
         with self._lock:  # several threads may read
-            part = self._pass.find(index)
-        rows = part.indices if len(part.indices) else np.array([part.filler])
+            rows = self._pass.find(index)
         batch: tuple[Any, ...] = keras.tree.map_structure(lambda array: array[rows], self._arrays)
         return batch
 
@@ -197,13 +202,17 @@ class PreparedArrays(loader_module.Positioned, keras.utils.PyDataset):  # type: 
 
     def _read(self, rows: ledger.Ledger, *, trains: bool) -> None:
         with self._lock:
-            self._pass = _Pass(rows, self._cursor.rank, self._cursor.world_size, trains=trains)
+            self._pass = _Pass(rows, self._cursor.rank, self._cursor.world_size, trains=trains, is_joint=self._is_joint)
 
     def begin_epoch(self) -> int | None:
         """Note that an epoch begins; return the step whose row is a filler, None if there is no such step."""
         self._loop, _ = self._cursor.begin()
         self._read(self._cursor.ledger, trains=True)
         return self._pass.find_filler()
+
+    def is_whole(self, index: int) -> bool:
+        """Tell whether a batch of this pass has the rows of all ranks, because they cannot share them equally."""
+        return self._pass.is_whole(index)
 
     def take(self, count: int) -> None:
         """Note that steps are taken."""
@@ -228,35 +237,43 @@ class _Pass:
         rank: Whose slices.
         world_size: Into how many each batch is cut.
         trains: Whether the rank takes each step; else it leaves out one without rows.
+        is_joint: Whether the ranks compute each step together, on arrays with equal parts: then they all take it, and
+            have all rows of a batch that has no such parts.
     """
 
-    def __init__(self, rows: ledger.Ledger, rank: int, world_size: int, *, trains: bool) -> None:
+    def __init__(self, rows: ledger.Ledger, rank: int, world_size: int, *, trains: bool, is_joint: bool) -> None:
         self._ledger = copy.copy(rows)
         self._rank, self._size = rank, world_size
         self._trains = trains
+        self._is_joint = is_joint
         self._next = 0
         self._parts: Iterator[ledger.Slice] = iter(())
         self._rewind()
         self._count = self._ledger.steps_left
-        self._last_rows = self._count_last_rows()
+        self._last_rows, self._is_uneven = self._count_last_rows()
 
     def _rewind(self) -> None:
-        self._next, self._parts = 0, self._ledger.slices(self._rank, self._size)
+        rank, size = (0, 1) if self._is_joint else (self._rank, self._size)
+        self._next, self._parts = 0, self._ledger.slices(rank, size)
 
-    def _count_last_rows(self) -> int:
-        """Return how many rows of the last batch are this rank's."""
+    def _count_last_rows(self) -> tuple[int, bool]:
+        """Return how many rows of the last batch are this rank's, and whether others have another number."""
         left = self._ledger.num_rows - self._ledger.position
-        rows = left - (self._count - 1) * self._ledger.batch_size
-        first, end = ledger.cut(min(rows, self._ledger.batch_size), self._rank, self._size)
-        return end - first
+        rows = min(left - (self._count - 1) * self._ledger.batch_size, self._ledger.batch_size)
+        first, end = ledger.cut(rows, self._rank, self._size)
+        return end - first, rows % self._size != 0
 
     def __len__(self) -> int:
-        return self._count if self._trains or self._last_rows else self._count - 1
+        return self._count if self._trains or self._is_joint or self._last_rows else self._count - 1
 
     def find_filler(self) -> int | None:
-        return None if self._last_rows else self._count - 1
+        return None if self._is_joint or self._last_rows else self._count - 1
 
-    def find(self, index: int) -> ledger.Slice:
+    def is_whole(self, index: int) -> bool:
+        return self._is_joint and self._is_uneven and index == self._count - 1
+
+    def find(self, index: int) -> Any:
+        """Return the numbers of a batch's rows; that of a filler if there are none."""
         if not 0 <= index < self._count:
             raise IndexError(f"There are {self._count} batches, but number {index} was asked for.")
         if index < self._next:
@@ -265,4 +282,8 @@ class _Pass:
             next(self._parts)
             self._next += 1
         self._next += 1
-        return next(self._parts)
+        part = next(self._parts)
+        if not self._is_joint:
+            return part.indices if len(part.indices) else np.array([part.filler])
+        first, end = ledger.cut(len(part.indices), self._rank, self._size)
+        return part.indices if self.is_whole(index) else part.indices[first:end]

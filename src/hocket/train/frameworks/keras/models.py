@@ -19,7 +19,7 @@ from typing import Any, final
 
 import keras
 
-from hocket.train.frameworks.keras import bridges, evaluation, framework, loaders, rank_state, variables
+from hocket.train.frameworks.keras import bridges, evaluation, framework, loaders, rank_state, sharding, variables
 from hocket.train.strategies import strategy
 
 
@@ -116,6 +116,8 @@ class _Prepared:
         self._world = state.world
         self.runtime = strategy.open_next(state.runtime)
         self._host_model = variables.ModelVariables(model)
+        #: What spreads it over the ranks; None with another strategy than `Sharded`.
+        self._spread: Any = sharding.open_model(self.runtime, model, state.world)
         self._crossing = bridges.Crossing(self._on_host, None if self.runtime.takes_steps else self._gather)
         self._originals: dict[str, Any] = {}
         #: How many rows the batch has whose step is computed or traced; None if that is not known.
@@ -162,6 +164,8 @@ class _Prepared:
         for name, method in replaced.items():
             self._originals[name] = getattr(model, name)
             object.__setattr__(model, name, method)
+        if self._spread is not None:
+            self._spread.attach()
         if model.compiled:
             self._hook_optimizer(model)
 
@@ -214,8 +218,12 @@ class _Prepared:
         if self._is_in_epoch:
             self._is_in_epoch = False
             self.runtime.synchronize(self._host_model)
-            evaluation.level_state(model, self._world)
-        evaluation.merge_metrics(model, self._world)
+            if self._spread is None:
+                evaluation.level_state(model, self._world)
+        if self._spread is None:
+            evaluation.merge_metrics(model, self._world)
+        else:
+            self._spread.end_pass()
         return self._originals["_get_metrics_result_or_logs"](logs)
 
     def _fit(self, *args: object, **kwargs: object) -> Any:
@@ -224,13 +232,15 @@ class _Prepared:
         bound.apply_defaults()
         given = dict(bound.arguments)
         data = given["x"] if isinstance(given["x"], loaders.PreparedArrays) else None
+        if self._spread is not None:
+            self._spread.begin_pass(given["x"], "fit")
         with self._raise_own_error():
             if data is None:
                 return self._fit_once(original, given, _Follower(self, None))
             return self._fit_arrays(original, given, data)
 
     def _fit_once(self, original: Any, given: dict[str, Any], follower: _Follower) -> Any:
-        self._check_built(given["x"])
+        self._make_ready(given["x"])
         callbacks = given["callbacks"]
         if isinstance(callbacks, keras.callbacks.CallbackList):
             callbacks.callbacks.insert(0, follower)
@@ -251,7 +261,7 @@ class _Prepared:
                 return self._fit_once(original, given, follower)
             # Keras takes equally many steps in each epoch of a call. The rest of one is a call of its own; callbacks
             # see one.
-            self._check_built(data)
+            self._make_ready(data)
             callbacks = _OneCall(
                 [follower, *keras.tree.flatten(given["callbacks"] or [])],
                 add_history=True,
@@ -279,6 +289,11 @@ class _Prepared:
                 f"The model is compiled with steps_per_execution={steps}, but the position in prepared arrays is "
                 "known after each step only if each is executed alone. Leave it out."
             )
+
+    def _make_ready(self, data: object) -> None:
+        self._check_built(data)
+        if self._spread is not None:
+            self._spread.begin()
 
     def _check_built(self, data: object) -> None:
         """Have the variables there before rank 0's are copied."""
@@ -313,7 +328,7 @@ class _Prepared:
         if self.runtime.takes_steps and model.optimizer is not None and not model.optimizer.built:
             # On TensorFlow Keras builds it in its first step, which this one never takes; checkpoints need its count.
             model.optimizer.build(model.trainable_variables)
-        if self._world.size > 1 and not self.runtime.has_begun:
+        if self._spread is None and self._world.size > 1 and not self.runtime.has_begun:
             optimizer = model.optimizer
             theirs = list(optimizer.variables) if optimizer is not None and optimizer.built else []
             for given in (model.weights, [one for one in theirs if keras.backend.is_float_dtype(one.dtype)]):
@@ -325,6 +340,8 @@ class _Prepared:
     def begin_epoch(self, filler: int | None) -> None:
         """Note that an epoch begins, and which of its steps does not count here."""
         self._step, self._filler, self._is_in_epoch = 0, filler, True
+        if self._spread is not None:
+            self._spread.begin_epoch()
         self.runtime.begin_epoch(self._host_model)
 
     def after_steps(self, count: int) -> None:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Mapping
 from typing import final
 
 from hocket import data
 from hocket.train import configs, data_parallel_trainer, strategies, validation
-from hocket.train.frameworks.keras import config, framework
+from hocket.train.frameworks.keras import config, framework, sharding
 from hocket.train.rank import datasets as datasets_module
 from hocket.train.strategies import hosting
 
@@ -33,7 +34,8 @@ class KerasTrainer(data_parallel_trainer.DataParallelTrainer):
 
     Raises:
         TypeError: The function cannot be called, or a configuration or the strategy has the wrong type.
-        ValueError: The function needs more than one argument, or a configuration that it does not take is given.
+        ValueError: The function needs more than one argument, or a configuration that it does not take is given; or the
+            backend cannot do what the strategy is.
     """
 
     def __init__(
@@ -53,10 +55,14 @@ class KerasTrainer(data_parallel_trainer.DataParallelTrainer):
     ) -> None:
         train_loop_per_worker = hosting.add_strategy(train_loop_per_worker, strategy, framework.FRAMEWORK.use_strategy)
         data_parallel_trainer.check_type("keras_config", keras_config, config.KerasConfig)
+        backend_config = keras_config or config.KerasConfig()
+        if isinstance(strategy, strategies.Sharded):
+            sharding.check_backend(strategy, backend_config.choose_backend())
+            backend_config = dataclasses.replace(backend_config, distributed=True)
         super().__init__(
             train_loop_per_worker,
             train_loop_config=train_loop_config,
-            backend_config=keras_config or config.KerasConfig(),
+            backend_config=backend_config,
             scaling_config=scaling_config,
             run_config=run_config,
             validation_config=validation_config,

@@ -5,6 +5,7 @@ On JAX they are elsewhere while ``fit`` runs; `attach` brings them into the mode
 
 from __future__ import annotations
 
+import importlib
 import weakref
 from collections.abc import Sequence
 from typing import Any, TypeAlias, final
@@ -28,7 +29,7 @@ def attach(model: object) -> None:
 
 
 def read(variable: Any) -> Array:
-    """Return a copy of a variable's value."""
+    """Return a copy of a variable's value. If it is spread over the ranks, all of them call it."""
     value = variable.value
     if keras.backend.backend() == "tensorflow":  # Keras asks numpy, here and below, in a way that numpy warns of
         return np.array(value.numpy())
@@ -37,7 +38,15 @@ def read(variable: Any) -> Array:
         if keras.backend.standardize_dtype(value.dtype) == "bfloat16":
             value = value.float()
         return np.array(value.numpy())
+    if is_spread(variable):
+        return np.array(importlib.import_module("hocket.mesh.backends.jax").gather(value))
     return np.array(keras.ops.convert_to_numpy(value))
+
+
+def is_spread(variable: Any) -> bool:
+    """Tell whether this process has a part of a variable's value only, as with `Sharded`."""
+    value = variable.value
+    return keras.backend.backend() == "jax" and not (value.is_fully_addressable or value.is_fully_replicated)
 
 
 def read_flat(given: Sequence[object]) -> Array:

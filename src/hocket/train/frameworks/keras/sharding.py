@@ -1,0 +1,78 @@
+"""`hocket.train.strategies.Sharded` in Keras, as far as it needs no backend: what `spread_models` has to do, and where.
+
+Keras computes a step on JAX as one compiled function of its variables' values, so `Sharded` there is JAX's: one program
+over the devices of all ranks. On TensorFlow and PyTorch a step is each rank's own, and it is refused.
+"""
+
+from __future__ import annotations
+
+import importlib
+from dataclasses import dataclass
+from typing import Any, Final, final
+
+from hocket.collective.world import World
+from hocket.train import strategies
+
+JOINED: Final = "hocket.train.frameworks.keras.joined"
+"""The module that joins JAX's processes; it needs JAX."""
+
+SPREAD_MODELS: Final = "hocket.train.frameworks.keras.spread_models"
+"""The module that spreads models; it needs JAX and `hocket.mesh`, as few runs do."""
+
+
+@final
+class Runtime(strategies.StrategyRuntime):
+    """The strategy at work: gradients are those of all ranks' rows by themselves, and nothing is left to do to them.
+
+    Args:
+        settings: The mesh and the layout.
+    """
+
+    averages_gradients = False
+
+    def __init__(self, settings: strategies.Sharded) -> None:
+        self.settings: Final = settings
+
+
+@final
+@dataclass(frozen=True)
+class OnJax(strategies.Strategy):
+    """`Sharded`, as Keras on JAX opens it."""
+
+    settings: strategies.Sharded
+
+    def open(self, ranks: strategies.Ranks) -> Runtime:
+        """Begin in one rank."""
+        return Runtime(self.settings)
+
+
+def adapt(strategy: strategies.Strategy, backend: str) -> strategies.Strategy:
+    """Return what a rank opens for a strategy.
+
+    Raises:
+        ValueError: The backend cannot do it.
+    """
+    if not isinstance(strategy, strategies.Sharded):
+        return strategy
+    check_backend(strategy, backend)
+    return OnJax(strategy)
+
+
+def check_backend(strategy: strategies.Sharded, backend: str) -> None:
+    """See that Keras's backend can spread a model.
+
+    Raises:
+        ValueError: It cannot.
+    """
+    if backend != "jax":
+        raise ValueError(
+            f"{strategy!r} spreads Keras's models on JAX only, but Keras computes with {backend!r} here. Write "
+            "keras_config=KerasConfig(backend='jax') (or set KERAS_BACKEND=jax), use AllReduce(), or a TorchTrainer."
+        )
+
+
+def open_model(runtime: strategies.StrategyRuntime, model: object, joined: World) -> Any:
+    """Return what spreads a model; None if the strategy is another one."""
+    if not isinstance(runtime, Runtime):
+        return None
+    return importlib.import_module(SPREAD_MODELS).SpreadModel(model, runtime.settings, joined)
