@@ -224,7 +224,7 @@ def compare_layers(config: dict[str, Any]) -> list[str]:
                 module, finish = list_layers()[name]
                 rows = torch.arange(32).reshape(4, 8) % 7 if name == "embedding" else torch.randn(4, 8)
                 module = prepare(module)
-                optimizer = torch.optim.SGD(module.parameters(), lr=0.1)
+                optimizer, loss = torch.optim.SGD(module.parameters(), lr=0.1), torch.zeros(())
                 for _ in range(2):
                     optimizer.zero_grad()
                     loss = (finish(module(rows)) ** 3).sum()
