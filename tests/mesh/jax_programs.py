@@ -162,6 +162,19 @@ def read_spread() -> None:
     assert (value.ndim, value.size, value.nbytes) == (2, 16, 64)
 
 
+def iterate_and_capture() -> None:
+    """Go through the rows of a value, and take values into a function without giving them to it."""
+    import jax
+    import jax.numpy as jnp
+
+    grid = make_mesh(("x", 4))
+    value = mesh.copy_to_mesh(np.arange(8.0, dtype="float32").reshape(4, 2), Layout(["x", UNSHARDED], grid))
+    assert [float(row.sum()) for row in value] == [1, 5, 9, 13]
+    assert float(jax.jit(lambda: value.T.sum() * 5)()) == 140
+    variable = mesh.DVariable(value)
+    assert float(jnp.asarray(variable).sum()) == 28
+
+
 def use_as_arrays() -> None:
     import jax
     import jax.numpy as jnp
@@ -213,6 +226,7 @@ def refuse_bad_input() -> None:
     assert mesh.local_device_ids(small) == [0, 1, 2, 3]
     assert mesh.local_device_locations(small)[2] == {"x": 1, "y": 0}
     wrong: Any = "x"
+    bad: Any = 2.0
     described = Layout(["x"], mesh.Mesh({"x": 2}))
     for call, error, match in [
         (lambda: mesh.create_mesh({"x": 64}), ValueError, "needs 64 devices, but there are 8"),
@@ -224,6 +238,14 @@ def refuse_bad_input() -> None:
         (lambda: mesh.copy_to_mesh(np.ones(3), Layout(["x"], small)), ValueError, "is 3 long, and the mesh axis"),
         (lambda: mesh.copy_to_mesh("text", Layout(["x"], small)), TypeError, "takes an array of numbers"),
         (lambda: mesh.relayout(value > 0, value.layout.with_partial("y")), TypeError, "type bool has no sum"),
+        (lambda: mesh.relayout(value, "xy"), TypeError, "a list with a spec for each dim, but received 'xy'"),
+        (lambda: value.layout.delete([2]), ValueError, "has none of index 2"),
+        (lambda: mesh.create_mesh([("x", 2), ("x", 2)]), ValueError, "'x' comes twice"),
+        (lambda: mesh.create_mesh({"x": 2}, devices=["CPU:0", "CPU:0"]), ValueError, "'CPU:0' has several"),
+        (lambda: mesh.create_mesh(wrong), TypeError, "a dict of names and sizes, but received 'x'"),
+        (lambda: mesh.create_mesh({"x": bad}), TypeError, "a name and a whole number"),
+        (lambda: mesh.copy_to_mesh(np.array([2**40]), Layout([UNSHARDED], small)), ValueError, "enable_x64"),
+        (lambda: mesh.copy_to_mesh(np.array([1e300, np.inf]), Layout(["x"], small)), ValueError, "none so large"),
         (lambda: mesh.copy_to_mesh(np.ones(2), wrong), TypeError, "layout must be a Layout, but received"),
         (lambda: mesh.relayout(np.ones(2), Layout(["x"], small)), TypeError, r"relayout\(\) takes a DTensor, but"),
         (lambda: mesh.relayout(value, Layout(["x"], small)), ValueError, "1 dims, .* does not fit a tensor of shape"),

@@ -152,6 +152,8 @@ def refuse(folder: str) -> None:
         mesh.save({"key": jax.random.key(1)}, Path(folder, "key"))
     with pytest.raises(TypeError, match="'many' has the type complex128, which cannot be saved"):
         mesh.save({"many": np.ones(3, "complex128")}, Path(folder, "key"))
+    with pytest.raises(ValueError, match="Two values of the model are called 'a/b'"):
+        mesh.save({"a/b": np.ones(3), "a": {"b": np.zeros(3)}}, Path(folder, "key"))
     assert not Path(folder, "key").exists()
     with pytest.raises(FileNotFoundError, match="is no checkpoint of a mesh: it has no"):
         mesh.load(folder, rules)
@@ -177,7 +179,11 @@ def _refuse_damaged(path: Path, rules: LayoutMap) -> None:
     mesh.load(path, rules)
     described = json.loads(text)
     described["values"]["dense/kernel"]["parts"].pop()
-    for broken_text in ("{", "[]", json.dumps({**described, "format": "other"}), json.dumps(described)):
+    reshaped = json.loads(text)
+    reshaped["values"]["dense/kernel"]["shape"] = [1, 1]
+    undigested = {key: value for key, value in described.items() if key != "digest"}
+    broken_texts = [json.dumps(one) for one in ({**described, "format": "other"}, described, reshaped, undigested)]
+    for broken_text in ("{", "[]", *broken_texts):
         manifest.write_text(broken_text)
         with pytest.raises(mesh.CheckpointDamagedError):
             mesh.load(path, rules)

@@ -98,6 +98,10 @@ def test_values_behave_as_arrays(run: Callable[..., Any]) -> None:
     run(jax_programs.use_as_arrays)
 
 
+def test_rows_and_captured_values(run: Callable[..., Any]) -> None:
+    run(jax_programs.iterate_and_capture)
+
+
 def test_bad_input_is_refused(run: Callable[..., Any]) -> None:
     run(jax_programs.refuse_bad_input)
 

@@ -201,6 +201,12 @@ def save_everywhere(folder: str, meshes: list[dict[str, int]]) -> None:
                 found[name].gather().tobytes()
                 == value.view(torch.int16 if value.dtype == torch.bfloat16 else value.dtype).numpy().tobytes()
             )
+    mine = f"only in {torch.distributed.get_rank()}"
+    with pytest.raises(ValueError, match=r"The processes save other values: 'only in 0' is .* and missing in process"):
+        mesh.save({**mesh.distribute(plain, maps[0]), mine: torch.ones(2)}, Path(folder, "0"))
+    with pytest.raises(ValueError, match="Give all of them one path"):
+        mesh.save(mesh.distribute(plain, maps[0]), Path(folder, mine))
+    mesh.load(Path(folder, "0"), maps[0])  # it is what it was
     exported = mesh.export(mesh.distribute(plain, maps[0]), Path(folder, "whole.safetensors"))
     from safetensors.torch import load_file
 

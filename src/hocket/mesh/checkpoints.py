@@ -83,6 +83,7 @@ def save(tree: Any, path: StrPath) -> Path:
         ImportError: safetensors is missing.
         OSError: It cannot be written there. What was there still is.
         TypeError: A value is no array of numbers, or has a type that safetensors does not know.
+        ValueError: Two values have one name, or the processes do not save the same values to the same place.
 
     Example:
         >>> import tempfile
@@ -101,11 +102,14 @@ def save(tree: Any, path: StrPath) -> Path:
     written: list[Path] = []
     number = backend.gather_objects(uuid.uuid4().hex[:8])[0]
     old: list[Path] = []
-    with _agreed(backend):
-        values = {name: _place(name, leaf, backend, files) for name, leaf in backend.flatten(tree)[0]}
+    with _agreed(backend) as told:
+        named = _flatten(tree, backend)
+        values = {name: _place(name, leaf, backend, files) for name, leaf in named}
         if backend.get_process() == 0:  # before any process writes
             old = _list_old(target)
             target.mkdir(parents=True, exist_ok=True)
+        told[:] = [(str(target), {name: what for name, (what, _) in values.items()})]
+    _check_told(told)
     with _removed_after_failure(written), _agreed(backend) as found:
         for device, arrays in files.items():
             written.append(target / f"{number}-{device}.safetensors")
@@ -120,6 +124,36 @@ def save(tree: Any, path: StrPath) -> Path:
             for file in old:
                 file.unlink(missing_ok=True)
     return target
+
+
+def _flatten(tree: Any, backend: contract.Backend) -> list[tuple[str, Any]]:
+    """Return the values with their names, of which no two are the same."""
+    named, _ = backend.flatten(tree)
+    seen: set[str] = set()
+    for name, _ in named:
+        if name in seen:
+            raise ValueError(f"Two values of the model are called {name!r}. Rename one: a key has a slash in it.")
+        seen.add(name)
+    return named
+
+
+def _check_told(told: Sequence[tuple[str, dict[str, Any]]]) -> None:
+    """Raise if the processes do not save the same values to the same place."""
+    for number, (path, values) in enumerate(told):
+        if path != told[0][0]:
+            raise ValueError(
+                f"Process 0 saves to {told[0][0]!r}, and process {number} to {path!r}. Give all of them one path."
+            )
+        odd = [name for name in {**told[0][1], **values} if told[0][1].get(name) != values.get(name)]
+        if odd:
+            raise ValueError(
+                f"The processes save other values: {odd[0]!r} is {_describe(told[0][1].get(odd[0]))} in process 0, and "
+                f"{_describe(values.get(odd[0]))} in process {number}. Give all of them the same model."
+            )
+
+
+def _describe(what: Mapping[str, Any] | None) -> str:
+    return "missing" if what is None else f"{what['dtype']}{what['shape']}"
 
 
 @contextlib.contextmanager
@@ -160,11 +194,14 @@ def _join(found: Sequence[tuple[Any, dict[str, str]]], number: str) -> dict[str,
         for name, (what, parts) in described.items():
             value = values.setdefault(name, {**what, "parts": []})
             value["parts"] += [[f"{number}-{device}.safetensors", bounds] for device, bounds in parts]
-    return {
-        "format": _FORMAT,
-        "values": values,
-        "files": {name: one for _, files in found for name, one in files.items()},
-    }
+    said = {"values": values, "files": {name: one for _, files in found for name, one in files.items()}}
+    return {"format": _FORMAT, "digest": _digest_text(said), **said}
+
+
+def _digest_text(said: Mapping[str, Any]) -> str:
+    """Return the digest of what a manifest says of values and files."""
+    text = json.dumps({key: said[key] for key in ("values", "files")}, sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def _write_manifest(target: Path, number: str, manifest: Mapping[str, Any]) -> None:
@@ -195,7 +232,7 @@ def export(tree: Any, path: StrPath) -> Path:
     backend = _find_backend(tree)
     beside = target.with_name(f"{target.name}.{uuid.uuid4().hex[:8]}")
     arrays: dict[str, Array] = {}
-    for name, leaf in backend.flatten(tree)[0]:
+    for name, leaf in _flatten(tree, backend):
         whole = leaf.gather() if isinstance(leaf, tensors.DTensor) else leaf
         if backend.get_process() == 0:
             arrays[name] = _check_array(name, whole, backend)
@@ -458,6 +495,8 @@ def _read_manifest(path: Path) -> tuple[str, dict[str, _Saved], dict[str, str]]:
         found: Any = json.loads(text)
         if found["format"] != _FORMAT:
             raise ValueError(f"its format is {found['format']!r}, and this version reads {_FORMAT!r}")
+        if _digest_text(found) != found.get("digest", _digest_text(found)):  # older ones have none
+            raise ValueError("it has changed since it was written")
         return text, {name: _read_saved(one) for name, one in found["values"].items()}, dict(found["files"])
     except (FileNotFoundError, NotADirectoryError) as error:
         raise FileNotFoundError(f"{path} is no checkpoint of a mesh: it has no {MANIFEST}.") from error

@@ -124,7 +124,14 @@ class Layout:
         return Layout.batch_sharded(mesh, inner_dim, rank, axis=-1)
 
     def delete(self, dims: Sequence[int]) -> Layout:
-        """Return the layout without these dims: that of a bias, from that of its weights."""
+        """Return the layout without these dims: that of a bias, from that of its weights.
+
+        Raises:
+            ValueError: The tensor has no such dim.
+        """
+        odd = [dim for dim in dims if not -self.rank <= dim < self.rank]
+        if odd:
+            raise ValueError(f"A tensor of {self.rank} dims has none of index {odd[0]}. Write 0 to {self.rank - 1}.")
         gone = {dim % self.rank for dim in dims}
         return Layout(
             [axes for dim, axes in enumerate(self._axes) if dim not in gone], self._mesh, partial=self._partial
@@ -261,6 +268,11 @@ def fill_matches(specs: Sequence[Spec], source: Layout) -> Layout:
     Raises:
         ValueError: There are more or fewer specs than dims, or what is kept and what is asked for use one axis twice.
     """
+    if isinstance(specs, str) or not isinstance(specs, Sequence):
+        raise TypeError(
+            f"A relayout takes a Layout, or a list with a spec for each dim, but received {specs!r}. Write for example "
+            f"{[MATCH] * source.rank}."
+        )
     if len(specs) != source.rank:
         raise ValueError(f"The tensor has {source.rank} dims, but received {len(specs)} specs, {list(specs)}.")
     kept = [axes if spec == MATCH else spec for spec, axes in zip(specs, source.axes, strict=True)]

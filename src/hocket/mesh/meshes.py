@@ -66,6 +66,9 @@ class Mesh:
                 f"A mesh of {self.describe()} has {self.size} places, but received {len(self._devices)} devices. "
                 "Give one for each place."
             )
+        shared = sorted({device for device in self._devices if self._devices.count(device) > 1})
+        if shared:
+            raise ValueError(f"Each place of a mesh has a device of its own, but {shared[0]!r} has several.")
 
     @property
     def dim_names(self) -> tuple[str, ...]:

@@ -96,7 +96,7 @@ def _build_mesh(
     device_type: str,
     devices: Sequence[str] | None = None,
 ) -> meshes.Mesh:
-    pairs = [("x", -1)] if mesh_dims is None else list(dict(mesh_dims).items())
+    pairs = _list_pairs(mesh_dims)
     wants_all = len(pairs) == 1 and pairs[0][1] == -1
     count = None if wants_all else math.prod([size for _, size in pairs])
     found = list(devices) if devices is not None else find(device_type, count)
@@ -113,6 +113,23 @@ def _build_mesh(
     mesh = meshes.Mesh(pairs, name=mesh_name, devices=found, framework=backend.name)
     backend.check_mesh(mesh)
     return mesh
+
+
+def _list_pairs(mesh_dims: object) -> list[tuple[str, int]]:
+    """Return names and sizes of axes."""
+    if mesh_dims is None:
+        return [("x", -1)]
+    pairs = list(mesh_dims.items()) if isinstance(mesh_dims, Mapping) else mesh_dims
+    if isinstance(pairs, str) or not isinstance(pairs, Sequence):
+        raise TypeError(
+            f"mesh_dims must be a dict of names and sizes, but received {mesh_dims!r}. Write {{'data': 2}}."
+        )
+    for pair in pairs:
+        if not isinstance(pair, Sequence) or len(pair) != 2 or not hasattr(pair[1], "__index__"):
+            raise TypeError(
+                f"An axis of a mesh is a name and a whole number, but received {pair!r}. Write {{'data': 2}}."
+            )
+    return [(name, size) for name, size in pairs]
 
 
 @contextlib.contextmanager

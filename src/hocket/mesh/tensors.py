@@ -12,7 +12,7 @@ import contextlib
 import importlib
 import math
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -106,6 +106,9 @@ class DTensor(abc.ABC):
         if not self.shape:
             raise TypeError("A scalar has no length.")
         return self.shape[0]
+
+    def __iter__(self) -> Iterator[Any]:
+        return (self[number] for number in range(len(self)))
 
     # --- as an array --------------------------------------------------------------------------------------------------
 

@@ -102,6 +102,10 @@ class DVariable(tensors.DTensor):
     def _compute(self, function: Callable[..., Any], *args: Any) -> Any:
         return self._value._compute(function, *[arg.value if isinstance(arg, DVariable) else arg for arg in args])
 
+    def __jax_array__(self) -> Any:
+        """What JAX's functions compute with."""
+        return self.native
+
     @classmethod
     def __torch_function__(
         cls, function: Callable[..., Any], kinds: object, args: Sequence[Any] = (), kwargs: Any = None

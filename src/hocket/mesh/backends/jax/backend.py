@@ -74,11 +74,14 @@ class JaxBackend(contract.Backend):
             return self._constrain(array, layout)
         layout.local_shape_from_global_shape(array.shape)
         whole = layout.with_partial(())
+        host_copies.check_width(array)
         owned = host_copies.copy_if_host(array)
         placed = values.JaxTensor(values.place(owned, devices.find_sharding(whole)), layout.mesh, layout=whole)
         return self.relayout(placed, layout) if layout.partial else placed
 
     def pack(self, parts: Sequence[Any], layout: layouts.Layout) -> values.JaxTensor:
+        for part in parts:
+            host_copies.check_width(part)
         sharding = devices.find_sharding(layout)
         own = [device for device in sharding.mesh.devices.flat if device.process_index == jax.process_index()]
         ones = (1,) * len(layout.partial)

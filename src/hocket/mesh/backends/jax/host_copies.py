@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+import jax
 import numpy as np
 import numpy.typing as npt
 
@@ -20,6 +21,31 @@ _ALIGNMENT: Final = 64
 def copy_if_host(value: Any) -> Any:
     """Return a numpy array's copy, and anything else as it is."""
     return copy(value) if isinstance(value, np.ndarray) and value.dtype != object else value
+
+
+def check_width(value: Any) -> None:
+    """Raise if JAX, which has values of 32 bits unless it is told otherwise, would make other numbers of an array.
+
+    Raises:
+        ValueError: It would.
+    """
+    if (
+        not isinstance(value, np.ndarray)
+        or value.dtype.kind not in "iuf"
+        or value.dtype.itemsize <= 4
+        or not value.size
+    ):
+        return
+    kind = jax.dtypes.canonicalize_dtype(value.dtype)
+    if kind == value.dtype:
+        return
+    most = np.finfo(kind) if value.dtype.kind == "f" else np.iinfo(kind)
+    finite = value[np.isfinite(value)] if value.dtype.kind == "f" else value
+    if finite.size and not (float(most.min) <= float(finite.min()) and float(finite.max()) <= float(most.max)):
+        raise ValueError(
+            f"The array has numbers from {finite.min()} to {finite.max()}, and JAX would make {kind} of it, which has "
+            "none so large. Call jax.config.update('jax_enable_x64', True) first, or convert it."
+        )
 
 
 def copy(array: npt.NDArray[Any]) -> npt.NDArray[Any]:

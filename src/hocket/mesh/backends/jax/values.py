@@ -58,6 +58,10 @@ class JaxTensor(tensors.DTensor):
                 "The layout of a value is not known while JAX traces a function: XLA decides it. Ask outside of the "
                 "function, or say it with relayout(value, layout)."
             )
+        if not isinstance(
+            self._array.sharding, NamedSharding
+        ):  # of a function that JAX was given no argument on the mesh
+            self._array = place(self._array, NamedSharding(devices.get_mesh(self._mesh), PartitionSpec()))
         spec = tuple(self._array.sharding.spec)
         entries = [*spec, *[None] * (self._array.ndim - len(spec))][len(self._partial) :]
         specs = [layouts.UNSHARDED if one is None else one for one in entries]
