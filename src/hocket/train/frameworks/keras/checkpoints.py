@@ -15,11 +15,11 @@ _OPTIMIZER: Final = "optimizer/"
 def save_weights(model: Any, folder: str | os.PathLike[str]) -> None:
     """Write a model's weights, and those of its optimizer if it has one, to a folder.
 
+    With `Sharded` all ranks call it, each with a folder of its own: whole weights are put together.
+
     Args:
         model: Of Keras 3, on any backend.
         folder: It must exist.
-
-    With `Sharded` all ranks call it, each with a folder: whole weights are put together.
 
     Example:
         >>> import tempfile

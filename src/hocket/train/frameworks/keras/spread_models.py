@@ -224,13 +224,15 @@ class SpreadModel:
         setattr(model, name, function)
 
     def _place_state(self, state: Sequence[Sequence[Any]], kind: str) -> tuple[list[Any], ...]:
-        return tuple(
-            [
-                value if self._is_placed(value) else backend.place(value, sharding)
-                for value, sharding in zip(values, self._find_all(group), strict=True)
-            ]
-            for values, group in zip(state, _GROUPS[kind], strict=True)
-        )
+        return tuple(self._place_group(values, group) for values, group in zip(state, _GROUPS[kind], strict=True))
+
+    def _place_group(self, values: Sequence[Any], group: str) -> list[Any]:
+        if all(self._is_placed(value) for value in values):  # as from the second step of an epoch on
+            return list(values)
+        return [
+            value if self._is_placed(value) else backend.place(value, sharding)
+            for value, sharding in zip(values, self._find_all(group), strict=True)
+        ]
 
     def _place_batch(self, batch: Any, kind: str) -> Any:
         data = None if kind == "predict" else self._data
