@@ -2,12 +2,11 @@
 
 `meshes` and `layouts` describe, `relayouts` computes what it takes to go from one layout to another: none of them needs
 a framework. `tensors` says what a spread value is, `operations` makes and asks them, `variables` can be assigned to and
-`datasets` bring batches. `trees` spreads all values of a model, by a map of `layout_maps`; `checkpoints` keeps them and
-`pictures` shows which device holds what. What frameworks do is in `backends`, behind its contract. `tensorflow`, which
-is imported by those who use it, sets up TensorFlow's own meshes.
+`datasets` bring batches. `trees` spreads all values of a model, by a map of `layout_maps`; `checkpoints` keeps them,
+`manifests` tell what a checkpoint has, and `pictures` shows which device holds what. What frameworks do is in
+`backends`, behind its contract. `tensorflow`, which is imported by those who use it, sets up TensorFlow's own meshes.
 """
 
-from hocket.mesh.checkpoints import CheckpointDamagedError as CheckpointDamagedError
 from hocket.mesh.checkpoints import export as export
 from hocket.mesh.checkpoints import load as load
 from hocket.mesh.checkpoints import save as save
@@ -19,6 +18,7 @@ from hocket.mesh.layouts import Layout as Layout
 from hocket.mesh.layouts import Partial as Partial
 from hocket.mesh.layouts import Replicate as Replicate
 from hocket.mesh.layouts import Shard as Shard
+from hocket.mesh.manifests import CheckpointDamagedError as CheckpointDamagedError
 from hocket.mesh.meshes import Mesh as Mesh
 from hocket.mesh.operations import barrier as barrier
 from hocket.mesh.operations import call_with_layout as call_with_layout

@@ -13,11 +13,9 @@ safetensors instead.
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import functools
 import hashlib
 import importlib
-import json
 import os
 import re
 import uuid
@@ -29,11 +27,9 @@ import numpy as np
 import numpy.typing as npt
 
 from hocket import addresses, texts
-from hocket.mesh import layout_maps, layouts, operations, tensors
+from hocket.mesh import layout_maps, layouts, manifests, operations, tensors
 from hocket.mesh.backends import contract
 
-MANIFEST: Final = "manifest.json"
-_FORMAT: Final = "hocket.mesh 1"
 _OURS: Final = re.compile(r"[0-9a-f]{8}-\d+\.safetensors|manifest\.json\.[0-9a-f]{8}|\.tmp\w+")
 """Names of what a save writes before its manifest; the last are safetensors' own, of files that are not whole."""
 _DTYPES: Final = frozenset(
@@ -44,27 +40,6 @@ _DTYPES: Final = frozenset(
 
 StrPath: TypeAlias = str | os.PathLike[str]
 Array: TypeAlias = npt.NDArray[Any]
-Place: TypeAlias = tuple[slice, ...]
-"""Where a part lies in the whole: for each dim from where to where."""
-
-
-class CheckpointDamagedError(ValueError):
-    """A checkpoint is not what was written. The message names the file. Use another one."""
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class _Part:
-    file: str
-    place: Place
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class _Saved:
-    """One value of a checkpoint."""
-
-    shape: tuple[int, ...]
-    dtype: str
-    parts: tuple[_Part, ...]
 
 
 # --- writing ----------------------------------------------------------------------------------------------------------
@@ -110,17 +85,17 @@ def save(tree: Any, path: StrPath) -> Path:
             target.mkdir(parents=True, exist_ok=True)
         told[:] = [(str(target), {name: what for name, (what, _) in values.items()})]
     _check_told(told)
-    with _removed_after_failure(written), _agreed(backend) as found:
+    with manifests.removed_after_failure(written), _agreed(backend) as found:
         for device, arrays in files.items():
             written.append(target / f"{number}-{device}.safetensors")
             writer.save_file(arrays, written[-1])
-            _sync(written[-1])
+            manifests.sync(written[-1])
         found[:] = [(values, {file.name: _digest(file) for file in written})]
     with _agreed(backend):  # from here on only process 0 knows whether the manifest names the files
         if backend.get_process() == 0:
-            with _removed_after_failure(written):
-                _write_manifest(target, number, _join(found, number))
-            _sync(target)
+            with manifests.removed_after_failure(written):
+                manifests.write(target, number, manifests.join(found, number))
+            manifests.sync(target)
             for file in old:
                 file.unlink(missing_ok=True)
     return target
@@ -157,17 +132,6 @@ def _describe(what: Mapping[str, Any] | None) -> str:
 
 
 @contextlib.contextmanager
-def _removed_after_failure(files: list[Path]) -> Iterator[None]:
-    """Remove files if something in the block raises."""
-    try:
-        yield
-    except BaseException:
-        for file in files:
-            file.unlink(missing_ok=True)
-        raise
-
-
-@contextlib.contextmanager
 def _agreed(backend: contract.Backend) -> Iterator[list[Any]]:
     """Do something in all processes; raise in all of them if one of them raises.
 
@@ -185,32 +149,6 @@ def _agreed(backend: contract.Backend) -> Iterator[list[Any]]:
     if failed is not None:
         raise RuntimeError(f"The checkpoint was not saved, since process {failed} could not: {told[failed][0]}")
     found[:] = [one for _, several in told for one in several]
-
-
-def _join(found: Sequence[tuple[Any, dict[str, str]]], number: str) -> dict[str, Any]:
-    """Return the manifest, made of what each process has written."""
-    values: dict[str, Any] = {}
-    for described, _ in found:
-        for name, (what, parts) in described.items():
-            value = values.setdefault(name, {**what, "parts": []})
-            value["parts"] += [[f"{number}-{device}.safetensors", bounds] for device, bounds in parts]
-    said = {"values": values, "files": {name: one for _, files in found for name, one in files.items()}}
-    return {"format": _FORMAT, "digest": _digest_text(said), **said}
-
-
-def _digest_text(said: Mapping[str, Any]) -> str:
-    """Return the digest of what a manifest says of values and files."""
-    text = json.dumps({key: said[key] for key in ("values", "files")}, sort_keys=True)
-    return hashlib.sha256(text.encode()).hexdigest()
-
-
-def _write_manifest(target: Path, number: str, manifest: Mapping[str, Any]) -> None:
-    beside = target / f"{MANIFEST}.{number}"
-    with _removed_after_failure([beside]):
-        beside.write_text(json.dumps(manifest, indent=1), encoding="utf-8")
-        _sync(beside)
-        _sync(target)  # the files that it names
-        beside.replace(target / MANIFEST)
 
 
 def export(tree: Any, path: StrPath) -> Path:
@@ -239,9 +177,9 @@ def export(tree: Any, path: StrPath) -> Path:
     with _agreed(backend):
         if backend.get_process() == 0:
             target.parent.mkdir(parents=True, exist_ok=True)
-            with _removed_after_failure([beside]):
+            with manifests.removed_after_failure([beside]):
                 _import_safetensors("safetensors.numpy").save_file(arrays, beside)
-                _sync(beside)
+                manifests.sync(beside)
                 beside.replace(target)
     return target
 
@@ -306,21 +244,13 @@ def _list_old(target: Path) -> list[Path]:
     if not target.exists():
         return []
     found = list(target.iterdir()) if target.is_dir() else [target]
-    strange = [file.name for file in found if file.name != MANIFEST and not _OURS.fullmatch(file.name)]
+    strange = [file.name for file in found if file.name != manifests.MANIFEST and not _OURS.fullmatch(file.name)]
     if strange or not target.is_dir():
         raise FileExistsError(
             f"{target} exists, and is no checkpoint of a mesh: it has {strange[0]!r}. Choose a path that does not "
             "exist."
         )
-    return [file for file in found if file.name != MANIFEST]
-
-
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    return [file for file in found if file.name != manifests.MANIFEST]
 
 
 def _digest(file: Path) -> str:
@@ -371,7 +301,7 @@ def load(
 
 
 def _find_targets(
-    saved: Mapping[str, _Saved], layout_map: layout_maps.LayoutMap | None, like: Any
+    saved: Mapping[str, manifests.Saved], layout_map: layout_maps.LayoutMap | None, like: Any
 ) -> tuple[list[tuple[str, layouts.Layout]], Any]:
     """The layout of each value, and what makes the result of the values."""
     if layout_map is None and like is None:
@@ -397,7 +327,7 @@ def _find_targets(
     ], rebuild
 
 
-def _check_same(saved: Mapping[str, _Saved], named: Sequence[tuple[str, Any]]) -> None:
+def _check_same(saved: Mapping[str, manifests.Saved], named: Sequence[tuple[str, Any]]) -> None:
     names = {name for name, _ in named}
     faults = [f"it has no {name!r}" for name, _ in named if name not in saved]
     faults += [f"it has {name!r}, which like= has not" for name in saved if name not in names]
@@ -414,7 +344,7 @@ def _name_dtype(value: Any) -> str:
     return str(found).rpartition(".")[2]  # torch's are called torch.float32
 
 
-def _read_value(name: str, saved: _Saved, layout: layouts.Layout, files: Mapping[str, Any]) -> tensors.DTensor:
+def _read_value(name: str, saved: manifests.Saved, layout: layouts.Layout, files: Mapping[str, Any]) -> tensors.DTensor:
     places = layout.slices(saved.shape)
     read: dict[tuple[tuple[int, int], ...], Array] = {}
     parts: list[Array] = []
@@ -433,7 +363,7 @@ def _read_value(name: str, saved: _Saved, layout: layouts.Layout, files: Mapping
     return value
 
 
-def _read_place(name: str, saved: _Saved, place: Place, files: Mapping[str, Any]) -> Array:
+def _read_place(name: str, saved: manifests.Saved, place: manifests.Place, files: Mapping[str, Any]) -> Array:
     """Put together what lies at a place of the whole."""
     whole = np.empty([one.stop - one.start for one in place], tensors.find_dtype(saved.dtype))
     filled = 0
@@ -449,26 +379,28 @@ def _read_place(name: str, saved: _Saved, place: Place, files: Mapping[str, Any]
         whole[_move(common, place)] = found
         filled += found.size
     if filled != whole.size:
-        raise CheckpointDamagedError(f"The checkpoint has only a part of the value {name!r}. Use another one.")
+        raise manifests.CheckpointDamagedError(
+            f"The checkpoint has only a part of the value {name!r}. Use another one."
+        )
     return whole
 
 
-def _move(place: Sequence[slice], origin: Place) -> Place:
+def _move(place: Sequence[slice], origin: manifests.Place) -> manifests.Place:
     """Say where a place lies in what begins at another one."""
     return tuple(
         [slice(one.start - other.start, one.stop - other.start) for one, other in zip(place, origin, strict=True)]
     )
 
 
-def _open(path: Path, *, verify: bool) -> tuple[dict[str, _Saved], dict[str, Any]]:
+def _open(path: Path, *, verify: bool) -> tuple[dict[str, manifests.Saved], dict[str, Any]]:
     """Return what a checkpoint has, and its files, opened."""
     while True:
-        text, saved, digests = _read_manifest(path)
+        text, saved, digests = manifests.read(path)
         try:
             return saved, {name: _open_file(path / name, digest if verify else "") for name, digest in digests.items()}
         except FileNotFoundError as error:
-            if _read_manifest(path)[0] == text:
-                raise _build_damage(path / error.args[0], "it is gone") from error
+            if manifests.read(path)[0] == text:
+                raise manifests.build_damage(path / error.args[0], "it is gone") from error
             # Another process has replaced the checkpoint meanwhile.
 
 
@@ -481,33 +413,7 @@ def _open_file(file: Path, digest: str) -> Any:
     except FileNotFoundError as error:
         raise FileNotFoundError(file.name) from error
     except library.SafetensorError as error:
-        raise _build_damage(file, str(error)) from error
+        raise manifests.build_damage(file, str(error)) from error
     if is_changed:
-        raise _build_damage(file, "it has changed since it was written")
+        raise manifests.build_damage(file, "it has changed since it was written")
     return opened
-
-
-def _read_manifest(path: Path) -> tuple[str, dict[str, _Saved], dict[str, str]]:
-    """Return a manifest's text, what it says of values, and the digests of files."""
-    file = path / MANIFEST
-    try:
-        text = file.read_text(encoding="utf-8")
-        found: Any = json.loads(text)
-        if found["format"] != _FORMAT:
-            raise ValueError(f"its format is {found['format']!r}, and this version reads {_FORMAT!r}")
-        if _digest_text(found) != found.get("digest", _digest_text(found)):  # older ones have none
-            raise ValueError("it has changed since it was written")
-        return text, {name: _read_saved(one) for name, one in found["values"].items()}, dict(found["files"])
-    except (FileNotFoundError, NotADirectoryError) as error:
-        raise FileNotFoundError(f"{path} is no checkpoint of a mesh: it has no {MANIFEST}.") from error
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
-        raise _build_damage(file, f"it is no manifest ({error})") from error
-
-
-def _build_damage(file: Path, what: str) -> CheckpointDamagedError:
-    return CheckpointDamagedError(f"The checkpoint's file {str(file)!r} is damaged: {what}. Use another checkpoint.")
-
-
-def _read_saved(described: Mapping[str, Any]) -> _Saved:
-    parts = tuple([_Part(file, tuple([slice(*one) for one in bounds])) for file, bounds in described["parts"]])
-    return _Saved(tuple(described["shape"]), described["dtype"], parts)

@@ -101,7 +101,7 @@ def _without_noise() -> Iterator[None]:
     libc = ctypes.CDLL(None)
     libc.fflush(None)
     kept = os.dup(1)
-    with contextlib.ExitStack() as stack, open(os.memfd_create("hocket-stdout"), "r+b") as beside:  # noqa: PTH123 (a descriptor)
+    with contextlib.ExitStack() as stack, os.fdopen(os.memfd_create("hocket-stdout"), "r+b") as beside:
         stack.callback(os.close, kept)
         os.dup2(beside.fileno(), 1)
         try:

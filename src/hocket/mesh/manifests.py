@@ -1,0 +1,122 @@
+"""What a checkpoint of a mesh says of itself: which values it has, where their parts lie, and the digests of its files.
+
+It is replaced last and at once, and has a digest of its own: what it says is what was written.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import hashlib
+import json
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final, TypeAlias
+
+Place: TypeAlias = tuple[slice, ...]
+"""Where a part lies in the whole: for each dim from where to where."""
+
+MANIFEST: Final = "manifest.json"
+_FORMAT: Final = "hocket.mesh 1"
+
+
+class CheckpointDamagedError(ValueError):
+    """A checkpoint is not what was written. The message names the file. Use another one."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Part:
+    """A part of a value."""
+
+    file: str
+    place: Place
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Saved:
+    """One value of a checkpoint."""
+
+    shape: tuple[int, ...]
+    dtype: str
+    parts: tuple[Part, ...]
+
+
+# --- writing ----------------------------------------------------------------------------------------------------------
+
+
+def join(found: Sequence[tuple[Any, dict[str, str]]], number: str) -> dict[str, Any]:
+    """Return the manifest, made of what each process has written."""
+    values: dict[str, Any] = {}
+    for described, _ in found:
+        for name, (what, parts) in described.items():
+            value = values.setdefault(name, {**what, "parts": []})
+            value["parts"] += [[f"{number}-{device}.safetensors", bounds] for device, bounds in parts]
+    said = {"values": values, "files": {name: one for _, files in found for name, one in files.items()}}
+    return {"format": _FORMAT, "digest": _digest_text(said), **said}
+
+
+def _digest_text(said: Mapping[str, Any]) -> str:
+    """Return the digest of what a manifest says of values and files."""
+    text = json.dumps({key: said[key] for key in ("values", "files")}, sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def write(target: Path, number: str, manifest: Mapping[str, Any]) -> None:
+    """Replace the manifest of a folder; the files that it names are there."""
+    beside = target / f"{MANIFEST}.{number}"
+    with removed_after_failure([beside]):
+        beside.write_text(json.dumps(manifest, indent=1), encoding="utf-8")
+        sync(beside)
+        sync(target)  # the files that it names
+        beside.replace(target / MANIFEST)
+
+
+@contextlib.contextmanager
+def removed_after_failure(files: list[Path]) -> Iterator[None]:
+    """Remove files if something in the block raises."""
+    try:
+        yield
+    except BaseException:
+        for file in files:
+            file.unlink(missing_ok=True)
+        raise
+
+
+def sync(path: Path) -> None:
+    """Have a file or a folder be on the disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+# --- reading ----------------------------------------------------------------------------------------------------------
+
+
+def read(path: Path) -> tuple[str, dict[str, Saved], dict[str, str]]:
+    """Return a manifest's text, what it says of values, and the digests of files."""
+    file = path / MANIFEST
+    try:
+        text = file.read_text(encoding="utf-8")
+        found: Any = json.loads(text)
+        if found["format"] != _FORMAT:
+            raise ValueError(f"its format is {found['format']!r}, and this version reads {_FORMAT!r}")
+        if _digest_text(found) != found.get("digest", _digest_text(found)):  # older ones have none
+            raise ValueError("it has changed since it was written")
+        return text, {name: _read_saved(one) for name, one in found["values"].items()}, dict(found["files"])
+    except (FileNotFoundError, NotADirectoryError) as error:
+        raise FileNotFoundError(f"{path} is no checkpoint of a mesh: it has no {MANIFEST}.") from error
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise build_damage(file, f"it is no manifest ({error})") from error
+
+
+def build_damage(file: Path, what: str) -> CheckpointDamagedError:
+    """Return the error of a file that is not what was written."""
+    return CheckpointDamagedError(f"The checkpoint's file {str(file)!r} is damaged: {what}. Use another checkpoint.")
+
+
+def _read_saved(described: Mapping[str, Any]) -> Saved:
+    parts = tuple([Part(file, tuple([slice(*one) for one in bounds])) for file, bounds in described["parts"]])
+    return Saved(tuple(described["shape"]), described["dtype"], parts)
