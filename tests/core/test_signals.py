@@ -294,9 +294,9 @@ while fired < 100:
         signal.setitimer(signal.ITIMER_REAL, max(1e-5, random.gauss(seconds, seconds / 2)))
         hocket.shutdown()
         time.sleep(seconds)
+        signal.setitimer(signal.ITIMER_REAL, 0)  # the alarm may come here still
     except Alarm:
         pass
-    signal.setitimer(signal.ITIMER_REAL, 0)
     hocket.shutdown()
     found = [sys.modules["_signal"].getsignal(number) for number in (signal.SIGALRM, signal.SIGUSR2)]
     assert found == [handle, handle], found

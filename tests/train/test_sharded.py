@@ -188,5 +188,5 @@ def test_what_cannot_be_is_refused(
 
 
 def test_other_frameworks_say_so() -> None:
-    with pytest.raises(TypeError, match=r"Use TorchTrainer or JaxTrainer, or AllReduce\(\) here"):
+    with pytest.raises(TypeError, match=r"Use TorchTrainer, JaxTrainer or KerasTrainer, or AllReduce\(\) here"):
         Sharded(mesh={"data": 2}).open(strategies.Ranks(0, 2))
