@@ -86,7 +86,10 @@ def test_the_example_of_meshes_learns_the_same_on_each(tmp_path):
         assert same.endswith("on one device: bit for bit the same")
         assert (tmp_path / axes[-1] / "curves.png").read_bytes().startswith(b"\x89PNG")
         told.append([float(word.rstrip(",;")) for line in epochs for word in line.split() if "." in word])
-    assert told[0] == pytest.approx(told[1], abs=5e-3)
+    # Of each epoch losses and accuracies by turns. Sums in another order may turn one picture around.
+    picture = 1 / 384 + 0.001  # of the tested ones, printed with three digits
+    assert told[0][::2] == pytest.approx(told[1][::2], abs=2e-3)
+    assert told[0][1::2] == pytest.approx(told[1][1::2], abs=picture)
     assert told[0][-1] > 0.9
 
 

@@ -238,6 +238,22 @@ def compare_layers(config: dict[str, Any]) -> list[str]:
     return list(list_layers())
 
 
+class Dropping(nn.Module):
+    """Attention with one head, of which all ranks have all."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(8, 8)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.layer(x)[:, None, None]
+        return functional.scaled_dot_product_attention(x, x, x, None, 0.5)
+
+
+def drop_in_attention(config: dict[str, Any]) -> None:
+    prepare_model(Dropping())(torch.randn(4, 8))
+
+
 def save_and_load(config: dict[str, Any]) -> float:
     """Save a spread model, change it, and load it again, in parts and whole; return the greatest difference."""
     torch.manual_seed(0)

@@ -113,6 +113,11 @@ def test_layers_that_compute_with_parts_compute_right(tmp_path: Path) -> None:
     assert len(fit(programs.compare_layers, tmp_path, Sharded(mesh={"model": 2}, shard_along="model"))) == 14
 
 
+def test_attention_that_several_ranks_would_draw_for_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(train.WorkerGroupError, match=r"dropout_p=0.5\) draws random numbers, .* Cut the heads"):
+        fit(programs.drop_in_attention, tmp_path, Sharded(mesh={"model": 2}, shard_along="model"))
+
+
 def test_layers_may_use_parameters_of_others(tmp_path: Path) -> None:
     expected = fit(programs.train_borrower, tmp_path / "one", None, num_workers=1, parts=[(0, 1)])
     strategy = Sharded(mesh={"data": 2}, shard_along="data")

@@ -15,7 +15,16 @@ import torch
 from torch.distributed import tensor as torch_tensor
 
 
-def attend(function: Callable[..., Any], query: Any, key: Any, value: Any, attn_mask: Any = None, **more: Any) -> Any:
+def attend(
+    function: Callable[..., Any],
+    query: Any,
+    key: Any,
+    value: Any,
+    attn_mask: Any = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    **more: Any,
+) -> Any:
     """Return what `function`, torch's ``scaled_dot_product_attention``, returns, as a DTensor.
 
     Args:
@@ -24,15 +33,25 @@ def attend(function: Callable[..., Any], query: Any, key: Any, value: Any, attn_
         key: The keys.
         value: The values.
         attn_mask: As torch's, a DTensor or a plain tensor that all ranks have; or None.
+        dropout_p: As torch's. Each rank draws for the heads and rows that it has.
+        is_causal: As torch's.
         **more: The other arguments, by name.
+
+    Raises:
+        NotImplementedError: With dropout several ranks would compute the same heads, and draw other numbers.
     """
     mesh = next(one.device_mesh for one in (query, key, value) if isinstance(one, torch_tensor.DTensor))
     query, key, value = (_spread(one, mesh) for one in (query, key, value))
     # Along an axis the first of them that is cut by heads or rows says how all are.
     placements = [_choose(mesh_dim, (query, key, value)) for mesh_dim in range(mesh.ndim)]
+    if dropout_p and any(one.is_replicate() and mesh.size(dim) > 1 for dim, one in enumerate(placements)):
+        raise NotImplementedError(
+            f"scaled_dot_product_attention(dropout_p={dropout_p}) draws random numbers, which would be others in each "
+            "rank that computes the same heads. Cut the heads along every axis of the mesh, or use dropout_p=0."
+        )
     parts = [one.redistribute(placements=placements).to_local() for one in (query, key, value)]
     mask = None if attn_mask is None else _cut_mask(_spread(attn_mask, mesh), placements, query.ndim)
-    found = function(*parts, attn_mask=mask, **more)
+    found = function(*parts, attn_mask=mask, dropout_p=dropout_p, is_causal=is_causal, **more)
     return torch_tensor.DTensor.from_local(found, mesh, placements, run_check=False)
 
 

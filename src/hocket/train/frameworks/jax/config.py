@@ -14,12 +14,9 @@ other, when they are called. It costs no throughput where the cores are busy any
 from __future__ import annotations
 
 import importlib.util
-import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final, NoReturn, final
-
-import jax
 
 from hocket.train import strategies
 from hocket.train.frameworks.jax import processes
@@ -81,7 +78,7 @@ class JaxConfig(backend.BackendConfig):
     def on_start(self, group: worker_group.WorkerGroup) -> None:
         """Join the ranks, and set JAX up in each."""
         num_threads = max(1, int(group.scaling.bundle.get("CPU", 1)))
-        group.execute(_set_up, [(num_threads, group.scaling.use_gpu, len(group))] * len(group))
+        group.execute(processes.set_up, [(num_threads, group.scaling.use_gpu, len(group))] * len(group))
         joining.arrange(group, self.timeout_s)
         if self.distributed and len(group) > 1:
             processes.join(group, self.timeout_s)
@@ -91,12 +88,3 @@ class JaxConfig(backend.BackendConfig):
         if self.distributed and len(group) > 1:
             processes.leave(group)
         joining.leave(group)
-
-
-def _set_up(num_threads: int, use_gpu: bool, world_size: int) -> None:
-    """Called in each rank, before JAX has a backend."""
-    processes.tell_size(world_size)
-    os.environ.setdefault("PJRT_NPROC", str(num_threads))
-    jax.config.update("jax_cpu_enable_async_dispatch", False)
-    if not use_gpu:
-        jax.config.update("jax_platforms", "cpu")

@@ -93,6 +93,15 @@ def _find_host(group: worker_group.WorkerGroup) -> str:
 # --- in a rank --------------------------------------------------------------------------------------------------------
 
 
+def set_up(num_threads: int, use_gpu: bool, world_size: int) -> None:
+    """Called in each rank, before JAX has a backend: have it be as ranks need it."""
+    tell_size(world_size)
+    os.environ.setdefault("PJRT_NPROC", str(num_threads))
+    jax.config.update("jax_cpu_enable_async_dispatch", False)
+    if not use_gpu:
+        jax.config.update("jax_platforms", "cpu")
+
+
 def _get_library() -> Any:
     return getattr(jax_lib, "_jax", None) or jax_lib.xla_extension  # as it was called before jax 0.6
 
