@@ -125,5 +125,5 @@ def test_a_rank_that_dies_in_a_relayout_is_named(step: int, tmp_path: Path) -> N
         blamed[number] = along.get(int(named[1]), int(named[1]))
         assert seconds < 20
     assert 1 in blamed.values()
-    # Who needs nothing of it is told of a rank that gave up because of it.
+    # A rank that needs nothing of the dead one may name one that gave up because of it.
     assert all(1 in (one, blamed.get(one), blamed.get(blamed.get(one, 1))) for one in blamed.values())

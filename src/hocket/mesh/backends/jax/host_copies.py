@@ -24,7 +24,7 @@ def copy_if_host(value: Any) -> Any:
 
 
 def check_width(value: Any) -> None:
-    """Raise if JAX, which has values of 32 bits unless it is told otherwise, would make other numbers of an array.
+    """Raise if an array has numbers that JAX would change: it has 32 bits for each, unless ``jax_enable_x64`` is set.
 
     Raises:
         ValueError: It would.

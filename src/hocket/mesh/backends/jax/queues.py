@@ -1,6 +1,6 @@
 """How far a program may run ahead of virtual devices.
 
-JAX queues what devices shall compute and returns at once. On virtual devices of the processor each program takes a
+JAX queues what devices compute and returns at once. On virtual devices of the processor each program takes a
 thread of one pool for each device, and waits in it at each sum until all devices have come. A loop that never reads a
 result queues hundreds; then the devices of different programs hold each other's threads, and XLA ends the process
 after 40 seconds ("Termination timeout"; measured on 2 processors with 8 devices, plain JAX too). So there one program
