@@ -774,13 +774,19 @@ def test_equal_code_with_other_arrays_is_another_function(session: hocket.Sessio
 
 def test_array_of_a_closure_travels_from_a_worker_too(session: hocket.SessionContext) -> None:
     @hocket.remote
-    def outer(number: int) -> int:
-        array = make(number, 1)
-        inner = hocket.remote(lambda: int(array[-1]))
-        return sum(hocket.get([inner.remote() for _ in range(3)]))
+    class Outer:
+        def __init__(self) -> None:
+            self.kept: list[Any] = []  # a function that nobody holds is forgotten
 
-    assert hocket.get([outer.remote(1), outer.remote(1), outer.remote(2)]) == [3, 3, 6]
-    assert count_functions() == 3, "and outer itself"
+        def run(self, number: int) -> int:
+            array = make(number, 1)
+            inner = hocket.remote(lambda: int(array[-1]))
+            self.kept.append(inner)
+            return sum(hocket.get([inner.remote() for _ in range(3)]))
+
+    outers = [Outer.remote(), Outer.remote()]
+    assert hocket.get([outers[0].run.remote(1), outers[1].run.remote(1), outers[1].run.remote(2)]) == [3, 3, 6]
+    assert count_functions() == 3, "and Outer itself"
 
 
 def test_array_of_a_closure_in_process() -> None:
