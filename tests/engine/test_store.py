@@ -773,7 +773,6 @@ def test_equal_code_with_other_arrays_is_another_function(session: hocket.Sessio
 
 
 def test_array_of_a_closure_travels_from_a_worker_too(session: hocket.SessionContext) -> None:
-    @hocket.remote
     class Outer:
         def __init__(self) -> None:
             self.kept: list[Any] = []  # a function that nobody holds is forgotten
@@ -784,7 +783,7 @@ def test_array_of_a_closure_travels_from_a_worker_too(session: hocket.SessionCon
             self.kept.append(inner)
             return sum(hocket.get([inner.remote() for _ in range(3)]))
 
-    outers = [Outer.remote(), Outer.remote()]
+    outers = [hocket.remote(Outer).remote() for _ in range(2)]
     assert hocket.get([outers[0].run.remote(1), outers[1].run.remote(1), outers[1].run.remote(2)]) == [3, 3, 6]
     assert count_functions() == 3, "and Outer itself"
 

@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from torch import nn
 from torch.nn import functional
+from torch.utils import checkpoint
 
 from hocket import mesh, train
 from hocket.train.torch import prepare_data_loader, prepare_model
@@ -153,6 +154,42 @@ def train_borrower(config: dict[str, Any]) -> dict[str, Any]:
         return {**read_whole(model), "scores": model(words).numpy()}
 
 
+class Roundabout(nn.Module):
+    """Blocks that run again in the backward pass, twice, or in parts, and one that does not learn."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList([nn.Sequential(nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 8)) for _ in range(5)])
+        self.blocks[4].requires_grad_(requires_grad=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        again, twice, inside, parts, frozen = self.blocks
+        assert isinstance(inside, nn.Sequential)
+        assert isinstance(parts, nn.Sequential)
+        x = checkpoint.checkpoint(again, x, use_reentrant=False)
+        x = twice(twice(x)) + checkpoint.checkpoint(inside[0], x, use_reentrant=False)
+        found: torch.Tensor = frozen(inside[1:](x) + parts[2](parts[0](x)))
+        with torch.no_grad():
+            plain = twice(x)
+        return found + plain
+
+
+def train_roundabout(config: dict[str, Any]) -> dict[str, Any]:
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    model = prepare_model(Roundabout())
+    optimizer = torch.optim.SGD([one for one in model.parameters() if one.requires_grad], lr=0.1, momentum=0.9)
+    part, parts = config["parts"][train.get_context().get_world_rank()]
+    for step in range(3):
+        rows = torch.linspace(-1, 1, 64).add(step).sin().reshape(8, 8).chunk(parts)[part].requires_grad_()
+        loss = model(rows).square().mean()
+        torch.autograd.grad(loss, rows, retain_graph=True)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    return read_whole(model)
+
+
 class Picture(nn.Module):
     """Convolutions, and attention over their pixels."""
 
@@ -192,6 +229,19 @@ def train_picture(config: dict[str, Any]) -> dict[str, Any]:
     return read_whole(model)
 
 
+class ByName(nn.Module):
+    """Functions of torch that get their tensors by name."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second, self.table = nn.Linear(8, 8), nn.Conv1d(2, 4, 3), nn.Embedding(4, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = functional.linear(input=x, weight=self.first.weight, bias=self.first.bias).unflatten(1, (2, 4))
+        x = functional.conv1d(input=x, weight=self.second.weight, bias=self.second.bias).cumsum(dim=1)
+        return x + functional.embedding(input=torch.arange(4), weight=self.table.weight)[:, :2]
+
+
 def list_layers() -> dict[str, tuple[nn.Module, Any]]:
     """Modules, and what comes of them from 4 rows of 8 numbers."""
     return {
@@ -208,6 +258,7 @@ def list_layers() -> dict[str, tuple[nn.Module, Any]]:
         "convolution": (nn.Sequential(nn.Unflatten(1, (2, 4)), nn.Conv1d(2, 4, 3, padding=1)), lambda x: x),
         "embedding": (nn.Embedding(8, 4, padding_idx=0), lambda x: x.sum(1)),
         "softmax": (nn.Linear(8, 4), lambda x: x.softmax(1)),
+        "by name": (ByName(), lambda x: x),
         "sort": (nn.Linear(8, 4), lambda x: x.sort(1)[0]),
     }
 

@@ -53,12 +53,13 @@ def alone(tmp_path_factory: pytest.TempPathFactory, shared_session: object) -> d
     [
         (Sharded(mesh={"data": 2}), 1.0),
         (Sharded(mesh={"data": 2}, shard_along="data"), 0.5),
+        (Sharded(mesh={"data": 2}, shard_along="data", bucket_bytes=0), 0.5),
         (Sharded(mesh={"model": 2}, layout=programs.TENSOR_PARALLEL), 0.55),
         (Sharded(mesh={"data": 2, "model": 2}, layout=programs.TENSOR_PARALLEL), 0.55),
         (Sharded(mesh={"model": 2, "data": 2}, layout=programs.TENSOR_PARALLEL, shard_along=["data"]), 0.28),
-        (Sharded(mesh={"data": 4}, shard_along=["data"]), 0.25),
+        (Sharded(mesh={"data": 4}, shard_along=["data"], bucket_bytes=16 << 10), 0.25),
     ],
-    ids=["data", "fully", "tensor", "both", "both fully", "fully on four"],
+    ids=["data", "fully", "fully, layers alone", "tensor", "both", "both fully", "fully on four, blocks"],
 )
 def test_a_transformer_trains_as_in_one_process(
     strategy: Sharded, kept: float, alone: dict[str, Any], tmp_path: Path
@@ -79,15 +80,16 @@ def check_usage(found: train.ShardingUsage | None, strategy: Sharded, everything
     assert found.measured is not None
     assert found.measured == found.predicted
     assert found.steps == 2 * programs.ROWS // 8
-    kept, tied = found.predicted.parameters, programs.WORDS * programs.WIDTH * 4  # it is used in two layers
-    everything -= tied  # it is among the weights twice
+    kept, tied = found.predicted.parameters, programs.WORDS * programs.WIDTH * 4
+    everything -= tied  # it is among the weights twice, of two layers
     assert found.optimizer == found.predicted.gradients == kept, "SGD keeps a momentum"
     whole = found.predicted.gathered + found.predicted.reduced
     if strategy.mesh == {"data": 2}:
-        assert whole == everything + tied  # an all-reduce, or half of it there and half of it back
+        times = 2 if strategy.bucket_bytes == 0 else 1  # that the tied one travels
+        assert whole == everything + (times - 1) * tied  # an all-reduce, or half of it there and half of it back
         if not strategy.shard_along:
             assert found.received == {"all-reduce": whole, "all-gather": 0, "reduce-scatter": 0, "all-to-all": 0}
-    assert (found.gathered_again > 0) == (bool(strategy.shard_along) and "model" not in strategy.mesh)
+    assert (found.gathered_again > 0) == (strategy.bucket_bytes < everything)
     assert found.gathered_again <= found.predicted.gathered
     assert (found.other > 0) == ("model" in strategy.mesh), "activations"
     assert sum(found.received.values()) == pytest.approx(whole + found.gathered_again + found.other, abs=4)
@@ -102,6 +104,15 @@ def test_a_recurrent_layer_and_gradients_of_two_batches(tmp_path: Path) -> None:
         np.testing.assert_allclose(found[name], value, rtol=0, atol=1e-5, err_msg=name)
 
 
+@pytest.mark.parametrize("size", [0, 600, 32 << 20])
+def test_blocks_may_run_in_parts_twice_or_again(size: int, tmp_path: Path) -> None:
+    expected = fit(programs.train_roundabout, tmp_path / "one", None, num_workers=1, parts=[(0, 1)])
+    strategy = Sharded(mesh={"data": 2}, shard_along="data", bucket_bytes=size)
+    found = fit(programs.train_roundabout, tmp_path, strategy, parts=[(0, 2), (1, 2)])
+    for name, value in expected.items():
+        np.testing.assert_allclose(found[name], value, rtol=0, atol=1e-6, err_msg=name)
+
+
 def test_convolutions_and_torch_s_own_attention_compute_with_parts(tmp_path: Path) -> None:
     expected = fit(programs.train_picture, tmp_path / "one", None, num_workers=1)
     found = fit(programs.train_picture, tmp_path, Sharded(mesh={"model": 2}, layout=programs.PICTURE_LAYOUT))
@@ -110,7 +121,7 @@ def test_convolutions_and_torch_s_own_attention_compute_with_parts(tmp_path: Pat
 
 
 def test_layers_that_compute_with_parts_compute_right(tmp_path: Path) -> None:
-    assert len(fit(programs.compare_layers, tmp_path, Sharded(mesh={"model": 2}, shard_along="model"))) == 14
+    assert len(fit(programs.compare_layers, tmp_path, Sharded(mesh={"model": 2}, shard_along="model"))) == 15
 
 
 def test_attention_that_several_ranks_would_draw_for_is_refused(tmp_path: Path) -> None:
@@ -162,6 +173,8 @@ def test_a_layer_that_raises_has_its_parameters_back(tmp_path: Path) -> None:
         ({"mesh": {"data": 2}, "shard_along": "model"}, ValueError, "'model' is named"),
         ({"mesh": {"data": 2}, "layout": {".*": ["modle"]}}, ValueError, "'modle' is named"),
         ({"mesh": {"data": 2}, "layout": {".*": "data"}}, TypeError, "Write ['data']"),
+        ({"mesh": {"data": 2}, "bucket_bytes": 1.5}, TypeError, "bucket_bytes must be an int, but received 1.5"),
+        ({"mesh": {"data": 2}, "bucket_bytes": -1}, ValueError, "bucket_bytes must be 0 or more, but received -1"),
     ],
 )
 def test_descriptions_that_mean_nothing(arguments: dict[str, Any], error: type[Exception], text: str) -> None:

@@ -35,7 +35,7 @@ class Sharded(strategy.Strategy):
     Example:
         >>> from hocket.train.strategies import Sharded
         >>> Sharded(mesh={"data": 2}, shard_along=["data"])  # fully sharded on two ranks
-        Sharded(mesh={'data': 2}, layout={}, batch_dims=('data',), shard_along=('data',))
+        Sharded(mesh={'data': 2}, layout={}, batch_dims=('data',), shard_along=('data',), bucket_bytes=33554432)
         >>> megatron = {r".*up\\.weight": ["model", "unsharded"], r".*down\\.weight": ["unsharded", "model"]}
         >>> Sharded(mesh={"data": 2, "model": 2}, layout=megatron).locate_batch(3, 4)
         (1, 2)
@@ -54,6 +54,9 @@ class Sharded(strategy.Strategy):
     shard_along: Sequence[str] = ()
     """Axes that cut each parameter as well, in the first dim that nothing else cuts and that they divide; what has no
     such dim stays whole. Default: none."""
+    bucket_bytes: int = 32 * 2**20
+    """PyTorch: modules whose parameters have so many bytes at most, whole, are put together in one message, and are
+    all there while one of them computes. A smaller number takes less memory, and more messages; 0 is one a layer."""
 
     def __post_init__(self) -> None:
         sizes: Mapping[Any, object] = dict(self.mesh)
@@ -64,6 +67,11 @@ class Sharded(strategy.Strategy):
                 )
             if size < 1:
                 raise ValueError(f"An axis of a mesh has 1 place or more, but {name!r} has {size} in {self.mesh!r}.")
+        limit: object = self.bucket_bytes
+        if not isinstance(limit, int) or isinstance(limit, bool):
+            raise TypeError(f"bucket_bytes must be an int, but received {limit!r}. Write a number of bytes.")
+        if limit < 0:
+            raise ValueError(f"bucket_bytes must be 0 or more, but received {limit}. Write 0 for one message a layer.")
         if not sizes:
             raise ValueError("A mesh needs an axis, but received none. Write mesh={'data': 2}.")
         for option in ("batch_dims", "shard_along"):

@@ -11,10 +11,12 @@ All ranks call the same in the same order: making a mesh, relayouts, `gather`, a
 from hocket.mesh.backends.torch.backend import BACKEND as BACKEND
 from hocket.mesh.backends.torch.backend import TorchBackend as TorchBackend
 from hocket.mesh.backends.torch.functions import Functions as Functions
+from hocket.mesh.backends.torch.modules import lay_out_gradients as lay_out_gradients
 from hocket.mesh.backends.torch.relayouts import get_device_mesh as get_device_mesh
 from hocket.mesh.backends.torch.relayouts import list_placements as list_placements
 from hocket.mesh.backends.torch.relayouts import read_placements as read_placements
 from hocket.mesh.backends.torch.relayouts import run_plan as run_plan
+from hocket.mesh.backends.torch.relayouts import run_plans as run_plans
 from hocket.mesh.backends.torch.values import TorchTensor as TorchTensor
 from hocket.mesh.backends.torch.values import adopt as adopt
 from hocket.mesh.backends.torch.values import to_numpy as to_numpy

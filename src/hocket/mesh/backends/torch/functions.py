@@ -17,7 +17,7 @@ that is spread is one that all ranks have.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, final
 
 import torch
@@ -27,10 +27,15 @@ from torch.nn import functional
 from torch.utils import _pytree as pytree
 
 from hocket.mesh import layouts, meshes
-from hocket.mesh.backends.torch import attention, relayouts
+from hocket.mesh.backends.torch import attention, linear, relayouts
 
 _NO_RULE: Final = "Sharding propagation failed"
 """What torch says if an operation has no rule for how its inputs are spread, beside NotImplementedError."""
+
+
+_NOT_COMPUTING: Final = frozenset(["__get__", "__set__", "backward"])
+_PLAIN: Final = frozenset([int, float, bool, complex, str, type(None), torch.dtype, torch.device, torch.Size, slice])
+"""The types of what no function computes with in parts."""
 
 
 @final
@@ -55,15 +60,25 @@ def map_leaves(tree: Any, function: Callable[[Any], Any]) -> Any:
 
 
 def _compute(function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-    given = [one for one in flatten((args, kwargs)) if isinstance(one, torch_tensor.DTensor)]
     name = getattr(function, "__name__", "")
-    if not given or name in {"__get__", "__set__", "backward"}:
+    if name in _NOT_COMPUTING:
         return function(*args, **kwargs)
-    mesh = relayouts.find_mesh(given[0].device_mesh)
-    args, kwargs = map_leaves((args, kwargs), lambda one: _replicate(one, mesh))
-    found = _OURS[function](function, mesh, *args, **kwargs) if function in _OURS else NotImplemented
-    if found is not NotImplemented:
-        return found
+    given, is_mixed = _look(args, None)
+    if kwargs:
+        given, is_among_named = _look(kwargs.values(), given)
+        is_mixed = is_mixed or is_among_named
+    if given is None:
+        return function(*args, **kwargs)
+    mesh = relayouts.find_mesh(given.device_mesh)
+    if is_mixed:
+        args, kwargs = map_leaves((args, kwargs), lambda one: _replicate(one, mesh))
+    ours = _OURS.get(function)
+    if ours is not None:
+        if "input" in kwargs:  # torch's name of the first, in all of them
+            args, kwargs = (kwargs["input"], *args), {name: one for name, one in kwargs.items() if name != "input"}
+        found = ours(function, mesh, *args, **kwargs)
+        if found is not NotImplemented:
+            return found
     try:
         return function(*args, **kwargs)
     except RuntimeError as error:  # NotImplementedError among them
@@ -72,6 +87,32 @@ def _compute(function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mappin
         if name.endswith("_") or kwargs.get("out") is not None:
             raise  # it writes into what is spread
         return _compute_whole(function, mesh, args, kwargs, error)
+
+
+def _look(some: Iterable[Any], given: torch_tensor.DTensor | None) -> tuple[torch_tensor.DTensor | None, bool]:
+    """Return the first DTensor, if none is given, and whether something else than plain numbers and DTensors is there.
+
+    It runs before every function, so it looks at types alone: `isinstance` asks torch's metaclass, in Python.
+    """
+    is_mixed = False
+    for one in some:
+        kind = type(one)
+        if kind in _PLAIN:
+            continue
+        if issubclass(kind, torch_tensor.DTensor):
+            given = one if given is None else given
+        elif kind in (tuple, list):
+            given, is_inner_mixed = _look(one, given)
+            is_mixed = is_mixed or is_inner_mixed
+        elif kind is dict:
+            given, is_inner_mixed = _look(one.values(), given)
+            is_mixed = is_mixed or is_inner_mixed
+        else:
+            is_mixed = True
+            if given is None:
+                inner = [leaf for leaf in flatten(one) if isinstance(leaf, torch_tensor.DTensor)]
+                given = inner[0] if inner else None
+    return given, is_mixed
 
 
 def _replicate(one: Any, mesh: meshes.Mesh) -> Any:
@@ -88,7 +129,7 @@ def _convolve(
     function: Callable[..., Any],
     mesh: meshes.Mesh,
     images: Any,
-    kernel: Any,
+    weight: Any,
     bias: Any = None,
     stride: Any = 1,
     padding: Any = 0,
@@ -96,22 +137,22 @@ def _convolve(
     groups: int = 1,
 ) -> Any:
     """A convolution on the batch's rows that a rank has, for the kernel's output channels that it has."""
-    cut = read_layout(kernel, mesh).axes[0] if groups == 1 else ()
-    return _convolve_rows(function, mesh, images, kernel, bias, cut, (stride, padding, dilation, groups))
+    cut = read_layout(weight, mesh).axes[0] if groups == 1 else ()
+    return _convolve_rows(function, mesh, images, weight, bias, cut, (stride, padding, dilation, groups))
 
 
 def _convolve_transposed(
-    function: Callable[..., Any], mesh: meshes.Mesh, images: Any, kernel: Any, bias: Any = None, *rest: Any, **more: Any
+    function: Callable[..., Any], mesh: meshes.Mesh, images: Any, weight: Any, bias: Any = None, *rest: Any, **more: Any
 ) -> Any:
     """A transposed convolution on the batch's rows that a rank has."""
-    return _convolve_rows(function, mesh, images, kernel, bias, (), rest, **more)
+    return _convolve_rows(function, mesh, images, weight, bias, (), rest, **more)
 
 
 def _convolve_rows(
     function: Callable[..., Any],
     mesh: meshes.Mesh,
     images: Any,
-    kernel: Any,
+    weight: Any,
     bias: Any,
     channels: tuple[str, ...],
     rest: Sequence[Any],
@@ -123,19 +164,19 @@ def _convolve_rows(
         function: What does it on plain tensors.
         mesh: The mesh.
         images: The batch, or one image.
-        kernel: The weights.
+        weight: The weights.
         bias: Of each output channel; or None.
         channels: The axes that cut the output channels.
         rest: The other arguments.
         **more: The same, by name.
     """
-    has_batch = images.ndim == kernel.ndim
+    has_batch = images.ndim == weight.ndim
     given = read_layout(images, mesh).axes[0] if has_batch else ()
     rows = tuple([axis for axis in given if axis not in channels])
-    places = [()] * (kernel.ndim - 2)
+    places = [()] * (weight.ndim - 2)
     found = function(
         relayouts.move(images, layouts.Layout([*([rows] if has_batch else []), (), *places], mesh), channels),
-        relayouts.move(kernel, layouts.Layout([channels, (), *places], mesh), rows),
+        relayouts.move(weight, layouts.Layout([channels, (), *places], mesh), rows),
         None if bias is None else relayouts.move(bias, layouts.Layout([channels], mesh), rows),
         *rest,
         **more,
@@ -147,7 +188,7 @@ def _embed(
     function: Callable[..., Any],
     mesh: meshes.Mesh,
     numbers: Any,
-    table: Any,
+    weight: Any,
     padding_idx: int | None = None,
     max_norm: float | None = None,
     norm_type: float = 2.0,
@@ -155,14 +196,14 @@ def _embed(
     sparse: bool = False,
 ) -> Any:
     """Rows of a table by their numbers: each rank finds those that it has."""
-    whole = len(table)
+    whole = len(weight)
     if max_norm is not None or scale_grad_by_freq or sparse or not isinstance(numbers, torch_tensor.DTensor):
         return NotImplemented
-    layout = read_layout(table, mesh).with_partial(())
+    layout = read_layout(weight, mesh).with_partial(())
     rows, columns = layout.axes
     batch = [[axis for axis in axes if axis not in (*rows, *columns)] for axes in read_layout(numbers, mesh).axes]
     asked = relayouts.move(numbers, layouts.Layout(batch, mesh))
-    held = relayouts.move(table, layout, [axis for axes in batch for axis in axes])
+    held = relayouts.move(weight, layout, [axis for axes in batch for axis in axes])
     if asked.numel() and not 0 <= int(asked.min()) <= int(asked.max()) < whole:
         raise IndexError(
             f"embedding() takes numbers of rows from 0 to {whole - 1}, but received {int(asked.min())} to "
@@ -243,6 +284,11 @@ def _compute_together(function: Callable[..., Any], mesh: meshes.Mesh, *args: An
     return _compute_whole(function, mesh, args, kwargs, None)
 
 
+def _multiply(function: Callable[..., Any], mesh: meshes.Mesh, *args: Any, **kwargs: Any) -> Any:
+    """A dense layer's product, on parts."""
+    return linear.compute(mesh, *args, **kwargs)
+
+
 def _attend(function: Callable[..., Any], mesh: meshes.Mesh, *args: Any, **kwargs: Any) -> Any:
     """Attention on the heads and rows that a rank has."""
     return attention.attend(function, *args, **kwargs)
@@ -262,6 +308,7 @@ _OURS: Final[Mapping[Callable[..., Any], Callable[..., Any]]] = {
     functional.embedding: _embed,
     functional.batch_norm: _normalize_batch,
     functional.normalize: _normalize,
+    functional.linear: _multiply,
     functional.scaled_dot_product_attention: _attend,
     **dict.fromkeys(
         (functional.avg_pool1d, functional.avg_pool2d, functional.avg_pool3d, functional.group_norm, functional.prelu),

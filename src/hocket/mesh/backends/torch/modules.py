@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 import torch
@@ -127,10 +127,14 @@ def _replace(old: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
         return value
     made = nn.Parameter(value, requires_grad=old.requires_grad)
     if isinstance(made, torch_tensor.DTensor) and made.requires_grad:
-        register: Callable[..., Any] = made.register_hook
-        register(_Alike(made))
+        lay_out_gradients(made)
     setattr(old, _REPLACED, True)
     return made
+
+
+def lay_out_gradients(parameter: Any) -> None:
+    """Have the gradients of a parameter on a mesh laid out as it is."""
+    parameter.register_hook(_Alike(parameter))
 
 
 class _Alike:
@@ -143,10 +147,11 @@ class _Alike:
     def __init__(self, parameter: torch_tensor.DTensor) -> None:
         mesh = relayouts.find_mesh(parameter.device_mesh)
         self._layout = relayouts.read_placements(parameter.placements, parameter.ndim, mesh)
+        self._place = parameter.device_mesh, parameter.placements
 
     @torch.no_grad()
     def __call__(self, slope: torch.Tensor) -> torch.Tensor:
-        if not isinstance(slope, torch_tensor.DTensor):
+        if not isinstance(slope, torch_tensor.DTensor) or (slope.device_mesh, slope.placements) == self._place:
             return slope
         return relayouts.build_dtensor(relayouts.move(slope, self._layout), self._layout)
 

@@ -143,15 +143,52 @@ def run_plan(local: torch.Tensor, source: layouts.Layout, target: layouts.Layout
     Raises:
         RankDiedError: A rank that it needs has died, where the group's backend can tell.
     """
-    shape = source.global_shape_from_local_shape(local.shape)
-    layout = source
-    for step in relayouts.plan_relayout(source, target, shape, local.element_size()).steps:
-        try:
-            local = _STEPS[step.kind](local, step, layout)
-        except errors.RankDiedError as error:
-            raise errors.RankDiedError(f"{error}{_describe_ranks(step, layout)}") from error
-        layout = step.target
-    return local
+    return run_plans([local], [(source, target)])[0]
+
+
+def run_plans(
+    given: Sequence[torch.Tensor], pairs: Sequence[tuple[layouts.Layout, layouts.Layout]]
+) -> list[torch.Tensor]:
+    """`run_plan` for several values: those that take the same steps share the messages.
+
+    Args:
+        given: What this rank has of each.
+        pairs: From which layout to which.
+
+    Raises:
+        RankDiedError: As there.
+    """
+    plans = [
+        relayouts.plan_relayout(source, target, source.global_shape_from_local_shape(local.shape), local.element_size())
+        for local, (source, target) in zip(given, pairs, strict=True)
+    ]
+    alike: dict[Any, list[int]] = {}
+    for number, (local, plan) in enumerate(zip(given, plans, strict=True)):
+        key = (local.dtype, pairs[number][0].mesh, tuple([(step.kind, step.axis) for step in plan.steps]))
+        alike.setdefault(key, []).append(number)
+    found = list(given)
+    for numbers in alike.values():
+        moved = [found[number] for number in numbers]
+        now = [pairs[number][0] for number in numbers]
+        for steps in zip(*[plans[number].steps for number in numbers], strict=True):
+            moved = _take_step(moved, steps, now)
+            now = [step.target for step in steps]
+        for number, local in zip(numbers, moved, strict=True):
+            found[number] = local
+    return found
+
+
+def _take_step(
+    given: Sequence[torch.Tensor], steps: Sequence[relayouts.Step], now: Sequence[layouts.Layout]
+) -> list[torch.Tensor]:
+    """Take steps of one kind along one axis."""
+    together = _TOGETHER.get(steps[0].kind) if len(given) > 1 else None
+    try:
+        if together is not None:
+            return together(given, steps, now[0])
+        return [_STEPS[step.kind](local, step, layout) for local, step, layout in zip(given, steps, now, strict=True)]
+    except errors.RankDiedError as error:
+        raise errors.RankDiedError(f"{error}{_describe_ranks(steps[0], now[0])}") from error
 
 
 def _describe_ranks(step: relayouts.Step, layout: layouts.Layout) -> str:
@@ -236,6 +273,55 @@ _STEPS: Final[Mapping[Kind, Callable[[torch.Tensor, relayouts.Step, layouts.Layo
     Kind.REDUCE_SCATTER: _sum_parts,
     Kind.PERMUTE: _permute,
 }
+
+
+# --- several at once: what they send and receive lies one after the other ---------------------------------------------
+
+
+def _gather_all(
+    given: Sequence[torch.Tensor], steps: Sequence[relayouts.Step], layout: layouts.Layout
+) -> list[torch.Tensor]:
+    sent = torch.cat([local.reshape(-1) for local in given])
+    size = layout.mesh.dim_size(steps[0].axis)
+    received = sent.new_empty(size * len(sent))
+    _all_gather(received, sent, group=_get_group(steps[0], layout))
+    ranks = [_take_apart(part, given) for part in received.chunk(size)]
+    return [torch.cat(parts, step.dim) for step, *parts in zip(steps, *ranks, strict=True)]
+
+
+def _sum_all(
+    given: Sequence[torch.Tensor], steps: Sequence[relayouts.Step], layout: layouts.Layout
+) -> list[torch.Tensor]:
+    flat = torch.cat([local.reshape(-1) for local in given])
+    dist.all_reduce(flat, group=_get_group(steps[0], layout))
+    return _take_apart(flat, given)
+
+
+def _sum_parts_of_all(
+    given: Sequence[torch.Tensor], steps: Sequence[relayouts.Step], layout: layouts.Layout
+) -> list[torch.Tensor]:
+    size = layout.mesh.dim_size(steps[0].axis)
+    cut = [local.chunk(size, step.dim) for local, step in zip(given, steps, strict=True)]
+    sent = torch.cat([parts[rank].reshape(-1) for rank in range(size) for parts in cut])
+    received = sent.new_empty(len(sent) // size)
+    _reduce_scatter(received, sent, group=_get_group(steps[0], layout))
+    return _take_apart(received, [parts[0] for parts in cut])
+
+
+def _take_apart(flat: torch.Tensor, like: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    """Return views of one tensor, of these shapes."""
+    parts: tuple[torch.Tensor, ...] = torch.split(flat, [one.numel() for one in like])
+    return [part.view(one.shape) for part, one in zip(parts, like, strict=True)]
+
+
+_TOGETHER: Final[
+    Mapping[Kind, Callable[[Sequence[torch.Tensor], Sequence[relayouts.Step], layouts.Layout], list[torch.Tensor]]]
+] = {
+    Kind.ALL_GATHER: _gather_all,
+    Kind.ALL_REDUCE: _sum_all,
+    Kind.REDUCE_SCATTER: _sum_parts_of_all,
+}
+"""The kinds of steps that several values take in one message."""
 
 
 class _Relayout(torch.autograd.Function):

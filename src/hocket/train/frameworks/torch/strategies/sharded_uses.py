@@ -15,8 +15,6 @@ from typing import Any, Final, final
 import torch
 from torch import nn, overrides
 
-from hocket.mesh.backends import torch as backend
-
 _GETTERS: Final = frozenset(["T", "mT", "H", "mH", "real", "imag"])
 """The properties of a tensor that compute; the others tell of it."""
 
@@ -55,7 +53,7 @@ class Uses(overrides.TorchFunctionMode):
         use: Returns that for a parameter as the rank keeps it, and None for another tensor.
     """
 
-    def __init__(self, use: Callable[[torch.Tensor], torch.Tensor | None]) -> None:
+    def __init__(self, use: Callable[[nn.Parameter], torch.Tensor | None]) -> None:
         super().__init__()
         self._use = use
 
@@ -90,24 +88,22 @@ class _Depth(threading.local):
         self.entered = contextlib.ExitStack()
 
 
-def follow(
-    model: nn.Module, use: Callable[[torch.Tensor], torch.Tensor | None], *, computes_with_parts: bool = False
+def enter_while_computing(
+    model: nn.Module, modes: Sequence[Callable[[], contextlib.AbstractContextManager[Any]]]
 ) -> None:
-    """Look at the functions that a model's modules call while they compute.
+    """Enter contexts while a model's modules compute, the outermost of those that do.
 
     Args:
         model: The model.
-        use: As of `Uses`.
-        computes_with_parts: Whether layers compute with DTensors, for which `hocket.mesh` has torch's functions right.
+        modes: Each makes one.
     """
     depth = _Depth()
 
     def begin(module: nn.Module, args: object) -> None:
         depth.count += 1
         if depth.count == 1:
-            if computes_with_parts:
-                depth.entered.enter_context(backend.Functions())
-            depth.entered.enter_context(Uses(use))
+            for mode in modes:
+                depth.entered.enter_context(mode())
 
     def end(module: nn.Module, args: object, result: object) -> None:
         depth.count = max(depth.count - 1, 0)

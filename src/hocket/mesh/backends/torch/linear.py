@@ -1,0 +1,111 @@
+"""`torch.nn.functional.linear` on values that are spread: one product a rank, and the fewest sums.
+
+torch's own takes it apart into views, products and additions, and asks for each what comes of it. Here, along an axis:
+
+- The weight's rows are cut (its output): the value is whole, the result is cut in its last dim. The value's gradient is
+  left as terms of a sum, so that several layers of one value, as attention's, are added up once.
+- The weight's columns are cut (its input), and so is the value's last dim: the products are added up, then the bias is
+  added.
+- Another dim of the value is cut, or none, and the weight is whole: so is the result; gradients of weight and bias are
+  added up.
+
+As in Shoeybi et al., "Megatron-LM: Training Multi-Billion Parameter Language Models Using Model Parallelism" (2019).
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any, Final
+
+import torch
+from torch.distributed import tensor as torch_tensor
+from torch.nn import functional
+
+from hocket.mesh import layouts, meshes
+from hocket.mesh.backends.torch import relayouts
+
+
+def compute(mesh: meshes.Mesh, value: Any, weight: Any, bias: Any = None) -> Any:
+    """Return what comes of it; NotImplemented for values that are spread in another way."""
+    given = [one for one in (value, weight, bias) if one is not None]
+    if (
+        torch.is_autocast_enabled("cpu")
+        or value.ndim < 2
+        or not all(isinstance(one, torch_tensor.DTensor) for one in given)
+    ):
+        return NotImplemented
+    if relayouts.settle(value) is not value or any(one.is_partial() for one in value.placements):
+        return NotImplemented
+    plan = _plan(mesh, value.ndim, *[relayouts.read_placements(one.placements, one.ndim, mesh) for one in given])
+    return NotImplemented if plan is None else _apply(value, weight, bias, plan)
+
+
+class _Layouts:
+    """How the values of one product are spread.
+
+    Args:
+        value: What is multiplied.
+        weight: By what.
+        product: The result, before it is added up.
+    """
+
+    def __init__(self, value: layouts.Layout, weight: layouts.Layout, product: layouts.Layout) -> None:
+        self.value = value
+        self.weight = weight
+        self.product = product
+        self.result = product.with_partial(())
+        self.bias = layouts.Layout([weight.axes[0]], weight.mesh)
+        rows = [axis for axes in value.axes[:-1] for axis in axes]
+        self.value_slope = value.with_partial(weight.axes[0])
+        self.weight_slope = weight.with_partial(rows)
+        self.bias_slope = self.bias.with_partial(rows)
+
+
+@functools.lru_cache(maxsize=1024)
+def _plan(
+    mesh: meshes.Mesh, rank: int, value: layouts.Layout, weight: layouts.Layout, bias: layouts.Layout | None = None
+) -> _Layouts | None:
+    outputs, inputs = weight.axes
+    rows = {axis for axes in value.axes[:-1] for axis in axes}
+    fits = (
+        value.axes[-1] == inputs
+        and not weight.partial
+        and not rows & {*outputs, *inputs}
+        and (bias is None or (bias.axes[0] == outputs and not bias.partial))
+    )
+    if not fits:
+        return None
+    return _Layouts(value, weight, layouts.Layout([*value.axes[:-1], outputs], mesh, partial=inputs))
+
+
+class _Linear(torch.autograd.Function):
+    """The product; its backward pass can be differentiated, too."""
+
+    @staticmethod
+    def forward(ctx: Any, value: Any, weight: Any, bias: Any, plan: _Layouts) -> torch.Tensor:
+        ctx.plan, ctx.has_bias = plan, bias is not None
+        ctx.save_for_backward(value, weight)
+        own = value.to_local(), weight.to_local(), None if bias is None else bias.to_local()
+        if not plan.product.partial:
+            return relayouts.build_dtensor(functional.linear(*own), plan.result)
+        total = relayouts.run_plan(functional.linear(*own[:2]), plan.product, plan.result)
+        return relayouts.build_dtensor(total if own[2] is None else total.add_(own[2]), plan.result)
+
+    @staticmethod
+    def backward(ctx: Any, *slopes: Any) -> Any:
+        plan: _Layouts = ctx.plan
+        value, weight = [one.to_local() for one in ctx.saved_tensors]
+        slope = relayouts.move(slopes[0], plan.result)
+        flat = slope.flatten(0, -2)
+        found: list[Any] = [None] * 4
+        if ctx.needs_input_grad[0]:
+            found[0] = relayouts.build_dtensor(slope @ weight, plan.value_slope)
+        if ctx.needs_input_grad[1]:
+            found[1] = relayouts.build_dtensor(flat.T @ value.flatten(0, -2), plan.weight_slope)
+        if ctx.needs_input_grad[2]:
+            found[2] = relayouts.build_dtensor(flat.sum(0), plan.bias_slope)
+        return tuple(found)
+
+
+_apply: Final[Callable[..., torch.Tensor]] = _Linear.apply

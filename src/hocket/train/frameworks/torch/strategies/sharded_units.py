@@ -1,0 +1,315 @@
+"""Units: modules whose parameters `sharded` puts together in one message, and whose gradients it adds up in one.
+
+A message has a cost of its own, so small layers share one. A unit is a module whose parameters, with those of all
+modules in it, take no more bytes than a limit when they are whole; or a larger module with its own parameters alone.
+While it computes, what all of them compute with is there; after it, only what this rank keeps.
+
+What was put together is given up after the unit and put together again when the backward pass needs the first of it;
+unless the unit is the whole model, which the backward pass begins with. If someone else keeps what the backward pass
+needs (activation checkpointing, which computes the unit again; or moves to other memory), they have it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Final, final
+
+import torch
+from torch import nn
+from torch.distributed import tensor as torch_tensor
+
+from hocket import mesh as meshes
+from hocket.mesh import relayouts
+from hocket.mesh.backends import torch as backend
+from hocket.train.frameworks.torch.strategies import sharded_usage
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class Part:
+    """How a parameter is kept, and what layers compute with."""
+
+    stored: meshes.Layout
+    used: meshes.Layout
+    """Whole along the batch's axes."""
+    batch_dims: tuple[str, ...]
+    parts: int
+    """How many parts the batch has."""
+
+    @property
+    def summed(self) -> meshes.Layout:
+        """How a gradient is spread before it is added up."""
+        return self.used.with_partial(self.batch_dims)
+
+    @property
+    def is_gathered(self) -> bool:
+        return self.stored != self.used
+
+    @property
+    def is_used_as_kept(self) -> bool:
+        """Whether layers compute with what is kept, on the whole mesh."""
+        return not self.is_gathered and not self.batch_dims
+
+    def list_plans(self, parameter: torch.Tensor) -> list[relayouts.Plan]:
+        """Return how a parameter is put together where a unit uses it, and how its gradient is added up, if at all."""
+        shape, size = tuple(parameter.shape), parameter.element_size()
+        plans = [relayouts.plan_relayout(self.stored, self.used, shape, size)]
+        if parameter.requires_grad:
+            plans.append(relayouts.plan_relayout(self.summed, self.stored, shape, size))
+        return plans
+
+    def wrap(self, value: torch.Tensor, inner: Any) -> torch.Tensor:
+        """Return what a rank has of a parameter as a DTensor on the axes along which layers compute with parts."""
+        names = inner.mesh_dim_names
+        placements: list[Any] = [torch_tensor.Replicate()] * len(names)
+        for dim, axes in enumerate(self.used.axes):
+            for name in axes:
+                placements[names.index(name)] = torch_tensor.Shard(dim)
+        return torch_tensor.DTensor.from_local(value, inner, placements, run_check=False)
+
+
+class _Use(torch.autograd.Function):
+    """What layers compute with, of what the rank keeps."""
+
+    @staticmethod
+    def forward(ctx: Any, unit: Unit, *kept: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        ctx.unit = unit
+        ctx.set_materialize_grads(False)
+        values = unit.gather(kept, sharded_usage.GATHERED)
+        found = [value.view_as(value) if value is own else value for value, own in zip(values, kept, strict=True)]
+        trained: Sequence[bool] = ctx.needs_input_grad[1:]
+        ctx.mark_non_differentiable(*[value for value, trains in zip(found, trained, strict=True) if not trains])
+        return tuple(found)
+
+    @staticmethod
+    def backward(ctx: Any, *slopes: torch.Tensor | None) -> tuple[torch.Tensor | None, ...]:
+        trained: Sequence[bool] = ctx.needs_input_grad[1:]
+        given = [slope if trains else None for slope, trains in zip(slopes, trained, strict=True)]
+        return None, *ctx.unit.reduce(given)
+
+
+_use: Final[Callable[..., tuple[torch.Tensor, ...]]] = _Use.apply
+
+
+@final
+class Unit:
+    """Parameters that are put together in one message.
+
+    Args:
+        parameters: As they are kept, and how.
+        inner: The mesh of the axes along which layers compute with parts; None if there are none.
+        meter: What counts the bytes.
+        again: Where what is put together for the backward pass is kept; without it, that of the forward pass is.
+    """
+
+    def __init__(
+        self,
+        parameters: Sequence[tuple[nn.Parameter, Part]],
+        inner: Any,
+        meter: sharded_usage.Meter,
+        again: Again | None = None,
+    ) -> None:
+        self._parameters = [parameter for parameter, _ in parameters]
+        self._parts = [part for _, part in parameters]
+        self._inner = inner
+        self._meter = meter
+        self._again = again
+        self._open: list[tuple[dict[int, torch.Tensor], bool, contextlib.ExitStack]] = []  # it may call itself
+
+    def gather(self, kept: Sequence[torch.Tensor], purpose: str) -> list[torch.Tensor]:
+        """Put parameters together.
+
+        Args:
+            kept: What this rank keeps of each.
+            purpose: What for, as the meter knows it.
+        """
+        with self._meter.count(purpose):
+            return backend.run_plans(kept, [(part.stored, part.used) for part in self._parts])
+
+    def reduce(self, slopes: Sequence[torch.Tensor | None]) -> list[torch.Tensor | None]:
+        """Return what this rank keeps of the mean gradients over the whole batch."""
+        if self._again is not None:
+            self._again.forget(self)
+        pairs = [(slope, part) for slope, part in zip(slopes, self._parts, strict=True) if slope is not None]
+        with self._meter.count(sharded_usage.REDUCED):
+            totals = backend.run_plans(
+                [slope.contiguous() for slope, _ in pairs], [(part.summed, part.stored) for _, part in pairs]
+            )
+        means = [
+            total.div_(part.parts) if part.batch_dims else total for total, (_, part) in zip(totals, pairs, strict=True)
+        ]
+        done = iter(means)
+        return [None if slope is None else next(done) for slope in slopes]
+
+    def gather_again(self) -> list[torch.Tensor]:
+        """Put the parameters together for the backward pass."""
+        parameters: list[Any] = self._parameters
+        return self.gather([one.detach().to_local() for one in parameters], sharded_usage.GATHERED_AGAIN)
+
+    def use(self) -> list[torch.Tensor]:
+        """Return what layers compute with; it is kept until the backward pass."""
+        values = self._gather_to_use()
+        if self._inner is None:
+            return values
+        return [part.wrap(value, self._inner) for value, part in zip(values, self._parts, strict=True)]
+
+    def _gather_to_use(self) -> list[torch.Tensor]:
+        parameters: list[Any] = self._parameters
+        return list(_use(self, *[parameter.to_local() for parameter in parameters]))
+
+    def find(self, parameter: nn.Parameter) -> torch.Tensor | None:
+        """Return what layers compute with for a parameter, if the unit computes now; else None."""
+        if not self._open:
+            return None
+        values, has_history, _ = self._open[-1]
+        return values.get(id(parameter)) if has_history or not torch.is_grad_enabled() else None
+
+    # --- while its module computes ------------------------------------------------------------------------------------
+
+    def begin(self, module: nn.Module, args: object) -> None:
+        """Called before the module computes."""
+        context = contextlib.ExitStack()
+        if self._open and self._open[-1][1] >= torch.is_grad_enabled():
+            self._open.append((*self._open[-1][:2], context))
+            return
+        if self._again is not None:
+            self._again.forget(self)  # an optimizer may have stepped since
+        values = self._gather_to_use()
+        if self._inner is None and self._again is not None and not _has_hooks():
+            places = {
+                value.untyped_storage().data_ptr(): number
+                for number, (value, part) in enumerate(zip(values, self._parts, strict=True))
+                if part.is_gathered
+            }
+            context.enter_context(self._gather_again(places, self._again))
+        elif self._inner is not None:
+            values = [part.wrap(value, self._inner) for value, part in zip(values, self._parts, strict=True)]
+        found = {id(parameter): value for parameter, value in zip(self._parameters, values, strict=True)}
+        self._open.append((found, torch.is_grad_enabled(), context))
+
+    def end(self, module: nn.Module, args: object, result: object) -> None:
+        """Called after it, also if it has raised."""
+        if self._open:
+            self._open.pop()[-1].close()
+
+    def _gather_again(self, places: Mapping[int, int], again: Again) -> contextlib.AbstractContextManager[None]:
+        """Keep nothing of what was put together for the backward pass, which puts it together again.
+
+        Args:
+            places: The number of the parameter, by where what was put together of it lies.
+            again: Where it is kept then.
+        """
+
+        def pack(tensor: torch.Tensor) -> Any:
+            if isinstance(tensor, torch_tensor.DTensor):
+                return tensor
+            number = places.get(tensor.untyped_storage().data_ptr())
+            return tensor if number is None else (number, tensor.size(), tensor.stride(), tensor.storage_offset())
+
+        @torch.no_grad()
+        def unpack(packed: Any) -> torch.Tensor:
+            if isinstance(packed, torch.Tensor):
+                return packed
+            number, *place = packed
+            found: torch.Tensor = again.look_up(self)[number].as_strided(*place)
+            return found
+
+        return torch.autograd.graph.saved_tensors_hooks(pack, unpack)
+
+
+@final
+class Again:
+    """What was put together for the backward pass that is under way: of one unit at a time."""
+
+    def __init__(self) -> None:
+        self._unit: Unit | None = None
+        self._values: list[torch.Tensor] = []
+
+    def look_up(self, unit: Unit) -> list[torch.Tensor]:
+        """Return what was put together of a unit, which is done if it was not."""
+        if self._unit is not unit:
+            self._unit, self._values = None, []  # before there is more
+            self._values = unit.gather_again()
+            self._unit = unit
+        return self._values
+
+    def forget(self, unit: Unit) -> None:
+        """Keep what there is of a unit no longer."""
+        if self._unit is unit:
+            self._unit, self._values = None, []
+
+
+def _has_hooks() -> bool:
+    """Tell whether someone keeps what the backward pass needs."""
+    look: Callable[[bool], object] | None = getattr(torch._C._autograd, "_top_saved_tensors_default_hooks", None)
+    return look is not None and look(True) is not None
+
+
+@final
+class Units:
+    """The units of a model, and for each parameter what layers compute with.
+
+    Args:
+        model: The model, with its parameters as they were.
+        parts: How each is kept.
+        spread: The parameters as they are kept, by those that they were.
+        inner: As of a unit.
+        meter: What counts the bytes.
+        limit: How many bytes of whole parameters a unit has, at most.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        parts: Mapping[nn.Parameter, Part],
+        spread: Mapping[nn.Parameter, nn.Parameter],
+        inner: Any,
+        meter: sharded_usage.Meter,
+        limit: int,
+    ) -> None:
+        again = Again()
+        self._alone = {id(spread[old]): Unit([(spread[old], part)], inner, meter) for old, part in parts.items()}
+        self._units: dict[int, list[Unit]] = {}
+        plans = []
+        for module, parameters in _split(model, limit):
+            unit = Unit(
+                [(spread[old], parts[old]) for old in parameters], inner, meter, None if module is model else again
+            )
+            for old in parameters:
+                self._units.setdefault(id(spread[old]), []).append(unit)
+                plans.append(parts[old].list_plans(old))
+            module.register_forward_pre_hook(unit.begin)
+            module.register_forward_hook(unit.end, always_call=True)
+        plans += [part.list_plans(old) for old, part in parts.items() if id(spread[old]) not in self._units]
+        meter.predict(list(spread.values()), plans)
+
+    def use(self, parameter: nn.Parameter) -> torch.Tensor | None:
+        """Return what layers compute with for a parameter as it is kept; for another one None."""
+        for unit in self._units.get(id(parameter), ()):
+            found = unit.find(parameter)
+            if found is not None:
+                return found
+        alone = self._alone.get(id(parameter))
+        return None if alone is None else alone.use()[0]
+
+
+def _split(model: nn.Module, limit: int) -> Iterator[tuple[nn.Module, list[nn.Parameter]]]:
+    """Give the modules that are units, with their parameters.
+
+    Args:
+        model: The model.
+        limit: How many bytes of whole parameters a unit of several modules has, at most.
+    """
+    waiting = [model]
+    while waiting:
+        module = waiting.pop()
+        everything = list(module.parameters())
+        is_called = type(module).forward is not nn.Module.forward
+        fits = is_called and sum(one.numel() * one.element_size() for one in everything) <= limit
+        own = everything if fits else list(module.parameters(recurse=False))
+        if own and is_called:
+            yield module, own
+        if not fits:
+            waiting += reversed(list(module.children()))
