@@ -168,10 +168,10 @@ class Roundabout(nn.Module):
         assert isinstance(parts, nn.Sequential)
         x = checkpoint.checkpoint(again, x, use_reentrant=False)
         x = twice(twice(x)) + checkpoint.checkpoint(inside[0], x, use_reentrant=False)
-        found: torch.Tensor = frozen(inside[1:](x) + parts[2](parts[0](x)))
         with torch.no_grad():
-            plain = twice(x)
-        return found + plain
+            plain: torch.Tensor = twice(x)
+        found: torch.Tensor = frozen(inside[1:](x) + parts[2](parts[0](x))) + plain
+        return found
 
 
 def train_roundabout(config: dict[str, Any]) -> dict[str, Any]:
