@@ -44,7 +44,25 @@ def fit(function: Any, path: Path, strategy: Sharded | None, num_workers: int = 
 
 def train_in_parts(strategy: Sharded, path: Path, **config: Any) -> Any:
     parts = strategy.locate_batch(0, strategy.world_size)[1]
-    return fit(programs.train_perceptron, path, strategy, parts=parts, **config).return_value
+    result = fit(programs.train_perceptron, path, strategy, parts=parts, **config)
+    check_usage(result.sharding, strategy)
+    return result.return_value
+
+
+def check_usage(found: train.ShardingUsage | None, strategy: Sharded) -> None:
+    """Beside what the layouts say is what XLA has compiled."""
+    assert found is not None
+    assert found.measured is None
+    assert found.steps >= 6
+    kept, whole = found.predicted, 4 * sum(np.size(leaf) for leaf in jax.tree.leaves(programs.make_params(0)))
+    assert kept.gradients == kept.parameters
+    assert (kept.parameters < whole) == (strategy != Sharded(mesh=strategy.mesh))
+    assert found.optimizer == pytest.approx(2 * kept.parameters, abs=8), "AdamW's averages, and the number of steps"
+    received = sum(found.received.values())
+    if strategy == FULLY:
+        assert kept.gathered == kept.reduced == kept.parameters
+        assert received >= kept.gathered + kept.reduced, "XLA adds gradients up whole, and cuts them then"
+    assert received > 0
 
 
 @pytest.fixture(scope="module")

@@ -44,7 +44,14 @@ def fit(function: Any, path: Path, strategy: Sharded | None, num_workers: int = 
 
 def train_in_parts(strategy: Sharded, path: Path, **config: Any) -> Any:
     parts = strategy.locate_batch(0, strategy.world_size)[1]
-    return fit(programs.train_network, path, strategy, parts=parts, mesh=dict(strategy.mesh), **config).return_value
+    result = fit(programs.train_network, path, strategy, parts=parts, mesh=dict(strategy.mesh), **config)
+    found = result.sharding
+    assert found is not None
+    assert found.predicted.parameters > found.predicted.gradients > 0, "a batch normalization has means of its own"
+    assert found.optimizer >= 2 * found.predicted.gradients, "Adam's averages"
+    assert found.steps > 0
+    assert found.received["all-reduce"] > 0, "of gradients, as XLA has compiled it"
+    return result.return_value
 
 
 @pytest.fixture(scope="module")

@@ -50,6 +50,12 @@ def shard_along(layout: meshes.Layout, shape: Sequence[int], names: Sequence[str
     return layout
 
 
+def find_used(stored: meshes.Layout, batch_dims: Sequence[str]) -> meshes.Layout:
+    """Return how layers use a parameter that is kept so: whole along the batch's axes."""
+    kept = [[axis for axis in axes if axis not in batch_dims] or meshes.UNSHARDED for axes in stored.axes]
+    return meshes.Layout(kept, stored.mesh)
+
+
 def list_batch_dims(settings: strategies.Sharded) -> list[str]:
     """Return the axes that cut the batch, major first."""
     return [name for name in settings.mesh if name in settings.batch_dims]

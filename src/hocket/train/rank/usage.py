@@ -47,10 +47,11 @@ class ShardingUsage:
     predicted: ShardingBytes
     """What the layouts say, if in a step each layer computes once, forward and backward."""
     measured: ShardingBytes | None
-    """What was counted, a step. None: no step was taken, or the ranks' collectives are not Hocket's own and are not
-    counted."""
+    """What was counted, a step. None: no step was taken, or the ranks' collectives are not Hocket's own: in JAX, and
+    Keras on it, XLA decides what moves, and does not say what for."""
     steps: int
-    """How many steps were taken. Evaluation between them counts as theirs; what comes after the last does not count."""
+    """How many steps were taken. Evaluation between them counts as theirs; what comes after the last does not count. In
+    JAX: how many batches were made."""
     gathered_again: int
     """Bytes received a step to have parameters whole once more, where the backward pass needs them. Which those are
     depends on the layers: at most `ShardingBytes.gathered`."""
@@ -59,7 +60,8 @@ class ShardingUsage:
     training function does."""
     received: Mapping[str, int]
     """All bytes received a step, by the kind of collective: ``"all-reduce"``, ``"all-gather"``, ``"reduce-scatter"``,
-    ``"all-to-all"``."""
+    ``"all-to-all"``. In JAX: in one execution of the program that receives most of those that are compiled in the
+    first step, each collective counted once; with ``"collective-permute"``."""
     optimizer: int
     """Bytes that optimizers keep for the parameters."""
     peak_memory: int

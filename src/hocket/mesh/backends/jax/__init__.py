@@ -2,7 +2,8 @@
 
 `values` says what a value is. A relayout is ours (`relayouts`): `shard_map` with the steps of the plan, so no more
 bytes move than the algebra says. Inside of a function that JAX traces the layout is not known; there it is a
-constraint, and XLA finds the way. `backend` answers what is asked, `products` and `queues` are for compiled steps.
+constraint, and XLA finds the way. `backend` answers what is asked,
+`products` and `queues` are for compiled steps, and `compiled` reads what XLA has made.
 
 Over several processes a mesh has the devices of all of them (`devices`, `processes`), and all call the same in the same
 order. A process keeps what its devices have; XLA's collectives between processes are gloo's, or NCCL's.
@@ -10,6 +11,7 @@ order. A process keeps what its devices have; XLA's collectives between processe
 
 from hocket.mesh.backends.jax.backend import BACKEND as BACKEND
 from hocket.mesh.backends.jax.backend import JaxBackend as JaxBackend
+from hocket.mesh.backends.jax.compiled import Programs as Programs
 from hocket.mesh.backends.jax.devices import find_sharding as find_sharding
 from hocket.mesh.backends.jax.devices import get_mesh as get_mesh
 from hocket.mesh.backends.jax.relayouts import compile_plan as compile_plan

@@ -32,6 +32,12 @@ class Runtime(strategies.StrategyRuntime):
 
     def __init__(self, settings: strategies.Sharded) -> None:
         self.settings: Final = settings
+        self.spread: list[Any] = []
+        """What spreads the rank's models."""
+
+    def close(self) -> None:
+        for model in sorted(self.spread, key=lambda one: one.account.steps):
+            model.account.note()  # the last one stays: that which took most steps
 
 
 @final
@@ -75,4 +81,6 @@ def open_model(runtime: strategies.StrategyRuntime, model: object, joined: World
     """Return what spreads a model; None if the strategy is another one."""
     if not isinstance(runtime, Runtime):
         return None
-    return importlib.import_module(SPREAD_MODELS).SpreadModel(model, runtime.settings, joined)
+    made = importlib.import_module(SPREAD_MODELS).SpreadModel(model, runtime.settings, joined)
+    runtime.spread.append(made)
+    return made

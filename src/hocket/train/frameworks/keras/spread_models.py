@@ -35,7 +35,7 @@ from hocket import mesh as meshes
 from hocket.collective.world import World
 from hocket.mesh.backends import jax as backend
 from hocket.train import strategies
-from hocket.train.frameworks import spreading
+from hocket.train.frameworks import spread_usage, spreading
 from hocket.train.frameworks.keras import loaders, variables
 
 _GROUPS: Final = {
@@ -69,6 +69,7 @@ class SpreadModel:
         #: What is read now, and how many of its batches were. None in `predict`.
         self._data: loaders.PreparedArrays | None = None
         self._step = 0
+        self.account = spread_usage.Account(settings)
 
     def _get_model(self) -> Any:
         model = self._model()
@@ -99,6 +100,9 @@ class SpreadModel:
         shapes = {weight.path: tuple(weight.shape) for weight in weights}
         layouts = spreading.plan(self._settings, self._mesh, shapes)
         self._known = {id(weight): backend.find_sharding(layouts[weight.path]) for weight in weights}
+        self.account.predict(
+            (layouts[one.path], one.shape, np.dtype(one.dtype).itemsize, one.trainable) for one in weights
+        )
 
     def _find(self, variable: Any) -> NamedSharding:
         """Return how a variable of the model, of its optimizer or of a metric is spread."""
@@ -143,6 +147,7 @@ class SpreadModel:
             if not optimizer.built:
                 optimizer.build(model.trainable_variables)
             self._share(optimizer.variables, functools.partial(self._find_beside, model))
+            self.account.optimizer = spread_usage.count_kept([variable.value for variable in optimizer.variables])
 
     def _share(self, given: Sequence[Any], find: Callable[[Any], NamedSharding]) -> None:
         for variable in given:
@@ -218,6 +223,8 @@ class SpreadModel:
 
         def function(state: Any, iterator: Iterator[Any]) -> Any:
             batch = self._place_batch(next(iterator), kind)
+            if kind == "train":
+                self.account.count_step()
             return made(self._place_state(state, kind), iter([batch]))
 
         self._functions[kind] = function

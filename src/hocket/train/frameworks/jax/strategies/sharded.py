@@ -23,7 +23,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 from hocket import mesh as meshes
 from hocket.mesh.backends import jax as backend
 from hocket.train import strategies
-from hocket.train.frameworks import spreading
+from hocket.train.frameworks import spread_usage, spreading
 from hocket.train.frameworks.jax import trees
 from hocket.train.frameworks.jax.strategies import strategy
 
@@ -39,6 +39,7 @@ class Exchange(strategy.Exchange):
         self._parts = settings.locate_batch(ranks.rank, ranks.world_size)[1]
         self._known: dict[tuple[str, tuple[int, ...]], NamedSharding] = {}
         """By a parameter's name and shape."""
+        self._account = spread_usage.Account(settings)
 
     @functools.cached_property
     def _mesh(self) -> meshes.Mesh:
@@ -52,6 +53,12 @@ class Exchange(strategy.Exchange):
     def place_params(self, leaves: Sequence[trees.Leaf], values: Sequence[Any]) -> list[Any]:
         shapes = {leaf.name: leaf.shape for leaf in leaves if self._find(leaf.name, leaf.shape) is None}
         layouts = spreading.plan(self._settings, self._mesh, shapes, is_first=not self._known) if shapes else {}
+        if not self._known:
+            self._account.predict(
+                (layouts[leaf.name], leaf.shape, np.dtype(leaf.dtype).itemsize, True)
+                for leaf, value in zip(leaves, values, strict=True)
+                if not trees.is_key(value)
+            )
         for name, layout in layouts.items():
             self._known[name, shapes[name]] = backend.find_sharding(layout)
         return [
@@ -67,6 +74,7 @@ class Exchange(strategy.Exchange):
         return backend.place(value, sharding)
 
     def place_batch(self, arrays: Sequence[Any], device: Any) -> list[Any]:
+        self._account.count_step()
         axes = spreading.list_batch_dims(self._settings)
         sharding = NamedSharding(backend.get_mesh(self._mesh), PartitionSpec(tuple(axes) or None))
         return [
@@ -83,7 +91,9 @@ class Exchange(strategy.Exchange):
     def adapt_optimizer(self, optimizer: Any) -> Any:
         def init(params: Any) -> Any:
             self._check_prepared()
-            return jax.jit(lambda params: self._constrain(optimizer.init(params), rest=True))(params)
+            state = jax.jit(lambda params: self._constrain(optimizer.init(params), rest=True))(params)
+            self._account.optimizer = spread_usage.count_kept(jax.tree.leaves(state))
+            return state
 
         def update(updates: Any, state: Any, params: Any = None, **extra: Any) -> Any:
             steps, state = optimizer.update(self._constrain(updates), state, params, **extra)
@@ -119,6 +129,9 @@ class Exchange(strategy.Exchange):
             if not name:
                 return None
             name = name.partition("/")[2]
+
+    def close(self) -> None:
+        self._account.note()
 
     def read_rows(self, array: Any) -> Any:
         if not trees.is_global(array) or not array.ndim:

@@ -125,8 +125,7 @@ class Exchange(strategy.Exchange):
         for name, parameter in model.named_parameters():
             stored = layouts[name]
             backend.list_placements(stored)  # it refuses an order that torch does not know
-            kept = [[axis for axis in axes if axis not in batch_dims] or meshes.UNSHARDED for axes in stored.axes]
-            yield parameter, sharded_units.Part(stored, meshes.Layout(kept, mesh), batch_dims, parts)
+            yield parameter, sharded_units.Part(stored, spreading.find_used(stored, batch_dims), batch_dims, parts)
 
     def _refuse_steps_of(self, replaced: set[nn.Parameter]) -> None:
         """Have a step of an optimizer fail that was made before the model was spread: it would train nothing."""

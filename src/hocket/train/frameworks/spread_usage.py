@@ -1,0 +1,77 @@
+"""What a run with `Sharded` on JAX takes: what the layouts say, and what is in the programs that XLA has compiled."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from typing import Any, final
+
+from hocket import mesh as meshes
+from hocket.mesh import relayouts
+from hocket.mesh.backends import jax as backend
+from hocket.train import strategies
+from hocket.train.frameworks import spreading
+from hocket.train.rank import usage
+
+
+@final
+class Account:
+    """Of one rank.
+
+    Args:
+        settings: The mesh, and which of its axes cut the batch.
+    """
+
+    def __init__(self, settings: strategies.Sharded) -> None:
+        self._batch_dims = spreading.list_batch_dims(settings)
+        self._predicted = usage.ShardingBytes(parameters=0, gradients=0, gathered=0, reduced=0)
+        self._programs: backend.Programs | None = None
+        self.steps = 0
+        self.optimizer = 0
+        """Bytes that the optimizer keeps."""
+
+    def predict(self, parameters: Iterable[tuple[meshes.Layout, Sequence[int], int, bool]]) -> None:
+        """Note the parameters: how each is kept, its shape, bytes of an element, and whether it is trained."""
+        kept = gradients = gathered = reduced = 0
+        for stored, shape, size, is_trained in parameters:
+            used = spreading.find_used(stored, self._batch_dims)
+            own = size * math.prod(stored.local_shape_from_global_shape(shape))
+            kept += own
+            gathered += relayouts.plan_relayout(stored, used, shape, size).num_bytes
+            if is_trained:
+                gradients += own
+                summed = used.with_partial(self._batch_dims)
+                reduced += relayouts.plan_relayout(summed, stored, shape, size).num_bytes
+        self._predicted = usage.ShardingBytes(parameters=kept, gradients=gradients, gathered=gathered, reduced=reduced)
+
+    def count_step(self) -> None:
+        """Called for each batch."""
+        if self._programs is None:
+            self._programs = backend.Programs()
+        elif self.steps == 1:
+            self._programs.look()  # the step has been compiled; later what saves and evaluates is, too
+        self.steps += 1
+
+    def note(self) -> None:
+        """Have it go to `Result.sharding`, if anything was trained. Called when the strategy is closed."""
+        if not self._predicted.parameters or self._programs is None:
+            return
+        if self.steps == 1:
+            self._programs.look()
+        usage.note(
+            usage.ShardingUsage(
+                predicted=self._predicted,
+                measured=None,
+                steps=self.steps,
+                gathered_again=0,
+                other=0,
+                received=dict(self._programs.received),
+                optimizer=self.optimizer,
+                peak_memory=usage.read_peak_memory(),
+            )
+        )
+
+
+def count_kept(values: Iterable[Any]) -> int:
+    """Return the bytes that this rank has of arrays."""
+    return sum(part.data.nbytes for value in values for part in getattr(value, "addressable_shards", ()))
