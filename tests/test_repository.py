@@ -64,6 +64,7 @@ def test_the_flax_example_runs(tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_graphs_beside_single_steps(tmp_path):
     """The program itself compares the losses of both ways. Only JAX's side: torch's compiler takes half a minute."""
     program = ROOT / "examples" / "graph_and_eager.py"
@@ -75,6 +76,7 @@ def test_graphs_beside_single_steps(tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_the_example_of_meshes_learns_the_same_on_each(tmp_path):
     program = ROOT / "examples" / "mesh_digits.py"
     told = []
@@ -119,6 +121,7 @@ def test_sharded_training_learns_as_one_process(framework, tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(180)
 def test_a_transformer_learns_the_same_with_each_layout(tmp_path):
     program = ROOT / "examples" / "mesh_transformer.py"
@@ -160,8 +163,13 @@ def test_the_example_of_datasets_runs(tmp_path):
     ("name", "options", "lines"),
     [
         ("keras_mnist_2022", ["--epochs", "2", "--steps-per-epoch", "3"], ["rank 0: {'loss': [", "rank 1: {'loss': ["]),
-        ("keras_graph_and_eager", ["--steps", "5", "--rounds", "1"], ["eager ", "tf.function ", "the graph is "]),
-        (
+        pytest.param(
+            "keras_graph_and_eager",
+            ["--steps", "5", "--rounds", "1"],
+            ["eager ", "tf.function ", "the graph is "],
+            marks=pytest.mark.long,
+        ),
+        pytest.param(
             "keras_two_models",
             ["--lenet-rows", "256", "--photo-rows", "16", "--epochs", "1", "--chart", "chart.png"],
             [
@@ -169,6 +177,7 @@ def test_the_example_of_datasets_runs(tmp_path):
                 "two_classes   420,802 parameters  2 ranks",
                 "the chart: chart.png",
             ],
+            marks=pytest.mark.long,
         ),
         ("parameter_server_tensorflow", [], ["5 steps of 1 workers: the counter is 15"]),
     ],

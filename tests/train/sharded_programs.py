@@ -325,6 +325,31 @@ def save_and_load(config: dict[str, Any]) -> float:
     return max(float(abs(found - expected).max()) for found, expected in pairs)
 
 
+def train_on(config: dict[str, Any]) -> dict[str, Any]:
+    """Take steps, after those of a checkpoint if there is one; save the model and its optimizer."""
+    torch.set_num_threads(1)
+    torch.manual_seed(train.get_context().get_world_rank())
+    model = prepare_model(Transformer())
+    optimizer = torch.optim.AdamW(
+        model.parameters(), lr=0.05, betas=(0.8, 0.9), eps=1e-3
+    )  # keys have no slope but noise
+    schedule = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.7)
+    tree = {"model": model, "optimizer": optimizer}
+    if "load" in config:
+        mesh.load(config["load"], like=tree)
+    part, parts = config["parts"][train.get_context().get_world_rank()]
+    words, following = make_rows()[:8]
+    for _ in range(config["steps"]):
+        scores = model(words.chunk(parts)[part])
+        loss = functional.cross_entropy(scores.flatten(0, 1), following.chunk(parts)[part].flatten())
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        schedule.step()
+    mesh.save(tree, config["save"])
+    return {**read_whole(model), "lr": np.array(optimizer.param_groups[0]["lr"])}
+
+
 def step_with_old_parameters(config: dict[str, Any]) -> None:
     model = Transformer()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)

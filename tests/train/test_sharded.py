@@ -149,6 +149,21 @@ def test_a_model_is_saved_in_parts_and_loaded(strategy: Sharded, tmp_path: Path)
     assert fit(programs.save_and_load, tmp_path, strategy, strategy.world_size, folder=folder) == 0
 
 
+def test_an_optimizer_goes_on_on_another_mesh(tmp_path: Path) -> None:
+    four = Sharded(mesh={"data": 2, "model": 2}, layout=programs.TENSOR_PARALLEL, shard_along="data")
+    two = Sharded(mesh={"data": 2}, shard_along="data")
+    halves: dict[str, Any] = {"parts": [(0, 2), (1, 2)]}
+    quarters: dict[str, Any] = {"parts": [(0, 2), (0, 2), (1, 2), (1, 2)]}
+    first, rest = str(tmp_path / "first"), str(tmp_path / "rest")
+    expected = fit(programs.train_on, tmp_path, two, steps=4, save=rest, **halves)
+    fit(programs.train_on, tmp_path, two, steps=2, save=first, **halves)
+    again = fit(programs.train_on, tmp_path, two, steps=2, load=first, save=rest, **halves)
+    elsewhere = fit(programs.train_on, tmp_path, four, 4, steps=2, load=first, save=rest, **quarters)
+    for name, value in expected.items():
+        np.testing.assert_array_equal(again[name], value, err_msg=name)
+        np.testing.assert_allclose(elsewhere[name], value, rtol=0, atol=1e-5, err_msg=name)
+
+
 def test_one_rank_changes_nothing(alone: dict[str, Any], tmp_path: Path) -> None:
     result = run(programs.train_transformer, tmp_path, Sharded(mesh={"data": 1}), num_workers=1, batch_size=8)
     found: Any = result.return_value

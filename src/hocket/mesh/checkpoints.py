@@ -49,7 +49,8 @@ def save(tree: Any, path: StrPath) -> Path:
     """Write the values of a model into a folder, each part once; return its path.
 
     Args:
-        tree: The values, as the framework nests them, or a module of PyTorch. Arrays on no mesh are saved, too.
+        tree: The values, as the framework nests them, or a module of PyTorch, or one of its optimizers: what it keeps,
+            and the settings that schedules change. Arrays on no mesh are saved, too.
         path: A folder that does not exist, is empty, or is such a checkpoint, which is replaced: a reader finds the old
             one or the new one, whenever this process is killed.
 
@@ -279,8 +280,8 @@ def load(
         path: The folder.
         layout_map: How they are spread. Default: as the values of `like` are; those that are no DTensors, replicated.
         like: What the values are nested in: a model's values, or what has their shapes, such as
-            ``jax.eval_shape(model.init, ...)``; or a module of PyTorch, which gets them, as with `distribute`. Default:
-            a dict by names.
+            ``jax.eval_shape(model.init, ...)``; or a module of PyTorch, which gets them, as with `distribute`, or an
+            optimizer, which has taken steps or none. Default: a dict by names.
         verify: Whether to compare all files with their digests first, which reads them whole.
 
     Returns:
@@ -311,6 +312,7 @@ def _find_targets(
         found = [(name, layout_map.find(name, one.shape)) for name, one in saved.items()]
         return found, lambda values: dict(zip(saved, values, strict=True))
     backend = _find_backend(like) if layout_map is None else operations.find_backend(layout_map.mesh)
+    backend.prepare_to_load(like, list(saved))
     named, rebuild = backend.flatten(like)
     _check_same(saved, named)
     if layout_map is not None:

@@ -80,6 +80,15 @@ class Backend(abc.ABC):
         return frozenset()
 
     @abc.abstractmethod
+    def prepare_to_load(self, tree: Any, names: Sequence[str]) -> None:
+        """Have a tree have what a checkpoint has, if it can: what an optimizer keeps from its first step on.
+
+        Args:
+            tree: What values are loaded into.
+            names: Those in the checkpoint.
+        """
+
+    @abc.abstractmethod
     def is_value(self, value: object) -> bool:
         """Tell whether it is an array of the framework, or a DTensor of this backend."""
 

@@ -65,6 +65,9 @@ class JaxBackend(contract.Backend):
         ]
         return named, functools.partial(jax.tree_util.tree_unflatten, structure)
 
+    def prepare_to_load(self, tree: Any, names: Sequence[str]) -> None:
+        pass  # it has no optimizers that are objects
+
     def is_value(self, value: object) -> bool:
         return isinstance(value, (values.JaxTensor, jax.Array))
 

@@ -14,7 +14,7 @@ from torch.distributed import tensor as torch_tensor
 from hocket.mesh import layouts, meshes, tensors
 from hocket.mesh import relayouts as algebra
 from hocket.mesh.backends import contract
-from hocket.mesh.backends.torch import functions, modules, relayouts, values
+from hocket.mesh.backends.torch import functions, modules, optimizers, relayouts, values
 
 
 @final
@@ -52,6 +52,9 @@ class TorchBackend(contract.Backend):
         named: list[tuple[str, Any]] = []
         build = _take_apart(tree, "", named)
         return named, lambda others: build(iter(others))
+
+    def prepare_to_load(self, tree: Any, names: Sequence[str]) -> None:
+        _prepare(tree, "", names)
 
     def list_buffers(self, tree: Any) -> frozenset[str]:
         return frozenset(modules.list_buffers(tree) if isinstance(tree, torch.nn.Module) else ())
@@ -133,12 +136,16 @@ class TorchBackend(contract.Backend):
 
 
 def _take_apart(tree: Any, path: str, named: list[tuple[str, Any]]) -> Callable[[Any], Any]:
-    """Append the values of dicts, lists, tuples and modules; return what builds the same of an iterator of others."""
+    """Append the values of dicts, lists, tuples, modules, optimizers; return what builds the same of others."""
     prefix = f"{path}/" if path else ""
     if isinstance(tree, torch.nn.Module):
         found = modules.list_values(tree)
         named += [(f"{prefix}{name}", value) for name, value in found]
         return lambda others: modules.fill(tree, [next(others) for _ in found])
+    if isinstance(tree, torch.optim.Optimizer):
+        kept = optimizers.list_values(tree)
+        named += [(f"{prefix}{name}", value) for name, value in kept]
+        return lambda others: optimizers.fill(tree, [next(others) for _ in kept])
     if isinstance(tree, Mapping):
         builders = {key: _take_apart(value, f"{prefix}{key}", named) for key, value in tree.items()}
         return lambda others: {key: build(others) for key, build in builders.items()}
@@ -148,6 +155,19 @@ def _take_apart(tree: Any, path: str, named: list[tuple[str, Any]]) -> Callable[
         return lambda others: kind([build(others) for build in several])
     named.append((path, values.adopt(tree) if isinstance(tree, torch_tensor.DTensor) else tree))
     return next
+
+
+def _prepare(tree: Any, path: str, names: Sequence[str]) -> None:
+    """Have optimizers that have taken no step keep what has a name."""
+    prefix = f"{path}/" if path else ""
+    if isinstance(tree, torch.optim.Optimizer):
+        optimizers.prepare(tree, [name.removeprefix(prefix) for name in names if name.startswith(prefix)])
+    elif isinstance(tree, Mapping):
+        for key, value in tree.items():
+            _prepare(value, f"{prefix}{key}", names)
+    elif isinstance(tree, (list, tuple)):
+        for number, value in enumerate(tree):
+            _prepare(value, f"{prefix}{number}", names)
 
 
 BACKEND: Final = TorchBackend()
