@@ -17,6 +17,8 @@ that is spread is one that all ranks have.
 
 from __future__ import annotations
 
+import math
+import types
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, final
 
@@ -196,8 +198,13 @@ def _embed(
     sparse: bool = False,
 ) -> Any:
     """Rows of a table by their numbers: each rank finds those that it has."""
+    if max_norm is not None:
+        raise NotImplementedError(
+            f"embedding(max_norm={max_norm}) writes into its table, of which each rank has a part. Leave it out, and "
+            "scale the table after a step."
+        )
     whole = len(weight)
-    if max_norm is not None or scale_grad_by_freq or sparse or not isinstance(numbers, torch_tensor.DTensor):
+    if scale_grad_by_freq or sparse or not isinstance(numbers, torch_tensor.DTensor):
         return NotImplemented
     layout = read_layout(weight, mesh).with_partial(())
     rows, columns = layout.axes
@@ -262,6 +269,22 @@ def _cumulate(function: Callable[..., Any], mesh: meshes.Mesh, value: Any, dim: 
     return map_leaves(found, lambda one: relayouts.build_dtensor(one, layout))
 
 
+def _unflatten(function: Callable[..., Any], mesh: meshes.Mesh, value: Any, dim: Any, sizes: Any) -> Any:
+    """A dim as several: it stays cut if its parts have whole numbers of the first of them."""
+    if not isinstance(dim, int) or not isinstance(value, torch_tensor.DTensor):
+        return NotImplemented
+    dim %= value.ndim
+    axes = list(read_layout(value, mesh).axes)
+    found: torch.Tensor = torch.unflatten(torch.empty(value.shape[dim], device="meta"), 0, sizes)
+    sizes = list(found.shape)  # among them there may have been a -1
+    parts = math.prod([mesh.dim_size(axis) for axis in axes[dim]])
+    if sizes[0] % parts:
+        axes[dim], parts = (), 1
+    local = relayouts.move(value, layouts.Layout(axes, mesh))
+    axes[dim : dim + 1] = [axes[dim], *[()] * (len(sizes) - 1)]
+    return relayouts.build_dtensor(function(local, dim, [sizes[0] // parts, *sizes[1:]]), layouts.Layout(axes, mesh))
+
+
 def _normalize(
     function: Callable[..., Any],
     mesh: meshes.Mesh,
@@ -294,6 +317,24 @@ def _attend(function: Callable[..., Any], mesh: meshes.Mesh, *args: Any, **kwarg
     return attention.attend(function, *args, **kwargs)
 
 
+def _build_opened(function: Any) -> Callable[..., Any]:
+    """Return a function of torch that is written in Python, and that goes on where it would ask modes like ours first:
+    so those that it calls can be looked at."""
+    names = {**function.__globals__, "has_torch_function": lambda values: False}
+    opened = types.FunctionType(function.__code__, names, function.__name__, function.__defaults__)
+    opened.__kwdefaults__ = function.__kwdefaults__
+    return opened
+
+
+_attend_opened: Final = _build_opened(functional.multi_head_attention_forward)
+
+
+def _attend_with_weights(function: Callable[..., Any], mesh: meshes.Mesh, *args: Any, **kwargs: Any) -> Any:
+    """Attention with its dense layers: each function that it calls."""
+    with Functions():
+        return _attend_opened(*args, **kwargs)
+
+
 def read_layout(value: torch_tensor.DTensor, mesh: meshes.Mesh) -> layouts.Layout:
     """Return how a DTensor is spread."""
     settled = relayouts.settle(value)
@@ -308,8 +349,11 @@ _OURS: Final[Mapping[Callable[..., Any], Callable[..., Any]]] = {
     functional.embedding: _embed,
     functional.batch_norm: _normalize_batch,
     functional.normalize: _normalize,
+    torch.unflatten: _unflatten,
+    torch.Tensor.unflatten: _unflatten,
     functional.linear: _multiply,
     functional.scaled_dot_product_attention: _attend,
+    functional.multi_head_attention_forward: _attend_with_weights,
     **dict.fromkeys(
         (functional.avg_pool1d, functional.avg_pool2d, functional.avg_pool3d, functional.group_norm, functional.prelu),
         _compute_by_rows,

@@ -80,7 +80,7 @@ def _plan(
 
 
 class _Linear(torch.autograd.Function):
-    """The product; its backward pass can be differentiated, too."""
+    """The product."""
 
     @staticmethod
     def forward(ctx: Any, value: Any, weight: Any, bias: Any, plan: _Layouts) -> torch.Tensor:
@@ -93,9 +93,11 @@ class _Linear(torch.autograd.Function):
         return relayouts.build_dtensor(total if own[2] is None else total.add_(own[2]), plan.result)
 
     @staticmethod
+    @torch.autograd.function.once_differentiable
     def backward(ctx: Any, *slopes: Any) -> Any:
         plan: _Layouts = ctx.plan
-        value, weight = [one.to_local() for one in ctx.saved_tensors]
+        saved_value, saved_weight = ctx.saved_tensors
+        value, weight = saved_value.to_local(), saved_weight.to_local()
         slope = relayouts.move(slopes[0], plan.result)
         flat = slope.flatten(0, -2)
         found: list[Any] = [None] * 4

@@ -209,7 +209,8 @@ def _get_place(step: relayouts.Step, layout: layouts.Layout) -> int:
 
 
 def _split(local: torch.Tensor, step: relayouts.Step, layout: layouts.Layout) -> torch.Tensor:
-    return local.chunk(layout.mesh.dim_size(step.axis), step.dim)[_get_place(step, layout)].contiguous()
+    part = local.chunk(layout.mesh.dim_size(step.axis), step.dim)[_get_place(step, layout)]
+    return part.clone(memory_format=torch.contiguous_format)  # or it would keep the memory of the whole
 
 
 def _spread(local: torch.Tensor, step: relayouts.Step, layout: layouts.Layout) -> torch.Tensor:

@@ -17,7 +17,7 @@ import contextlib
 import functools
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, final
+from typing import Any, Final, final
 
 import torch
 from torch import nn
@@ -87,12 +87,11 @@ class Exchange(strategy.Exchange):
             hooks = _LayerHooks(list(own), units.use)
             module.register_forward_pre_hook(hooks.begin)
             module.register_forward_hook(hooks.end, always_call=True)
-        modes: list[Callable[[], Any]] = [lambda: sharded_uses.Uses(units.use)]
-        if inner is not None:
-            modes.insert(0, backend.Functions)
-        sharded_uses.enter_while_computing(model, modes)
-        if inner is not None:
-            self._take_plain_tensors(model, inner)
+        uses = functools.partial(sharded_uses.Uses, units.use)
+        if inner is None:
+            sharded_uses.enter_while_computing(model, [uses])
+        else:
+            self._compute_with_parts(model, [backend.Functions, uses], inner)
 
     def _use_parts(
         self,
@@ -109,11 +108,28 @@ class Exchange(strategy.Exchange):
         for parameter in spread.values():
             if parameter.requires_grad:
                 backend.lay_out_gradients(parameter)
-        sharded_uses.enter_while_computing(model, [backend.Functions])
-        self._take_plain_tensors(model, inner)
+        self._compute_with_parts(model, [backend.Functions], inner)
 
-    def _take_plain_tensors(self, model: nn.Module, inner: Any) -> None:
-        _take_plain_tensors(model, inner)
+    def _compute_with_parts(self, model: nn.Module, modes: Sequence[Callable[[], Any]], inner: Any) -> None:
+        """Have modules take plain tensors, of which each rank along the inner axes has the same, and return such."""
+        replicas = [torch_tensor.Replicate()] * inner.ndim
+
+        def take(tensor: torch.Tensor) -> torch.Tensor:
+            if isinstance(tensor, torch_tensor.DTensor):
+                return tensor
+            return torch_tensor.DTensor.from_local(tensor, inner, replicas, run_check=False)
+
+        def give(tensor: torch.Tensor) -> torch.Tensor:
+            if not isinstance(tensor, torch_tensor.DTensor):
+                return tensor
+            return _once(tensor.redistribute(placements=replicas).to_local(grad_placements=replicas))
+
+        sharded_uses.enter_while_computing(
+            model,
+            modes,
+            take=lambda args: nested.map_tensors(args, take),
+            give=lambda result: nested.map_tensors(result, give),
+        )
         self._closing.enter_context(experimental.implicit_replication())
 
     def _plan(self, model: nn.Module, mesh: meshes.Mesh) -> Iterator[tuple[nn.Parameter, sharded_units.Part]]:
@@ -206,23 +222,25 @@ def _spread_loaded(
             state_dict[prefix + name] = _cut(value, part)
 
 
-def _take_plain_tensors(model: nn.Module, inner: Any) -> None:
-    """Have a model take plain tensors, of which each rank along the inner axes has the same, and return such."""
-    replicas = [torch_tensor.Replicate()] * inner.ndim
+class _Once(torch.autograd.Function):
+    """What modules that compute with parts return."""
 
-    def take(tensor: torch.Tensor) -> torch.Tensor:
-        return torch_tensor.DTensor.from_local(tensor, inner, replicas, run_check=False)
+    @staticmethod
+    def forward(_: Any, value: torch.Tensor) -> torch.Tensor:
+        return value.view_as(value)
 
-    def give(tensor: torch.Tensor) -> torch.Tensor:
-        if not isinstance(tensor, torch_tensor.DTensor):
-            return tensor
-        found: torch.Tensor = tensor.redistribute(placements=replicas).to_local(grad_placements=replicas)
-        return found
+    @staticmethod
+    def backward(_: Any, *slopes: torch.Tensor) -> torch.Tensor:
+        if torch.is_grad_enabled():
+            raise NotImplementedError(
+                "A gradient is to be differentiated again (create_graph=True), which PyTorch's DTensors cannot: with "
+                "Sharded, layers of this model compute with parts. Use a mesh of batch axes alone, such as "
+                "Sharded(mesh={'data': 2}, shard_along='data')."
+            )
+        return slopes[0]
 
-    model.register_forward_pre_hook(
-        lambda _, args, kwargs: (nested.map_tensors(args, take), nested.map_tensors(kwargs, take)), with_kwargs=True
-    )
-    model.register_forward_hook(lambda _, args, result: nested.map_tensors(result, give))
+
+_once: Final[Callable[[torch.Tensor], torch.Tensor]] = _Once.apply
 
 
 def _spread(parameter: nn.Parameter, part: sharded_units.Part) -> nn.Parameter:

@@ -87,10 +87,42 @@ class _Use(torch.autograd.Function):
     def backward(ctx: Any, *slopes: torch.Tensor | None) -> tuple[torch.Tensor | None, ...]:
         trained: Sequence[bool] = ctx.needs_input_grad[1:]
         given = [slope if trains else None for slope, trains in zip(slopes, trained, strict=True)]
-        return None, *ctx.unit.reduce(given)
+        return None, *(_reduce(ctx.unit, *given) if torch.is_grad_enabled() else ctx.unit.reduce(given))
 
 
 _use: Final[Callable[..., tuple[torch.Tensor, ...]]] = _Use.apply
+
+
+class _Reduce(torch.autograd.Function):
+    """Gradients added up, where what comes of them is differentiated again: a penalty, the same in each rank."""
+
+    @staticmethod
+    def forward(ctx: Any, unit: Unit, *slopes: torch.Tensor | None) -> tuple[torch.Tensor | None, ...]:
+        ctx.unit = unit
+        ctx.set_materialize_grads(False)
+        return tuple(unit.reduce(slopes))
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, *kept: torch.Tensor | None) -> tuple[torch.Tensor | None, ...]:
+        return None, *ctx.unit.gather_some(kept)
+
+
+_reduce: Final[Callable[..., tuple[torch.Tensor | None, ...]]] = _Reduce.apply
+
+
+@dataclasses.dataclass(frozen=True)
+class _Opened:
+    """What there is while a unit computes."""
+
+    values: Mapping[int, torch.Tensor]
+    """What layers compute with, by the numbers of the parameters as objects."""
+    has_history: bool
+    """Whether it was put together for gradients."""
+    context: contextlib.ExitStack
+    gathered: Sequence[torch.Tensor]
+    versions: Sequence[int]
+    """How often each had been written into."""
 
 
 @final
@@ -116,7 +148,7 @@ class Unit:
         self._inner = inner
         self._meter = meter
         self._again = again
-        self._open: list[tuple[dict[int, torch.Tensor], bool, contextlib.ExitStack]] = []  # it may call itself
+        self._open: list[_Opened] = []  # it may call itself
 
     def gather(self, kept: Sequence[torch.Tensor], purpose: str) -> list[torch.Tensor]:
         """Put parameters together.
@@ -128,6 +160,17 @@ class Unit:
         with self._meter.count(purpose):
             return backend.run_plans(kept, [(part.stored, part.used) for part in self._parts])
 
+    def gather_some(self, kept: Sequence[torch.Tensor | None]) -> list[torch.Tensor | None]:
+        """Put those that are there together; each rank's mean is then of what all of them have."""
+        pairs = [(one, part) for one, part in zip(kept, self._parts, strict=True) if one is not None]
+        with self._meter.count(sharded_usage.GATHERED_AGAIN):
+            found = iter(
+                backend.run_plans(
+                    [one.contiguous() for one, _ in pairs], [(part.stored, part.used) for _, part in pairs]
+                )
+            )
+        return [None if one is None else next(found) for one in kept]
+
     def reduce(self, slopes: Sequence[torch.Tensor | None]) -> list[torch.Tensor | None]:
         """Return what this rank keeps of the mean gradients over the whole batch."""
         if self._again is not None:
@@ -138,10 +181,15 @@ class Unit:
                 [slope.contiguous() for slope, _ in pairs], [(part.summed, part.stored) for _, part in pairs]
             )
         means = [
-            total.div_(part.parts) if part.batch_dims else total for total, (_, part) in zip(totals, pairs, strict=True)
+            total.div(part.parts) if part.batch_dims else total for total, (_, part) in zip(totals, pairs, strict=True)
         ]
         done = iter(means)
         return [None if slope is None else next(done) for slope in slopes]
+
+    def _look_at_versions(self) -> list[int]:
+        parameters: list[Any] = self._parameters
+        with torch.no_grad():
+            return [parameter.to_local()._version for parameter in parameters]
 
     def gather_again(self) -> list[torch.Tensor]:
         """Put the parameters together for the backward pass."""
@@ -163,20 +211,20 @@ class Unit:
         """Return what layers compute with for a parameter, if the unit computes now; else None."""
         if not self._open:
             return None
-        values, has_history, _ = self._open[-1]
-        return values.get(id(parameter)) if has_history or not torch.is_grad_enabled() else None
+        opened = self._open[-1]
+        return opened.values.get(id(parameter)) if opened.has_history or not torch.is_grad_enabled() else None
 
     # --- while its module computes ------------------------------------------------------------------------------------
 
     def begin(self, module: nn.Module, args: object) -> None:
         """Called before the module computes."""
-        context = contextlib.ExitStack()
-        if self._open and self._open[-1][1] >= torch.is_grad_enabled():
-            self._open.append((*self._open[-1][:2], context))
+        if self._open and self._open[-1].has_history >= torch.is_grad_enabled():
+            self._open.append(dataclasses.replace(self._open[-1], context=contextlib.ExitStack()))
             return
         if self._again is not None:
             self._again.forget(self)  # an optimizer may have stepped since
-        values = self._gather_to_use()
+        context = contextlib.ExitStack()
+        values = gathered = self._gather_to_use()
         if self._inner is None and self._again is not None and not _has_hooks():
             places = {
                 value.untyped_storage().data_ptr(): number
@@ -187,12 +235,22 @@ class Unit:
         elif self._inner is not None:
             values = [part.wrap(value, self._inner) for value, part in zip(values, self._parts, strict=True)]
         found = {id(parameter): value for parameter, value in zip(self._parameters, values, strict=True)}
-        self._open.append((found, torch.is_grad_enabled(), context))
+        self._open.append(
+            _Opened(found, torch.is_grad_enabled(), context, gathered, [one._version for one in gathered])
+        )
 
     def end(self, module: nn.Module, args: object, result: object) -> None:
         """Called after it, also if it has raised."""
-        if self._open:
-            self._open.pop()[-1].close()
+        if not self._open:
+            return
+        opened = self._open.pop()
+        opened.context.close()
+        if [one._version for one in opened.gathered] != opened.versions:
+            raise RuntimeError(
+                f"{type(module).__name__} has written into its parameters while it computed. With Sharded it computes "
+                "with copies, put together for the moment, so that would be lost. Write into them between steps, into "
+                "what each rank keeps: parameter.to_local()."
+            )
 
     def _gather_again(self, places: Mapping[int, int], again: Again) -> contextlib.AbstractContextManager[None]:
         """Keep nothing of what was put together for the backward pass, which puts it together again.
@@ -208,10 +266,17 @@ class Unit:
             number = places.get(tensor.untyped_storage().data_ptr())
             return tensor if number is None else (number, tensor.size(), tensor.stride(), tensor.storage_offset())
 
+        versions = self._look_at_versions()
+
         @torch.no_grad()
         def unpack(packed: Any) -> torch.Tensor:
             if isinstance(packed, torch.Tensor):
                 return packed
+            if self._look_at_versions() != versions:
+                raise RuntimeError(
+                    "The parameters that the backward pass needs have changed since the forward pass, by an optimizer's "
+                    "step or by hand. Call backward() before, or compute the loss again."
+                )
             number, *place = packed
             found: torch.Tensor = again.look_up(self)[number].as_strided(*place)
             return found

@@ -45,6 +45,10 @@ _TELLING: Final = frozenset(
 """The functions that tell of a parameter, or are for the parameter as it is kept."""
 
 
+_WRITING: Final = frozenset([f"__i{name}__" for name in ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow")])
+"""Of those that write into their first argument the ones whose names do not end with one underscore."""
+
+
 @final
 class Uses(overrides.TorchFunctionMode):
     """Has torch's functions take what layers compute with, for a block.
@@ -61,7 +65,8 @@ class Uses(overrides.TorchFunctionMode):
         self, function: Callable[..., Any], kinds: object, args: Sequence[Any] = (), kwargs: Any = None
     ) -> Any:
         if _computes(function):
-            args = [self._open(one) for one in args]
+            writes = _writes(function)  # into its first argument
+            args = [one if writes and not number else self._open(one) for number, one in enumerate(args)]
             kwargs = {name: self._open(one) for name, one in kwargs.items()} if kwargs else {}
         return function(*args, **(kwargs or {}))
 
@@ -78,7 +83,12 @@ def _computes(function: Callable[..., Any]) -> bool:
     name = getattr(function, "__name__", "")
     if name == "__get__":
         return getattr(getattr(function, "__self__", None), "__name__", "") in _GETTERS
-    return name not in _TELLING and not (name.endswith("_") and not name.endswith("__"))
+    return name not in _TELLING
+
+
+def _writes(function: Callable[..., Any]) -> bool:
+    name = getattr(function, "__name__", "")
+    return (name.endswith("_") and not name.endswith("__")) or name in _WRITING
 
 
 class _Depth(threading.local):
@@ -89,27 +99,37 @@ class _Depth(threading.local):
 
 
 def enter_while_computing(
-    model: nn.Module, modes: Sequence[Callable[[], contextlib.AbstractContextManager[Any]]]
+    model: nn.Module,
+    modes: Sequence[Callable[[], contextlib.AbstractContextManager[Any]]],
+    take: Callable[[Any], Any] | None = None,
+    give: Callable[[Any], Any] | None = None,
 ) -> None:
-    """Enter contexts while a model's modules compute, the outermost of those that do.
+    """Enter contexts while a model's modules compute, the outermost of those that do: the model, or a part of it that a
+    program calls by itself.
 
     Args:
         model: The model.
         modes: Each makes one.
+        take: Returns what the outermost module gets for its arguments. Default: the arguments.
+        give: Returns what the caller gets for its result. Default: the result.
     """
     depth = _Depth()
 
-    def begin(module: nn.Module, args: object) -> None:
+    def begin(module: nn.Module, args: Any, kwargs: Any) -> Any:
         depth.count += 1
-        if depth.count == 1:
-            for mode in modes:
-                depth.entered.enter_context(mode())
+        if depth.count > 1:
+            return None
+        for mode in modes:
+            depth.entered.enter_context(mode())
+        return None if take is None else (take(args), take(kwargs))
 
-    def end(module: nn.Module, args: object, result: object) -> None:
+    def end(module: nn.Module, args: object, result: Any) -> Any:
         depth.count = max(depth.count - 1, 0)
-        if not depth.count:
-            depth.entered.close()
+        if depth.count:
+            return None
+        depth.entered.close()
+        return None if give is None else give(result)
 
     for module in model.modules():
-        module.register_forward_pre_hook(begin, prepend=True)
+        module.register_forward_pre_hook(begin, prepend=True, with_kwargs=True)
         module.register_forward_hook(end, always_call=True)
