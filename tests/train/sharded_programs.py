@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import numpy as np
 import torch
+import torch.distributed as dist
 from torch import nn
 from torch.nn import functional
+from torch.optim import swa_utils
 from torch.utils import checkpoint
 
 from hocket import mesh, train
@@ -186,6 +189,117 @@ def train_roundabout(config: dict[str, Any]) -> dict[str, Any]:
         torch.autograd.grad(loss, rows, retain_graph=True)
         optimizer.zero_grad()
         loss.backward()
+        optimizer.step()
+    return read_whole(model)
+
+
+@dataclasses.dataclass
+class Found:
+    scores: Any
+    others: Any = None
+
+
+class Coder(nn.Module):
+    """Two modules that a program may also call by themselves; attention of one sequence by another."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.encode: nn.Module = nn.Linear(8, WIDTH)
+        self.decode: nn.Module = nn.Linear(WIDTH, 4)
+        self.attention = nn.Transformer(WIDTH, 2, 1, 1, 8, dropout=0.0, batch_first=True)
+
+    def forward(self, x: torch.Tensor) -> Found:
+        x = self.encode(x)
+        return Found(self.decode(self.attention(x, x.flip(1))), {"codes": x})
+
+
+def train_coder(config: dict[str, Any]) -> dict[str, Any]:
+    """Train it by its parts, and evaluate it, and the mean of what it was, where torch keeps no history."""
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    model: Any = prepare_model(Coder())
+    mean = swa_utils.AveragedModel(model, multi_avg_fn=swa_utils.get_ema_multi_avg_fn(0.5))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    part, parts = config["parts"][train.get_context().get_world_rank()]
+    rows = torch.linspace(-1, 1, 4 * 3 * 8).sin().reshape(4, 3, 8).chunk(parts)[part]
+    for _ in range(3):
+        found = model(rows)
+        loss = found.scores.square().mean() + found.others["codes"].mean()
+        loss = loss + model.forward(rows).scores.mean() + model.decode(model.encode(rows)).mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        mean.update_parameters(model)
+    model.eval()
+    with torch.inference_mode():
+        scores = {name: np.array(one(rows).scores) for name, one in (("now", model), ("mean", mean))}
+    return {**read_whole(model), **(scores if parts == 1 else {})}
+
+
+def write_wrongly(config: dict[str, Any]) -> list[str]:
+    """Return what is said where parameters change while something computes with them, or slopes have slopes."""
+    told = []
+    for module in (nn.Embedding(4, 4, max_norm=0.1), nn.Embedding(4, 4, sparse=True), nn.Linear(4, 4), nn.Tanh()):
+        x = torch.arange(4) if isinstance(module, nn.Embedding) else torch.ones(4, 4, requires_grad=True)
+        model = prepare_model(nn.Sequential(module, nn.Linear(4, 4)))
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        try:
+            loss = model(x).square().mean()
+            if isinstance(module, nn.Linear):
+                torch.autograd.grad(loss, x, create_graph=True)
+            loss.backward(retain_graph=True)
+            optimizer.step()
+            loss.backward()
+            told.append("nothing")
+        except (RuntimeError, NotImplementedError) as error:
+            told.append(str(error))
+    return told
+
+
+def run_compiled(config: dict[str, Any]) -> float:
+    """Return how much a compiled model's results and slopes differ from those of the model."""
+    torch.manual_seed(0)
+    model = prepare_model(nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 2)))
+    compiled, rows, found = torch.compile(model, backend="eager"), torch.ones(2, 4), []
+    for one in (model, compiled):
+        model.zero_grad()
+        scores = one(rows)
+        scores.square().sum().backward()
+        slopes: list[Any] = [parameter.grad for parameter in model.parameters()]
+        found.append(torch.cat([scores.detach().flatten(), *[slope.full_tensor().flatten() for slope in slopes]]))
+    return float((found[0] - found[1]).abs().max())
+
+
+def normalize_batches(config: dict[str, Any]) -> list[float]:
+    """Return the means that a batch normalization keeps, in all ranks, after rows that differ."""
+    rank = train.get_context().get_world_rank()
+    model: Any = prepare_model(nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2)))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for step in range(2):
+        rows = torch.arange(8.0).reshape(4, 2) + rank + step
+        state = next(model.parameters()).new_zeros(2)  # a DTensor, as the parameter is
+        model(rows).square().mean().backward()
+        model[0](state).sum().backward()
+        optimizer.step()
+    whole: list[Any] = [None, None]
+    dist.all_gather_object(whole, [float(one) for one in model[1].running_mean])
+    return [*whole[0], *whole[1]]
+
+
+def penalize(config: dict[str, Any]) -> dict[str, Any]:
+    """Train with a penalty on the gradients of the parameters."""
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    model = prepare_model(nn.Sequential(nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 4)))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    part, parts = config["parts"][train.get_context().get_world_rank()]
+    rows = torch.linspace(-1, 1, 64).sin().reshape(8, 8).chunk(parts)[part]
+    for _ in range(3):
+        loss = model(rows).square().mean()
+        slopes: list[Any] = list(torch.autograd.grad(loss, list(model.parameters()), create_graph=True))
+        whole = [slope.full_tensor() if hasattr(slope, "full_tensor") else slope for slope in slopes]
+        optimizer.zero_grad()
+        (loss + sum(slope.square().sum() for slope in whole)).backward()
         optimizer.step()
     return read_whole(model)
 

@@ -113,6 +113,59 @@ def test_blocks_may_run_in_parts_twice_or_again(size: int, tmp_path: Path) -> No
         np.testing.assert_allclose(found[name], value, rtol=0, atol=1e-6, err_msg=name)
 
 
+@pytest.mark.parametrize(
+    "strategy",
+    [
+        Sharded(mesh={"data": 2}, shard_along="data", bucket_bytes=1000),
+        Sharded(mesh={"model": 2}, shard_along="model"),
+    ],
+    ids=["fully", "tensor"],
+)
+def test_parts_of_a_model_and_copies(strategy: Sharded, tmp_path: Path) -> None:
+    expected = fit(programs.train_coder, tmp_path / "one", None, num_workers=1, parts=[(0, 1)])
+    parts = [strategy.locate_batch(rank, 2) for rank in range(2)]
+    found = fit(programs.train_coder, tmp_path, strategy, parts=parts)
+    assert ("mean" in found) == ("model" in strategy.mesh)
+    for name, value in found.items():
+        np.testing.assert_allclose(value, expected[name], rtol=0, atol=1e-5, err_msg=name)
+
+
+@pytest.mark.parametrize("size", [0, 1000])
+def test_means_that_a_layer_keeps_are_those_of_rank_0(size: int, tmp_path: Path) -> None:
+    strategy = Sharded(mesh={"data": 2}, shard_along="data", bucket_bytes=size)
+    found = fit(programs.normalize_batches, tmp_path, strategy)
+    assert found[:2] == found[2:] != [0, 0]
+
+
+def test_compiled_models(tmp_path: Path) -> None:
+    strategy = Sharded(mesh={"data": 2}, shard_along="data", bucket_bytes=0)
+    assert fit(programs.run_compiled, tmp_path, strategy) <= 1e-6
+
+
+def test_penalties_on_gradients(tmp_path: Path) -> None:
+    expected = fit(programs.penalize, tmp_path / "one", None, num_workers=1, parts=[(0, 1)])
+    strategy = Sharded(mesh={"data": 2}, shard_along="data")
+    found = fit(programs.penalize, tmp_path, strategy, parts=[(0, 2), (1, 2)])
+    for name, value in expected.items():
+        np.testing.assert_allclose(found[name], value, rtol=0, atol=1e-6, err_msg=name)
+
+
+@pytest.mark.parametrize(
+    ("axis", "patterns"),
+    [
+        ("data", ["Embedding has written into its parameters", "sparse=False", "have changed", "have changed"]),
+        (
+            "model",
+            [r"embedding\(max_norm=0.1\) writes into its table", "sparse=False", "create_graph", "inplace operation"],
+        ),
+    ],
+)
+def test_what_cannot_be_right_is_said(axis: str, patterns: list[str], tmp_path: Path) -> None:
+    strategy = Sharded(mesh={axis: 2}, shard_along=axis, bucket_bytes=0)
+    for text, pattern in zip(fit(programs.write_wrongly, tmp_path, strategy), patterns, strict=True):
+        assert re.search(pattern, text), text
+
+
 def test_convolutions_and_torch_s_own_attention_compute_with_parts(tmp_path: Path) -> None:
     expected = fit(programs.train_picture, tmp_path / "one", None, num_workers=1)
     found = fit(programs.train_picture, tmp_path, Sharded(mesh={"model": 2}, layout=programs.PICTURE_LAYOUT))

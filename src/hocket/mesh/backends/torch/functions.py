@@ -203,8 +203,12 @@ def _embed(
             f"embedding(max_norm={max_norm}) writes into its table, of which each rank has a part. Leave it out, and "
             "scale the table after a step."
         )
+    if sparse:
+        raise NotImplementedError(
+            "embedding(sparse=True) has sparse gradients, which DTensors have not. Write sparse=False."
+        )
     whole = len(weight)
-    if scale_grad_by_freq or sparse or not isinstance(numbers, torch_tensor.DTensor):
+    if scale_grad_by_freq or not isinstance(numbers, torch_tensor.DTensor):
         return NotImplemented
     layout = read_layout(weight, mesh).with_partial(())
     rows, columns = layout.axes

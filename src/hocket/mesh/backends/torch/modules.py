@@ -126,15 +126,18 @@ def _replace(old: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
     if not isinstance(old, nn.Parameter):
         return value
     made = nn.Parameter(value, requires_grad=old.requires_grad)
-    if isinstance(made, torch_tensor.DTensor) and made.requires_grad:
+    if isinstance(made, torch_tensor.DTensor) and made.is_floating_point():
         lay_out_gradients(made)
     setattr(old, _REPLACED, True)
     return made
 
 
 def lay_out_gradients(parameter: Any) -> None:
-    """Have the gradients of a parameter on a mesh laid out as it is."""
+    """Have the gradients of a parameter on a mesh laid out as it is, also if it is trained only later."""
+    is_trained = parameter.requires_grad
+    parameter.requires_grad_(True)  # torch refuses a hook on others
     parameter.register_hook(_Alike(parameter))
+    parameter.requires_grad_(is_trained)
 
 
 class _Alike:

@@ -352,6 +352,8 @@ def move(native: torch_tensor.DTensor, target: layouts.Layout, slope_terms: Sequ
     native = settle(native)
     source = read_placements(native.placements, native.ndim, target.mesh)
     local = native.to_local(grad_placements=list_placements(source.with_partial(())))
+    if not torch.is_grad_enabled():
+        return run_plan(local, source, target)
     apply: Callable[..., torch.Tensor] = _Relayout.apply
     return apply(local, source, target, target.with_partial(slope_terms))
 

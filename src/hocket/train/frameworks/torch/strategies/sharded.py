@@ -23,6 +23,7 @@ import torch
 from torch import nn
 from torch.distributed import tensor as torch_tensor
 from torch.distributed.tensor import experimental
+from torch.nn.modules import batchnorm
 from torch.optim import optimizer as torch_optimizer
 
 from hocket import mesh as meshes
@@ -30,7 +31,14 @@ from hocket.mesh.backends import torch as backend
 from hocket.train import strategies
 from hocket.train.frameworks import spreading
 from hocket.train.frameworks.torch import nested
-from hocket.train.frameworks.torch.strategies import averaging, sharded_units, sharded_usage, sharded_uses, strategy
+from hocket.train.frameworks.torch.strategies import (
+    averaging,
+    sharded_hooks,
+    sharded_units,
+    sharded_usage,
+    sharded_uses,
+    strategy,
+)
 from hocket.train.rank import usage
 
 
@@ -56,76 +64,115 @@ class Exchange(strategy.Exchange):
             raise ValueError(
                 "prepare_model() received a model whose parameters are spread already. Prepare it once, as it is built."
             )
+        if hasattr(model, "_orig_mod"):
+            raise TypeError(
+                "prepare_model() received what torch.compile() returned, but Sharded changes how layers are called. "
+                "Write model = torch.compile(prepare_model(model))."
+            )
         averaging.copy_from_first([*model.parameters(), *model.buffers()])
         mesh = meshes.create_mesh(self._settings.mesh, framework="torch")
-        parts = dict(self._plan(model, mesh))
-        spread = {parameter: _spread(parameter, part) for parameter, part in parts.items()}
-        self._meter = meter = sharded_usage.Meter()
-        inner = [name for name in mesh.dim_names if name not in self._settings.batch_dims]
-        if len(inner) == len(mesh.dim_names):
-            self._use_parts(model, parts, spread, meter, backend.get_device_mesh(mesh))
-        else:
-            inner_mesh = backend.get_device_mesh(mesh)[tuple(inner)] if inner else None
-            self._use_gathered(model, parts, spread, meter, inner_mesh)
-        self._closing.enter_context(meter.follow_steps())
-        for parameter in parts:
+        planned = dict(self._plan(model, mesh))
+        spread = {parameter: _spread(parameter, part) for parameter, part in planned.items()}
+        for module in model.modules():
+            own = {name: spread[old] for name, old in module._parameters.items() if old is not None}
+            module._parameters.update(own)
+        self._meter = sharded_usage.Meter()
+        self._attach(model, {spread[old]: part for old, part in planned.items()}, self._meter)
+        self._closing.enter_context(self._meter.follow_steps())
+        for parameter in planned:
             parameter.data = parameter.new_empty(0)  # what still refers to it keeps no memory
-        self._refuse_steps_of(set(parts))
+        self._refuse_steps_of(set(planned))
         return model
+
+    def _attach(
+        self, model: nn.Module, parts: Mapping[nn.Parameter, sharded_units.Part], meter: sharded_usage.Meter
+    ) -> None:
+        """Have a model's layers compute with what its parameters, as they are kept, stand for; those of copies, too."""
+        hooks = sharded_hooks.Hooks()
+        for module in model.modules():
+            own = {name: parts[value] for name, value in module._parameters.items() if value is not None}
+            if own:
+                hooks.before_loading(module, _build_spreader(own))
+        mesh = next(iter(parts.values())).stored.mesh if parts else None
+        if mesh is not None:
+            inner = [name for name in mesh.dim_names if name not in self._settings.batch_dims]
+            if len(inner) == len(mesh.dim_names):
+                self._use_parts(model, parts, meter, hooks, backend.get_device_mesh(mesh))
+            else:
+                inner_mesh = backend.get_device_mesh(mesh)[tuple(inner)] if inner else None
+                self._use_gathered(model, parts, meter, hooks, inner_mesh)
+
+        def adapt(made: nn.Module, copies: Mapping[int, Any]) -> None:
+            hooks.remove_from_copies(copies)
+            self._attach(made, {copies[id(one)]: part for one, part in parts.items()}, sharded_usage.Meter())
+
+        sharded_hooks.follow_copies(model, adapt)
 
     def _use_gathered(
         self,
         model: nn.Module,
         parts: Mapping[nn.Parameter, sharded_units.Part],
-        spread: Mapping[nn.Parameter, nn.Parameter],
         meter: sharded_usage.Meter,
+        hooks: sharded_hooks.Hooks,
         inner: Any,
     ) -> None:
         """Have layers compute with parameters that are put together along the batch's axes."""
-        units = sharded_units.Units(model, parts, spread, inner, meter, self._settings.bucket_bytes)
-        for module, own in _replace(model, parts, spread):
-            hooks = _LayerHooks(list(own), units.use)
-            module.register_forward_pre_hook(hooks.begin)
-            module.register_forward_hook(hooks.end, always_call=True)
-        uses = functools.partial(sharded_uses.Uses, units.use)
+        units = sharded_units.Units(model, parts, inner, meter, hooks, self._settings.bucket_bytes)
+        for module in model.modules():
+            names = [name for name, value in module._parameters.items() if value is not None]
+            if names:
+                layer = _Layer(names, units.use)
+                hooks.before(module, layer.build_begin())
+                hooks.after(module, layer.build_end())
+        uses: list[Callable[[], Any]] = [
+            functools.partial(_share_buffers, model),
+            functools.partial(sharded_uses.Uses, units.use),
+        ]
         if inner is None:
-            sharded_uses.enter_while_computing(model, [uses])
+            sharded_uses.enter_while_computing(
+                model, hooks, uses, take=lambda args: nested.map_tensors(args, _make_whole)
+            )
         else:
-            self._compute_with_parts(model, [backend.Functions, uses], inner)
+            self._compute_with_parts(model, hooks, [backend.Functions, *uses], inner)
 
     def _use_parts(
         self,
         model: nn.Module,
         parts: Mapping[nn.Parameter, sharded_units.Part],
-        spread: Mapping[nn.Parameter, nn.Parameter],
         meter: sharded_usage.Meter,
+        hooks: sharded_hooks.Hooks,
         inner: Any,
     ) -> None:
         """Have layers compute with what each rank keeps: every rank has the whole batch."""
-        meter.predict(list(spread.values()), [part.list_plans(old) for old, part in parts.items()])
-        for module, _ in _replace(model, parts, spread):
+        meter.predict(list(parts), [part.list_plans(parameter) for parameter, part in parts.items()])
+        for module in model.modules():
             _refresh(module)
-        for parameter in spread.values():
-            if parameter.requires_grad:
-                backend.lay_out_gradients(parameter)
-        self._compute_with_parts(model, [backend.Functions], inner)
+        for parameter in parts:
+            backend.lay_out_gradients(parameter)
+        self._compute_with_parts(model, hooks, [backend.Functions], inner)
 
-    def _compute_with_parts(self, model: nn.Module, modes: Sequence[Callable[[], Any]], inner: Any) -> None:
+    def _compute_with_parts(
+        self, model: nn.Module, hooks: sharded_hooks.Hooks, modes: Sequence[Callable[[], Any]], inner: Any
+    ) -> None:
         """Have modules take plain tensors, of which each rank along the inner axes has the same, and return such."""
         replicas = [torch_tensor.Replicate()] * inner.ndim
 
         def take(tensor: torch.Tensor) -> torch.Tensor:
             if isinstance(tensor, torch_tensor.DTensor):
-                return tensor
+                if tensor.device_mesh == inner:
+                    return tensor
+                tensor = _make_whole(tensor)
             return torch_tensor.DTensor.from_local(tensor, inner, replicas, run_check=False)
 
         def give(tensor: torch.Tensor) -> torch.Tensor:
             if not isinstance(tensor, torch_tensor.DTensor):
                 return tensor
-            return _once(tensor.redistribute(placements=replicas).to_local(grad_placements=replicas))
+            found: torch.Tensor = tensor.redistribute(placements=replicas).to_local(grad_placements=replicas)
+            return _once(found) if torch.is_grad_enabled() else found
 
         sharded_uses.enter_while_computing(
             model,
+            hooks,
             modes,
             take=lambda args: nested.map_tensors(args, take),
             give=lambda result: nested.map_tensors(result, give),
@@ -165,7 +212,7 @@ class Exchange(strategy.Exchange):
         self._closing.close()
 
 
-class _LayerHooks:
+class _Layer:
     """Puts what a layer computes with in the place of its own parameters, while it computes.
 
     Args:
@@ -178,48 +225,61 @@ class _LayerHooks:
         self._use = use
         self._begun: list[dict[str, Any]] = []  # a layer may call itself
 
-    def begin(self, module: nn.Module, args: object) -> None:
-        """Called before the layer computes."""
-        parameters: dict[str, Any] = module._parameters
-        kept = {name: parameters[name] for name in self._names}
-        self._begun.append(kept)
-        for name, parameter in kept.items():
-            value = self._use(parameter) if parameter is not None else None
-            if value is not None:
-                parameters[name] = value
-        _refresh(module)
+    def build_begin(self) -> Callable[..., None]:
+        """Return what is called before the layer computes."""
 
-    def end(self, module: nn.Module, args: object, result: object) -> None:
-        """Called after it, also if it has raised."""
-        if self._begun:
-            module._parameters.update(self._begun.pop())
+        def begin(module: nn.Module, args: object) -> None:
+            parameters: dict[str, Any] = module._parameters
+            kept = {name: parameters[name] for name in self._names}
+            self._begun.append(kept)
+            for name, parameter in kept.items():
+                value = self._use(parameter) if parameter is not None else None
+                if value is not None:
+                    parameters[name] = value
             _refresh(module)
 
+        return begin
 
-def _replace(
-    model: nn.Module, parts: Mapping[nn.Parameter, sharded_units.Part], spread: Mapping[nn.Parameter, nn.Parameter]
-) -> Iterator[tuple[nn.Module, Mapping[str, sharded_units.Part]]]:
-    """Put parameters as they are kept into modules, which then load whole ones, too; give those that have some."""
-    for module in model.modules():
-        old = {name: value for name, value in module._parameters.items() if value is not None}
-        if old:
-            own = {name: parts[value] for name, value in old.items()}
-            register: Callable[..., Any] = module.register_load_state_dict_pre_hook
-            register(functools.partial(_spread_loaded, own))
-            module._parameters.update({name: spread[value] for name, value in old.items()})
-            yield module, own
+    def build_end(self) -> Callable[..., None]:
+        """Return what is called after it."""
+
+        def end(module: nn.Module, args: object, result: object) -> None:
+            if self._begun:
+                module._parameters.update(self._begun.pop())
+                _refresh(module)
+
+        return end
 
 
-def _spread_loaded(
-    own: Mapping[str, sharded_units.Part], module: nn.Module, state_dict: dict[str, Any], prefix: str, *_: object
-) -> None:
-    """Called before a module loads its parameters, which may be whole, the same in all ranks."""
-    for name, part in own.items():
-        mine, value = module._parameters[name], state_dict.get(prefix + name)
-        if not isinstance(value, torch.Tensor) or isinstance(value, torch_tensor.DTensor):
-            continue
-        if mine is not None and value.shape == mine.shape:  # else torch refuses it
-            state_dict[prefix + name] = _cut(value, part)
+def _build_spreader(own: Mapping[str, sharded_units.Part]) -> Callable[..., None]:
+    """Return what is called before a module loads its parameters, which may be whole, the same in all ranks."""
+
+    def spread(module: nn.Module, state_dict: dict[str, Any], prefix: str, *_: object) -> None:
+        for name, part in own.items():
+            mine, value = module._parameters[name], state_dict.get(prefix + name)
+            if not isinstance(value, torch.Tensor) or isinstance(value, torch_tensor.DTensor):
+                continue
+            if mine is not None and value.shape == mine.shape:  # else torch refuses it
+                state_dict[prefix + name] = _cut(value, part)
+
+    return spread
+
+
+@contextlib.contextmanager
+def _share_buffers(model: nn.Module) -> Iterator[None]:
+    """Have what is written into buffers, such as the means of a batch normalization, be rank 0's, as DDP does."""
+    before = {id(buffer): buffer._version for buffer in model.buffers()}
+    yield
+    if model.training and torch.is_grad_enabled():
+        norms = [one for one in model.modules() if isinstance(one, batchnorm._NormBase) and one.training]
+        means = {id(buffer) for one in norms for buffer in one.buffers(recurse=False)}  # torch does not count these
+        changed = [one for one in model.buffers() if id(one) in means or before.get(id(one)) != one._version]
+        averaging.copy_from_first([buffer.data for buffer in changed])
+
+
+def _make_whole(tensor: torch.Tensor) -> torch.Tensor:
+    """Return what is spread as each rank's own, such as a state that a program makes like a parameter."""
+    return tensor.full_tensor() if isinstance(tensor, torch_tensor.DTensor) else tensor
 
 
 class _Once(torch.autograd.Function):

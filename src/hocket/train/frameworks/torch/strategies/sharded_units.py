@@ -23,7 +23,7 @@ from torch.distributed import tensor as torch_tensor
 from hocket import mesh as meshes
 from hocket.mesh import relayouts
 from hocket.mesh.backends import torch as backend
-from hocket.train.frameworks.torch.strategies import sharded_usage
+from hocket.train.frameworks.torch.strategies import sharded_hooks, sharded_usage
 
 
 @final
@@ -176,6 +176,11 @@ class Unit:
         if self._again is not None:
             self._again.forget(self)
         pairs = [(slope, part) for slope, part in zip(slopes, self._parts, strict=True) if slope is not None]
+        if any(slope.layout is not torch.strided for slope, _ in pairs):
+            raise NotImplementedError(
+                "A parameter has a sparse gradient, which Sharded does not add up. Write sparse=False in Embedding and "
+                "EmbeddingBag, or use ParameterServer(), in which large tables move by rows."
+            )
         with self._meter.count(sharded_usage.REDUCED):
             totals = backend.run_plans(
                 [slope.contiguous() for slope, _ in pairs], [(part.summed, part.stored) for _, part in pairs]
@@ -186,10 +191,11 @@ class Unit:
         done = iter(means)
         return [None if slope is None else next(done) for slope in slopes]
 
-    def _look_at_versions(self) -> list[int]:
+    def _look_at_versions(self) -> list[tuple[int, int]]:
+        """Return how often the parameters were written into, by torch's functions and by hand."""
         parameters: list[Any] = self._parameters
         with torch.no_grad():
-            return [parameter.to_local()._version for parameter in parameters]
+            return [(parameter._version, _read_version(parameter.to_local())) for parameter in parameters]
 
     def gather_again(self) -> list[torch.Tensor]:
         """Put the parameters together for the backward pass."""
@@ -205,7 +211,8 @@ class Unit:
 
     def _gather_to_use(self) -> list[torch.Tensor]:
         parameters: list[Any] = self._parameters
-        return list(_use(self, *[parameter.to_local() for parameter in parameters]))
+        kept = [parameter.to_local() for parameter in parameters]
+        return list(_use(self, *kept)) if torch.is_grad_enabled() else self.gather(kept, sharded_usage.GATHERED)
 
     def find(self, parameter: nn.Parameter) -> torch.Tensor | None:
         """Return what layers compute with for a parameter, if the unit computes now; else None."""
@@ -216,8 +223,15 @@ class Unit:
 
     # --- while its module computes ------------------------------------------------------------------------------------
 
-    def begin(self, module: nn.Module, args: object) -> None:
-        """Called before the module computes."""
+    def build_begin(self) -> Callable[..., None]:
+        """Return what is called before the module computes."""
+        return lambda module, args: self._begin()
+
+    def build_end(self) -> Callable[..., None]:
+        """Return what is called after it, also if it has raised."""
+        return lambda module, args, result: self._end(module)
+
+    def _begin(self) -> None:
         if self._open and self._open[-1].has_history >= torch.is_grad_enabled():
             self._open.append(dataclasses.replace(self._open[-1], context=contextlib.ExitStack()))
             return
@@ -236,16 +250,15 @@ class Unit:
             values = [part.wrap(value, self._inner) for value, part in zip(values, self._parts, strict=True)]
         found = {id(parameter): value for parameter, value in zip(self._parameters, values, strict=True)}
         self._open.append(
-            _Opened(found, torch.is_grad_enabled(), context, gathered, [one._version for one in gathered])
+            _Opened(found, torch.is_grad_enabled(), context, gathered, [_read_version(one) for one in gathered])
         )
 
-    def end(self, module: nn.Module, args: object, result: object) -> None:
-        """Called after it, also if it has raised."""
+    def _end(self, module: nn.Module) -> None:
         if not self._open:
             return
         opened = self._open.pop()
         opened.context.close()
-        if [one._version for one in opened.gathered] != opened.versions:
+        if [_read_version(one) for one in opened.gathered] != opened.versions:
             raise RuntimeError(
                 f"{type(module).__name__} has written into its parameters while it computed. With Sharded it computes "
                 "with copies, put together for the moment, so that would be lost. Write into them between steps, into "
@@ -274,8 +287,8 @@ class Unit:
                 return packed
             if self._look_at_versions() != versions:
                 raise RuntimeError(
-                    "The parameters that the backward pass needs have changed since the forward pass, by an optimizer's "
-                    "step or by hand. Call backward() before, or compute the loss again."
+                    "The parameters that the backward pass needs have changed since the forward pass, by an optimizer's"
+                    " step or by hand. Call backward() before, or compute the loss again."
                 )
             number, *place = packed
             found: torch.Tensor = again.look_up(self)[number].as_strided(*place)
@@ -306,6 +319,11 @@ class Again:
             self._unit, self._values = None, []
 
 
+def _read_version(tensor: torch.Tensor) -> int:
+    """Return how often a tensor was written into; of one that torch keeps no account of, 0."""
+    return 0 if tensor.is_inference() else tensor._version
+
+
 def _has_hooks() -> bool:
     """Tell whether someone keeps what the backward pass needs."""
     look: Callable[[bool], object] | None = getattr(torch._C._autograd, "_top_saved_tensors_default_hooks", None)
@@ -317,11 +335,11 @@ class Units:
     """The units of a model, and for each parameter what layers compute with.
 
     Args:
-        model: The model, with its parameters as they were.
-        parts: How each is kept.
-        spread: The parameters as they are kept, by those that they were.
+        model: The model.
+        parts: How each of its parameters is kept.
         inner: As of a unit.
         meter: What counts the bytes.
+        hooks: The model's hooks.
         limit: How many bytes of whole parameters a unit has, at most.
     """
 
@@ -329,26 +347,24 @@ class Units:
         self,
         model: nn.Module,
         parts: Mapping[nn.Parameter, Part],
-        spread: Mapping[nn.Parameter, nn.Parameter],
         inner: Any,
         meter: sharded_usage.Meter,
+        hooks: sharded_hooks.Hooks,
         limit: int,
     ) -> None:
         again = Again()
-        self._alone = {id(spread[old]): Unit([(spread[old], part)], inner, meter) for old, part in parts.items()}
+        self._alone = {id(one): Unit([(one, part)], inner, meter) for one, part in parts.items()}
         self._units: dict[int, list[Unit]] = {}
         plans = []
         for module, parameters in _split(model, limit):
-            unit = Unit(
-                [(spread[old], parts[old]) for old in parameters], inner, meter, None if module is model else again
-            )
-            for old in parameters:
-                self._units.setdefault(id(spread[old]), []).append(unit)
-                plans.append(parts[old].list_plans(old))
-            module.register_forward_pre_hook(unit.begin)
-            module.register_forward_hook(unit.end, always_call=True)
-        plans += [part.list_plans(old) for old, part in parts.items() if id(spread[old]) not in self._units]
-        meter.predict(list(spread.values()), plans)
+            unit = Unit([(one, parts[one]) for one in parameters], inner, meter, None if module is model else again)
+            for one in parameters:
+                self._units.setdefault(id(one), []).append(unit)
+                plans.append(parts[one].list_plans(one))
+            hooks.before(module, unit.build_begin())
+            hooks.after(module, unit.build_end())
+        plans += [part.list_plans(one) for one, part in parts.items() if id(one) not in self._units]
+        meter.predict(list(parts), plans)
 
     def use(self, parameter: nn.Parameter) -> torch.Tensor | None:
         """Return what layers compute with for a parameter as it is kept; for another one None."""

@@ -15,6 +15,8 @@ from typing import Any, Final, final
 import torch
 from torch import nn, overrides
 
+from hocket.train.frameworks.torch.strategies import sharded_hooks
+
 _GETTERS: Final = frozenset(["T", "mT", "H", "mH", "real", "imag"])
 """The properties of a tensor that compute; the others tell of it."""
 
@@ -61,6 +63,7 @@ class Uses(overrides.TorchFunctionMode):
         super().__init__()
         self._use = use
 
+    @torch.compiler.disable  # type: ignore[untyped-decorator]
     def __torch_function__(
         self, function: Callable[..., Any], kinds: object, args: Sequence[Any] = (), kwargs: Any = None
     ) -> Any:
@@ -100,6 +103,7 @@ class _Depth(threading.local):
 
 def enter_while_computing(
     model: nn.Module,
+    hooks: sharded_hooks.Hooks,
     modes: Sequence[Callable[[], contextlib.AbstractContextManager[Any]]],
     take: Callable[[Any], Any] | None = None,
     give: Callable[[Any], Any] | None = None,
@@ -109,6 +113,7 @@ def enter_while_computing(
 
     Args:
         model: The model.
+        hooks: Its hooks.
         modes: Each makes one.
         take: Returns what the outermost module gets for its arguments. Default: the arguments.
         give: Returns what the caller gets for its result. Default: the result.
@@ -119,6 +124,9 @@ def enter_while_computing(
         depth.count += 1
         if depth.count > 1:
             return None
+        if torch.is_inference_mode_enabled():  # in which DTensors have no views
+            depth.entered.enter_context(torch.inference_mode(mode=False))
+            depth.entered.enter_context(torch.no_grad())
         for mode in modes:
             depth.entered.enter_context(mode())
         return None if take is None else (take(args), take(kwargs))
@@ -131,5 +139,5 @@ def enter_while_computing(
         return None if give is None else give(result)
 
     for module in model.modules():
-        module.register_forward_pre_hook(begin, prepend=True, with_kwargs=True)
-        module.register_forward_hook(end, always_call=True)
+        hooks.before(module, begin, prepend=True, with_kwargs=True)
+        hooks.after(module, end)

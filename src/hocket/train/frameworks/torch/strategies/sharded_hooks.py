@@ -1,0 +1,80 @@
+"""Hooks on the modules of a model, which know the model they are for: a copy of it gets its own."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Mapping
+from typing import Any, Final, final
+
+import torch
+from torch import nn
+
+_KINDS: Final = (
+    "_forward_pre_hooks",
+    "_forward_pre_hooks_with_kwargs",
+    "_forward_hooks",
+    "_forward_hooks_with_kwargs",
+    "_forward_hooks_always_called",
+    "_load_state_dict_pre_hooks",
+)
+"""Where modules keep hooks, by their handles' numbers."""
+
+
+@final
+class Hooks:
+    """Those of one model.
+
+    They must be functions: a copy of a module has the same functions, and copies of anything else.
+    """
+
+    def __init__(self) -> None:
+        self._registered: list[tuple[nn.Module, int]] = []
+
+    def before(self, module: nn.Module, hook: Callable[..., Any], **options: bool) -> None:
+        """Have something called before a module computes."""
+        self._registered.append((module, module.register_forward_pre_hook(_leave(hook), **options).id))
+
+    def after(self, module: nn.Module, hook: Callable[..., Any]) -> None:
+        """Have something called after it, also if it has raised."""
+        self._registered.append((module, module.register_forward_hook(_leave(hook), always_call=True).id))
+
+    def before_loading(self, module: nn.Module, hook: Callable[..., Any]) -> None:
+        """Have something called before a module loads its parameters."""
+        register: Callable[..., Any] = module.register_load_state_dict_pre_hook
+        self._registered.append((module, register(hook).id))
+
+    def remove_from_copies(self, copies: Mapping[int, Any]) -> None:
+        """Remove them from copies of the modules.
+
+        Args:
+            copies: By the numbers of the modules as objects.
+        """
+        for module, number in self._registered:
+            for kind in _KINDS:
+                copies[id(module)].__dict__.get(kind, {}).pop(number, None)
+
+
+def _leave(hook: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a hook that torch's compiler does not look into."""
+    disable: Callable[..., Callable[..., Any]] = torch.compiler.disable
+    return disable(hook)
+
+
+def follow_copies(model: nn.Module, adapt: Callable[[nn.Module, Mapping[int, Any]], None]) -> None:
+    """Have copies of a model, of `copy.deepcopy` and what calls it, adapted.
+
+    Args:
+        model: The model.
+        adapt: Is called with a copy, and with the copies of all that it consists of, by their numbers as objects.
+    """
+
+    def copy_model(memo: dict[int, Any]) -> Any:
+        del model.__dict__["__deepcopy__"]
+        try:
+            made = copy.deepcopy(model, memo)
+        finally:
+            model.__dict__["__deepcopy__"] = copy_model
+        adapt(made, memo)
+        return made
+
+    model.__dict__["__deepcopy__"] = copy_model
