@@ -356,6 +356,21 @@ class ByName(nn.Module):
         return x + functional.embedding(input=torch.arange(4), weight=self.table.weight)[:, :2]
 
 
+class Losses(nn.Module):
+    """Losses that a model computes by itself, as those of transformers do, and a sum as a number."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(8, 8)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.layer(x)
+        y = torch.ones_like(x) / 2
+        found = functional.mse_loss(x, y) + functional.smooth_l1_loss(x, y) + functional.huber_loss(x, y)
+        found = found + functional.binary_cross_entropy(x.sigmoid(), y) + functional.soft_margin_loss(x, y)
+        return found + functional.cosine_embedding_loss(x, y, torch.ones(4)) + x.mean() * float(x.detach().sum())
+
+
 def list_layers() -> dict[str, tuple[nn.Module, Any]]:
     """Modules, and what comes of them from 4 rows of 8 numbers."""
     return {
@@ -373,6 +388,7 @@ def list_layers() -> dict[str, tuple[nn.Module, Any]]:
         "embedding": (nn.Embedding(8, 4, padding_idx=0), lambda x: x.sum(1)),
         "softmax": (nn.Linear(8, 4), lambda x: x.softmax(1)),
         "by name": (ByName(), lambda x: x),
+        "losses": (Losses(), lambda x: x),
         "sort": (nn.Linear(8, 4), lambda x: x.sort(1)[0]),
     }
 

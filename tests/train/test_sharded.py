@@ -174,7 +174,7 @@ def test_convolutions_and_torch_s_own_attention_compute_with_parts(tmp_path: Pat
 
 
 def test_layers_that_compute_with_parts_compute_right(tmp_path: Path) -> None:
-    assert len(fit(programs.compare_layers, tmp_path, Sharded(mesh={"model": 2}, shard_along="model"))) == 15
+    assert len(fit(programs.compare_layers, tmp_path, Sharded(mesh={"model": 2}, shard_along="model"))) == 16
 
 
 def test_attention_that_several_ranks_would_draw_for_is_refused(tmp_path: Path) -> None:
@@ -241,6 +241,13 @@ def test_a_layer_that_raises_has_its_parameters_back(tmp_path: Path) -> None:
         ({"mesh": {"data": 2}, "shard_along": "model"}, ValueError, "'model' is named"),
         ({"mesh": {"data": 2}, "layout": {".*": ["modle"]}}, ValueError, "'modle' is named"),
         ({"mesh": {"data": 2}, "layout": {".*": "data"}}, TypeError, "Write ['data']"),
+        ({"mesh": ["data"]}, TypeError, "mesh must be a dict of names and sizes, but received ['data']"),
+        ({"mesh": {"data": 2}, "layout": ["data"]}, TypeError, "layout must be a dict of patterns"),
+        ({"mesh": {"data": 2}, "layout": {"(": ["data"]}}, ValueError, "'(' is none: "),
+        ({"mesh": {"data": 2}, "layout": {".*": None}}, TypeError, "'.*' has None"),
+        ({"mesh": {"data": 2}, "layout": {".*": [None]}}, TypeError, "has None for a dim"),
+        ({"mesh": {"data": 2}, "shard_along": 1}, TypeError, "shard_along must name axes, but received 1"),
+        ({"mesh": {"data": 2}, "batch_dims": "dat"}, ValueError, "none of batch_dims=['dat']"),
         ({"mesh": {"data": 2}, "bucket_bytes": 1.5}, TypeError, "bucket_bytes must be an int, but received 1.5"),
         ({"mesh": {"data": 2}, "bucket_bytes": -1}, ValueError, "bucket_bytes must be 0 or more, but received -1"),
     ],

@@ -6,7 +6,8 @@ What a mesh and a layout are: `hocket.mesh`.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, final
 
@@ -59,6 +60,7 @@ class Sharded(strategy.Strategy):
     all there while one of them computes. A smaller number takes less memory, and more messages; 0 is one a layer."""
 
     def __post_init__(self) -> None:
+        self._check_kinds()
         sizes: Mapping[Any, object] = dict(self.mesh)
         for name, size in sizes.items():
             if not isinstance(name, str) or not isinstance(size, int) or isinstance(size, bool):
@@ -77,12 +79,46 @@ class Sharded(strategy.Strategy):
         for option in ("batch_dims", "shard_along"):
             given = getattr(self, option)
             object.__setattr__(self, option, (given,) if isinstance(given, str) else tuple(given))
+        if tuple(self.batch_dims) != ("data",) and self.batch_dims and not {*self.batch_dims} & {*self.mesh}:
+            raise ValueError(
+                f"The mesh has the axes {list(self.mesh)}, and none of batch_dims={list(self.batch_dims)!r}. Name those "
+                "that cut the batch, or write batch_dims=[] if none does."
+            )
         for name in (*self.shard_along, *self._list_named()):
             if name not in self.mesh:
                 raise ValueError(
                     f"The mesh has the axes {list(self.mesh)}, but {name!r} is named. Write one of them, or "
                     f"{_UNSHARDED!r} for a dim that stays whole."
                 )
+
+    def _check_kinds(self) -> None:
+        mesh: object = self.mesh
+        if not isinstance(mesh, Mapping):
+            raise TypeError(f"mesh must be a dict of names and sizes, but received {mesh!r}. Write mesh={{'data': 2}}.")
+        rules: object = self.layout
+        if not isinstance(rules, Mapping):
+            raise TypeError(
+                f"layout must be a dict of patterns and axes, but received {rules!r}. Write layout="
+                "{'.*weight': ['model', 'unsharded']}."
+            )
+        for pattern, specs in rules.items():
+            try:
+                re.compile(pattern)
+            except (re.error, TypeError) as error:
+                raise ValueError(
+                    f"layout has names by regular expressions, but {pattern!r} is none: {error}. Write r'.*weight'."
+                ) from error
+            if not isinstance(specs, Iterable):
+                raise TypeError(f"A layout has one axis for each dim, but {pattern!r} has {specs!r}. Write ['model'].")
+            for spec in specs:
+                if not isinstance(spec, str) and not isinstance(spec, Sequence):
+                    raise TypeError(
+                        f"The layout of {pattern!r} has {spec!r} for a dim. Write an axis, or {_UNSHARDED!r}."
+                    )
+        for option in ("batch_dims", "shard_along"):
+            given: object = getattr(self, option)
+            if not isinstance(given, Iterable):
+                raise TypeError(f"{option} must name axes, but received {given!r}. Write {option}=['data'].")
 
     def _list_named(self) -> Iterator[str]:
         """Give the axes that the layout names."""

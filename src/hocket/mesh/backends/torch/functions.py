@@ -316,6 +316,11 @@ def _multiply(function: Callable[..., Any], mesh: meshes.Mesh, *args: Any, **kwa
     return linear.compute(mesh, *args, **kwargs)
 
 
+def _read(function: Callable[..., Any], mesh: meshes.Mesh, value: Any) -> Any:
+    """Numbers for Python, of which each rank has a part: the whole."""
+    return function(relayouts.move(value.detach(), layouts.Layout.replicated(mesh, value.ndim)))
+
+
 def _attend(function: Callable[..., Any], mesh: meshes.Mesh, *args: Any, **kwargs: Any) -> Any:
     """Attention on the heads and rows that a rank has."""
     return attention.attend(function, *args, **kwargs)
@@ -367,12 +372,28 @@ _OURS: Final[Mapping[Callable[..., Any], Callable[..., Any]]] = {
         for kind in (torch, torch.Tensor)
         for name in ("cumsum", "cumprod", "cummax", "cummin", "logcumsumexp")
     },
+    **dict.fromkeys(
+        (
+            functional.mse_loss,
+            functional.smooth_l1_loss,
+            functional.huber_loss,
+            functional.binary_cross_entropy,
+            functional.soft_margin_loss,
+            functional.cosine_embedding_loss,
+        ),
+        _compute_together,
+    ),
+    **{
+        getattr(torch.Tensor, name): _read
+        for name in ("item", "tolist", "__float__", "__int__", "__bool__", "__index__", "__complex__")
+    },
     **{getattr(kind, name): _compute_together for kind in (torch, torch.Tensor) for name in ("std", "var")},
     **dict.fromkeys((torch.std_mean, torch.var_mean, torch._weight_norm), _compute_together),
 }
 """What computes the functions that torch 2.13 has wrong rules for, or none for their gradients: a convolution's outcome
 is cut as the images are, without the pixels beside a cut; sums along a cut dim begin anew in each part; a table whose
-rows two axes cut is refused, or its gradient; running means are lost; attention: see there."""
+rows two axes cut is refused, or its gradient; running means are lost; means of losses are of the
+rank's part, and so is a sum that becomes a number; attention: see there."""
 
 
 # --- whole ------------------------------------------------------------------------------------------------------------

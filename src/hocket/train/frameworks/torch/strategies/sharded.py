@@ -265,9 +265,20 @@ def _build_spreader(own: Mapping[str, sharded_units.Part]) -> Callable[..., None
     return spread
 
 
+def _check_complete(model: nn.Module) -> None:
+    """Raise if a model has got parameters since it was spread: their gradients would be those of one rank."""
+    for name, parameter in model.named_parameters():
+        if parameter.requires_grad and not isinstance(parameter, torch_tensor.DTensor):
+            raise RuntimeError(
+                f"The model has got the parameter {name!r} since prepare_model() spread it, so nothing would add up "
+                "its gradients. Build the whole model first, and prepare it then."
+            )
+
+
 @contextlib.contextmanager
 def _share_buffers(model: nn.Module) -> Iterator[None]:
     """Have what is written into buffers, such as the means of a batch normalization, be rank 0's, as DDP does."""
+    _check_complete(model)
     before = {id(buffer): buffer._version for buffer in model.buffers()}
     yield
     if model.training and torch.is_grad_enabled():
