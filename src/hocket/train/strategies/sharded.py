@@ -81,8 +81,8 @@ class Sharded(strategy.Strategy):
             object.__setattr__(self, option, (given,) if isinstance(given, str) else tuple(given))
         if tuple(self.batch_dims) != ("data",) and self.batch_dims and not {*self.batch_dims} & {*self.mesh}:
             raise ValueError(
-                f"The mesh has the axes {list(self.mesh)}, and none of batch_dims={list(self.batch_dims)!r}. Name those "
-                "that cut the batch, or write batch_dims=[] if none does."
+                f"The mesh has the axes {list(self.mesh)}, and none of batch_dims={list(self.batch_dims)!r}. Name "
+                "those that cut the batch, or write batch_dims=[] if none does."
             )
         for name in (*self.shard_along, *self._list_named()):
             if name not in self.mesh:

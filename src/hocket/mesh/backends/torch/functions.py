@@ -316,6 +316,23 @@ def _multiply(function: Callable[..., Any], mesh: meshes.Mesh, *args: Any, **kwa
     return linear.compute(mesh, *args, **kwargs)
 
 
+def _compute_mean(
+    function: Callable[..., Any],
+    mesh: meshes.Mesh,
+    value: Any,
+    dim: Any = None,
+    keepdim: bool = False,
+    dtype: Any = None,
+    **more: Any,
+) -> Any:
+    """A mean as a sum and a quotient: torch's leaves means of parts, whose gradients it cannot lay out."""
+    if more or not (dtype or value.dtype).is_floating_point:
+        return NotImplemented
+    dims = range(value.ndim) if dim is None or dim == () else [dim] if isinstance(dim, int) else dim
+    count = math.prod([value.shape[one] for one in dims])
+    return torch.sum(value, list(dims), keepdim=keepdim, dtype=dtype) / count if count else NotImplemented
+
+
 def _read(function: Callable[..., Any], mesh: meshes.Mesh, value: Any) -> Any:
     """Numbers for Python, of which each rank has a part: the whole."""
     return function(relayouts.move(value.detach(), layouts.Layout.replicated(mesh, value.ndim)))
@@ -383,6 +400,8 @@ _OURS: Final[Mapping[Callable[..., Any], Callable[..., Any]]] = {
         ),
         _compute_together,
     ),
+    torch.mean: _compute_mean,
+    torch.Tensor.mean: _compute_mean,
     **{
         getattr(torch.Tensor, name): _read
         for name in ("item", "tolist", "__float__", "__int__", "__bool__", "__index__", "__complex__")
