@@ -228,7 +228,7 @@ def _embed(
     )
     if rows:
         found = torch.where(is_here.unsqueeze(-1), found, 0)
-    return relayouts.build_dtensor(found, layouts.Layout([*batch, columns], mesh, partial=rows))
+    return linear.add_up(relayouts.build_dtensor(found, layouts.Layout([*batch, columns], mesh, partial=rows)), mesh)
 
 
 def _normalize_batch(

@@ -35,10 +35,17 @@ def compute(mesh: meshes.Mesh, value: Any, weight: Any, bias: Any = None) -> Any
         or not all(isinstance(one, torch_tensor.DTensor) for one in given)
     ):
         return NotImplemented
-    if relayouts.settle(value) is not value or any(one.is_partial() for one in value.placements):
-        return NotImplemented
+    value = add_up(relayouts.settle(value), mesh)
     plan = _plan(mesh, value.ndim, *[relayouts.read_placements(one.placements, one.ndim, mesh) for one in given])
     return NotImplemented if plan is None else _apply(value, weight, bias, plan)
+
+
+def add_up(value: torch_tensor.DTensor, mesh: meshes.Mesh) -> torch_tensor.DTensor:
+    """Return a value of which no rank has terms of a sum: it is added up once, and not by each that takes it."""
+    if not any(one.is_partial() for one in value.placements):
+        return value
+    layout = relayouts.read_placements(value.placements, value.ndim, mesh).with_partial(())
+    return relayouts.build_dtensor(relayouts.move(value, layout), layout)
 
 
 class _Layouts:
