@@ -388,6 +388,10 @@ def list_layers() -> dict[str, tuple[nn.Module, Any]]:
         "embedding": (nn.Embedding(8, 4, padding_idx=0), lambda x: x.sum(1)),
         "softmax": (nn.Linear(8, 4), lambda x: x.softmax(1)),
         "by name": (ByName(), lambda x: x),
+        "logsumexp": (
+            nn.Linear(8, 8),
+            lambda x: x.unflatten(0, (2, 2)) + x.unflatten(0, (2, 2)).logsumexp(1, keepdim=True),
+        ),
         "losses": (Losses(), lambda x: x),
         "sort": (nn.Linear(8, 4), lambda x: x.sort(1)[0]),
     }

@@ -174,7 +174,7 @@ def test_convolutions_and_torch_s_own_attention_compute_with_parts(tmp_path: Pat
 
 
 def test_layers_that_compute_with_parts_compute_right(tmp_path: Path) -> None:
-    assert len(fit(programs.compare_layers, tmp_path, Sharded(mesh={"model": 2}, shard_along="model"))) == 16
+    assert len(fit(programs.compare_layers, tmp_path, Sharded(mesh={"model": 2}, shard_along="model"))) == 17
 
 
 def test_attention_that_several_ranks_would_draw_for_is_refused(tmp_path: Path) -> None:

@@ -406,12 +406,15 @@ _OURS: Final[Mapping[Callable[..., Any], Callable[..., Any]]] = {
         getattr(torch.Tensor, name): _read
         for name in ("item", "tolist", "__float__", "__int__", "__bool__", "__index__", "__complex__")
     },
-    **{getattr(kind, name): _compute_together for kind in (torch, torch.Tensor) for name in ("std", "var")},
+    **{
+        getattr(kind, name): _compute_together for kind in (torch, torch.Tensor) for name in ("std", "var", "logsumexp")
+    },
     **dict.fromkeys((torch.std_mean, torch.var_mean, torch._weight_norm), _compute_together),
 }
 """What computes the functions that torch 2.13 has wrong rules for, or none for their gradients: a convolution's outcome
 is cut as the images are, without the pixels beside a cut; sums along a cut dim begin anew in each part; a table whose
-rows two axes cut is refused, or its gradient; running means are lost; means of losses are of the
+rows two axes cut is refused, or its gradient; running means are lost; logsumexp has slopes of the
+wrong parts; means of losses are of the
 rank's part, and so is a sum that becomes a number; attention: see there."""
 
 
