@@ -256,6 +256,18 @@ def write_wrongly(config: dict[str, Any]) -> list[str]:
     return told
 
 
+def take_other_layers(config: dict[str, Any]) -> str:
+    """Return what is said if ranks use different layers."""
+    model: Any = prepare_model(nn.ModuleList([nn.Linear(4, 4), nn.Linear(4, 4)]))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    model[train.get_context().get_world_rank()](torch.ones(2, 4)).sum().backward()
+    try:
+        optimizer.step()
+    except RuntimeError as error:
+        return str(error)
+    return "nothing"
+
+
 def run_compiled(config: dict[str, Any]) -> float:
     """Return how much a compiled model's results and slopes differ from those of the model."""
     torch.manual_seed(0)

@@ -137,6 +137,11 @@ def test_means_that_a_layer_keeps_are_those_of_rank_0(size: int, tmp_path: Path)
     assert found[:2] == found[2:] != [0, 0]
 
 
+def test_ranks_that_use_different_layers(tmp_path: Path) -> None:
+    told = fit(programs.take_other_layers, tmp_path, Sharded(mesh={"data": 2}, shard_along="data"))
+    assert re.match(r"The parameter '0.weight' has a gradient in the ranks \[0\] and in no others", told), told
+
+
 def test_compiled_models(tmp_path: Path) -> None:
     strategy = Sharded(mesh={"data": 2}, shard_along="data", bucket_bytes=0)
     assert fit(programs.run_compiled, tmp_path, strategy) <= 1e-6

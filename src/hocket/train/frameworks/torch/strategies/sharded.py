@@ -16,10 +16,12 @@ from __future__ import annotations
 import contextlib
 import functools
 import weakref
+import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final, final
 
 import torch
+import torch.distributed as dist
 from torch import nn
 from torch.distributed import tensor as torch_tensor
 from torch.distributed.tensor import experimental
@@ -82,6 +84,9 @@ class Exchange(strategy.Exchange):
         for parameter in planned:
             parameter.data = parameter.new_empty(0)  # what still refers to it keeps no memory
         self._refuse_steps_of(set(planned))
+        names = {id(parameter): name for name, parameter in model.named_parameters()}
+        look = functools.partial(_compare_gradients, names, self._meter)
+        self._closing.callback(torch_optimizer.register_optimizer_step_pre_hook(look).remove)
         return model
 
     def _attach(
@@ -263,6 +268,39 @@ def _build_spreader(own: Mapping[str, sharded_units.Part]) -> Callable[..., None
                 state_dict[prefix + name] = _cut(value, part)
 
     return spread
+
+
+def _compare_gradients(
+    names: Mapping[int, str], meter: sharded_usage.Meter, stepped: torch.optim.Optimizer, args: object, kwargs: object
+) -> None:
+    """Raise if other parameters have gradients in another rank: then gradients of some were added to those of others.
+
+    Args:
+        names: Of the model's parameters, by their numbers as objects.
+        meter: What counts the bytes.
+        stepped: The optimizer that is to step.
+        args: Of its step.
+        kwargs: Of its step, by name.
+    """
+    own = [one for group in stepped.param_groups for one in group["params"] if id(one) in names]
+    if not own:
+        return
+    have = [one.grad is not None for one in own]
+    mine = torch.tensor([zlib.crc32(bytes(have))])
+    with meter.count(sharded_usage.COMPARED):
+        told = [torch.empty_like(mine) for _ in range(dist.get_world_size())]
+        dist.all_gather(told, mine)
+    if all(one.item() == told[0].item() for one in told):
+        return
+    everyone: list[Any] = [None] * len(told)
+    dist.all_gather_object(everyone, have)
+    number = next(number for number, several in enumerate(zip(*everyone, strict=True)) if len(set(several)) > 1)
+    ranks = [rank for rank, several in enumerate(everyone) if several[number]]
+    raise RuntimeError(
+        f"The parameter {names[id(own[number])]!r} has a gradient in the ranks {ranks} and in no others, so ranks have "
+        "used other layers, and added up gradients of different parameters. Use the same layers in all ranks; the "
+        "result of one that is not needed may be multiplied by 0."
+    )
 
 
 def _check_complete(model: nn.Module) -> None:

@@ -19,6 +19,8 @@ from hocket.train.rank import usage
 GATHERED: Final = "gathered"
 GATHERED_AGAIN: Final = "gathered again"
 REDUCED: Final = "reduced"
+COMPARED: Final = "compared"
+"""What ranks tell each other of before a step: a few bytes, which are in no figure."""
 
 
 @final
@@ -26,7 +28,7 @@ class Meter:
     """What one rank counts, from when its model is spread to the last step of an optimizer that has its parameters."""
 
     def __init__(self) -> None:
-        self._now = dict.fromkeys((GATHERED, GATHERED_AGAIN, REDUCED), 0)
+        self._now = dict.fromkeys((GATHERED, GATHERED_AGAIN, REDUCED, COMPARED), 0)
         self._start = traffic.read()
         self._at_last: tuple[dict[str, int], dict[str, int]] = (dict(self._now), dict(self._start))
         """What was received until the last step: by what for, and by the kind of collective."""
@@ -77,7 +79,8 @@ class Meter:
 
     def tell(self) -> usage.ShardingUsage:
         """Return what was counted."""
-        purposes, kinds = self._at_last
+        purposes, kinds = dict(self._at_last[0]), dict(self._at_last[1])
+        kinds["all-gather"] -= purposes.pop(COMPARED)
         steps = max(self._steps, 1)
         received = {kind: (count - self._start[kind]) // steps for kind, count in kinds.items()}
         is_counted = self._steps > 0 and dist.get_backend() == collective_torch.NAME
