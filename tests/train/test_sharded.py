@@ -31,7 +31,7 @@ def run(function: Any, path: Path, strategy: Sharded | None, num_workers: int = 
         function,
         train_loop_config=config,
         strategy=strategy,
-        scaling_config=train.ScalingConfig(num_workers=num_workers),
+        scaling_config=train.ScalingConfig(num_workers=num_workers, resources_per_worker={"CPU": 0.5}),
         run_config=train.RunConfig(storage_path=str(path)),
     ).fit()
 

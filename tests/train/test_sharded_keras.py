@@ -37,7 +37,9 @@ def fit(function: Any, path: Path, strategy: Sharded | None, num_workers: int = 
         train_loop_config=config,
         strategy=strategy,
         keras_config=KerasConfig(backend="jax"),
-        scaling_config=train.ScalingConfig(num_workers=num_workers or (strategy.world_size if strategy else 1)),
+        scaling_config=train.ScalingConfig(
+            num_workers=num_workers or (strategy.world_size if strategy else 1), resources_per_worker={"CPU": 0.5}
+        ),
         run_config=train.RunConfig(storage_path=str(path), failure_config=train.FailureConfig(max_failures=1)),
     ).fit()
 
