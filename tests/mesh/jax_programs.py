@@ -122,6 +122,12 @@ def count_moved_bytes(stride: int) -> None:
         found = sorted(_list_moves(text))
         wanted = sorted((_OPCODES[step.kind], step.num_bytes) for step in plan.steps if step.kind in _OPCODES)
         assert found == wanted, (source, target, plan.describe(), found)
+        received = dict.fromkeys(_OPCODES.values(), 0)
+        for kind, num_bytes in wanted:
+            received[kind] += num_bytes
+        assert {kind: count for kind, count in backend.count_received(text).items() if count} == {
+            kind: count for kind, count in received.items() if count
+        }, (source, target, text)
 
 
 def _list_moves(text: str) -> Iterator[tuple[str, int]]:

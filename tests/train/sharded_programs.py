@@ -360,12 +360,13 @@ class ByName(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
+        self.rows = nn.Parameter(torch.arange(4), requires_grad=False)  # numbers have no slopes
         self.first, self.second, self.table = nn.Linear(8, 8), nn.Conv1d(2, 4, 3), nn.Embedding(4, 4)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         x = functional.linear(input=x, weight=self.first.weight, bias=self.first.bias).unflatten(1, (2, 4))
         x = functional.conv1d(input=x, weight=self.second.weight, bias=self.second.bias).cumsum(dim=1)
-        return x + functional.embedding(input=torch.arange(4), weight=self.table.weight)[:, :2]
+        return x + functional.embedding(input=self.rows, weight=self.table.weight)[:, :2]
 
 
 class Losses(nn.Module):
@@ -506,6 +507,23 @@ def step_with_old_parameters(config: dict[str, Any]) -> None:
 
 def prepare_only(config: dict[str, Any]) -> None:
     prepare_model(Transformer(), **config)
+
+
+def prepare_compiled(config: dict[str, Any]) -> None:
+    prepare_model(torch.compile(nn.Linear(2, 2), backend="eager"))  # type: ignore[arg-type]
+
+
+def add_a_layer_later(config: dict[str, Any]) -> None:
+    model = prepare_model(nn.Sequential(nn.Linear(2, 2)))
+    model.append(nn.Linear(2, 2))  # type: ignore[operator]
+    model(torch.ones(2, 2))
+
+
+def save_what_an_optimizer_lists(config: dict[str, Any]) -> None:
+    model = prepare_model(nn.Linear(2, 2))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    optimizer.state[next(iter(model.parameters()))]["history"] = [1.0]
+    mesh.save({"model": model, "optimizer": optimizer}, config["folder"])
 
 
 def prepare_twice(config: dict[str, Any]) -> None:

@@ -275,6 +275,14 @@ def test_descriptions_that_mean_nothing(arguments: dict[str, Any], error: type[E
         ),
         (programs.prepare_only, Sharded(mesh={"data": 2}), {"parallel_strategy": "fsdp"}, "Sharded keeps parts"),
         (programs.prepare_twice, Sharded(mesh={"data": 2}), {}, "spread already"),
+        (programs.prepare_compiled, Sharded(mesh={"data": 2}), {}, "model = torch.compile(prepare_model(model))"),
+        (programs.add_a_layer_later, Sharded(mesh={"data": 2}), {}, "got the parameter '1.weight' since"),
+        (
+            programs.save_what_an_optimizer_lists,
+            Sharded(mesh={"data": 2}),
+            {"folder": "never"},
+            "SGD keeps 'state/0/history', a list",
+        ),
         (programs.step_with_old_parameters, Sharded(mesh={"data": 2}), {}, "Make the optimizer after"),
     ],
 )

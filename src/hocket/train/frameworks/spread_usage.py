@@ -7,7 +7,6 @@ from collections.abc import Iterable, Sequence
 from typing import Any, final
 
 from hocket import mesh as meshes
-from hocket.mesh import relayouts
 from hocket.mesh.backends import jax as backend
 from hocket.train import strategies
 from hocket.train.frameworks import spreading
@@ -34,14 +33,13 @@ class Account:
         """Note the parameters: how each is kept, its shape, bytes of an element, and whether it is trained."""
         kept = gradients = gathered = reduced = 0
         for stored, shape, size, is_trained in parameters:
-            used = spreading.find_used(stored, self._batch_dims)
+            gather, reduce = spreading.plan_traffic(stored, self._batch_dims, shape, size)
             own = size * math.prod(stored.local_shape_from_global_shape(shape))
             kept += own
-            gathered += relayouts.plan_relayout(stored, used, shape, size).num_bytes
+            gathered += gather.num_bytes
             if is_trained:
                 gradients += own
-                summed = used.with_partial(self._batch_dims)
-                reduced += relayouts.plan_relayout(summed, stored, shape, size).num_bytes
+                reduced += reduce.num_bytes
         self._predicted = usage.ShardingBytes(parameters=kept, gradients=gradients, gathered=gathered, reduced=reduced)
 
     def count_step(self) -> None:

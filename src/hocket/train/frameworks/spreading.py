@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from hocket import mesh as meshes
+from hocket.mesh import relayouts
 from hocket.train import strategies
 
 _NAMED = 8
@@ -54,6 +55,15 @@ def find_used(stored: meshes.Layout, batch_dims: Sequence[str]) -> meshes.Layout
     """Return how layers use a parameter that is kept so: whole along the batch's axes."""
     kept = [[axis for axis in axes if axis not in batch_dims] or meshes.UNSHARDED for axes in stored.axes]
     return meshes.Layout(kept, stored.mesh)
+
+
+def plan_traffic(
+    stored: meshes.Layout, batch_dims: Sequence[str], shape: Sequence[int], itemsize: int
+) -> tuple[relayouts.Plan, relayouts.Plan]:
+    """Return how a parameter is put together where layers use it, and how its gradient is added up."""
+    used = find_used(stored, batch_dims)
+    gather = relayouts.plan_relayout(stored, used, shape, itemsize)
+    return gather, relayouts.plan_relayout(used.with_partial(batch_dims), stored, shape, itemsize)
 
 
 def list_batch_dims(settings: strategies.Sharded) -> list[str]:

@@ -12,6 +12,7 @@ order. A process keeps what its devices have; XLA's collectives between processe
 from hocket.mesh.backends.jax.backend import BACKEND as BACKEND
 from hocket.mesh.backends.jax.backend import JaxBackend as JaxBackend
 from hocket.mesh.backends.jax.compiled import Programs as Programs
+from hocket.mesh.backends.jax.compiled import count_received as count_received
 from hocket.mesh.backends.jax.devices import find_sharding as find_sharding
 from hocket.mesh.backends.jax.devices import get_mesh as get_mesh
 from hocket.mesh.backends.jax.relayouts import compile_plan as compile_plan

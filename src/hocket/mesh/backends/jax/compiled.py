@@ -5,7 +5,6 @@ XLA decides, so this is what comes of layouts, and no plan. Each collective coun
 
 from __future__ import annotations
 
-import functools
 import math
 import re
 from collections.abc import Iterator, Mapping
@@ -76,14 +75,9 @@ class Programs:
         self.received: Mapping[str, int] = dict.fromkeys(KINDS, 0)
         """Bytes that each device receives in one execution of that program, by the kind of collective."""
         self._known = set(_list_programs())
-        self._compiled = _count_compilations().count
 
     def look(self) -> None:
-        """Look at what was compiled since, if anything was."""
-        count = _count_compilations().count
-        if count == self._compiled:
-            return
-        self._compiled = count
+        """Look at what was compiled since."""
         for text in _list_programs():
             if text not in self._known:
                 self._known.add(text)
@@ -95,20 +89,3 @@ def _list_programs() -> Iterator[str]:
     for program in jax.local_devices()[0].client.live_executables():
         for module in program.hlo_modules():
             yield module.to_string()
-
-
-class _Compilations:
-    """How many programs this process has compiled."""
-
-    def __init__(self) -> None:
-        self.count = 0
-        jax.monitoring.register_event_duration_secs_listener(self._note)
-
-    def _note(self, event: str, duration: float, **_: object) -> None:
-        if event.endswith("backend_compile_duration"):
-            self.count += 1
-
-
-@functools.cache
-def _count_compilations() -> _Compilations:
-    return _Compilations()

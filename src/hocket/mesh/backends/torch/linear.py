@@ -29,14 +29,13 @@ from hocket.mesh.backends.torch import relayouts
 def compute(mesh: meshes.Mesh, value: Any, weight: Any, bias: Any = None) -> Any:
     """Return what comes of it; NotImplemented for values that are spread in another way."""
     given = [one for one in (value, weight, bias) if one is not None]
-    if (
-        torch.is_autocast_enabled("cpu")
-        or value.ndim < 2
-        or not all(isinstance(one, torch_tensor.DTensor) for one in given)
-    ):
+    has_ranks = value.ndim >= 2 and weight.ndim == 2
+    if not has_ranks or torch.is_autocast_enabled("cpu"):
         return NotImplemented
-    value = add_up(relayouts.settle(value), mesh)
-    plan = _plan(mesh, value.ndim, *[relayouts.read_placements(one.placements, one.ndim, mesh) for one in given])
+    if not all(isinstance(one, torch_tensor.DTensor) for one in given):
+        return NotImplemented
+    value = given[0] = add_up(relayouts.settle(value), mesh)
+    plan = _plan(mesh, *[relayouts.read_placements(one.placements, one.ndim, mesh) for one in given])
     return NotImplemented if plan is None else _apply(value, weight, bias, plan)
 
 
@@ -58,8 +57,6 @@ class _Layouts:
     """
 
     def __init__(self, value: layouts.Layout, weight: layouts.Layout, product: layouts.Layout) -> None:
-        self.value = value
-        self.weight = weight
         self.product = product
         self.result = product.with_partial(())
         self.bias = layouts.Layout([weight.axes[0]], weight.mesh)
@@ -71,7 +68,7 @@ class _Layouts:
 
 @functools.lru_cache(maxsize=1024)
 def _plan(
-    mesh: meshes.Mesh, rank: int, value: layouts.Layout, weight: layouts.Layout, bias: layouts.Layout | None = None
+    mesh: meshes.Mesh, value: layouts.Layout, weight: layouts.Layout, bias: layouts.Layout | None = None
 ) -> _Layouts | None:
     outputs, inputs = weight.axes
     rows = {axis for axes in value.axes[:-1] for axis in axes}
@@ -91,7 +88,7 @@ class _Linear(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, value: Any, weight: Any, bias: Any, plan: _Layouts) -> torch.Tensor:
-        ctx.plan, ctx.has_bias = plan, bias is not None
+        ctx.plan = plan
         ctx.save_for_backward(value, weight)
         own = value.to_local(), weight.to_local(), None if bias is None else bias.to_local()
         if not plan.product.partial:

@@ -126,7 +126,7 @@ def _replace(old: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
     if not isinstance(old, nn.Parameter):
         return value
     made = nn.Parameter(value, requires_grad=old.requires_grad)
-    if isinstance(made, torch_tensor.DTensor) and made.is_floating_point():
+    if isinstance(made, torch_tensor.DTensor):
         lay_out_gradients(made)
     setattr(old, _REPLACED, True)
     return made
@@ -134,6 +134,8 @@ def _replace(old: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
 
 def lay_out_gradients(parameter: Any) -> None:
     """Have the gradients of a parameter on a mesh laid out as it is, also if it is trained only later."""
+    if not parameter.is_floating_point() and not parameter.is_complex():
+        return  # it has none
     is_trained = parameter.requires_grad
     parameter.requires_grad_(True)  # torch refuses a hook on others
     parameter.register_hook(_Alike(parameter))

@@ -23,6 +23,7 @@ from torch.distributed import tensor as torch_tensor
 from hocket import mesh as meshes
 from hocket.mesh import relayouts
 from hocket.mesh.backends import torch as backend
+from hocket.train.frameworks import spreading
 from hocket.train.frameworks.torch.strategies import sharded_hooks, sharded_usage
 
 
@@ -47,18 +48,12 @@ class Part:
     def is_gathered(self) -> bool:
         return self.stored != self.used
 
-    @property
-    def is_used_as_kept(self) -> bool:
-        """Whether layers compute with what is kept, on the whole mesh."""
-        return not self.is_gathered and not self.batch_dims
-
     def list_plans(self, parameter: torch.Tensor) -> list[relayouts.Plan]:
         """Return how a parameter is put together where a unit uses it, and how its gradient is added up, if at all."""
-        shape, size = tuple(parameter.shape), parameter.element_size()
-        plans = [relayouts.plan_relayout(self.stored, self.used, shape, size)]
-        if parameter.requires_grad:
-            plans.append(relayouts.plan_relayout(self.summed, self.stored, shape, size))
-        return plans
+        gather, reduce = spreading.plan_traffic(
+            self.stored, self.batch_dims, tuple(parameter.shape), parameter.element_size()
+        )
+        return [gather, reduce] if parameter.requires_grad else [gather]
 
     def wrap(self, value: torch.Tensor, inner: Any) -> torch.Tensor:
         """Return what a rank has of a parameter as a DTensor on the axes along which layers compute with parts."""
@@ -162,34 +157,35 @@ class Unit:
 
     def gather_some(self, kept: Sequence[torch.Tensor | None]) -> list[torch.Tensor | None]:
         """Put those that are there together; each rank's mean is then of what all of them have."""
-        pairs = [(one, part) for one, part in zip(kept, self._parts, strict=True) if one is not None]
         with self._meter.count(sharded_usage.GATHERED_AGAIN):
-            found = iter(
-                backend.run_plans(
-                    [one.contiguous() for one, _ in pairs], [(part.stored, part.used) for _, part in pairs]
-                )
-            )
-        return [None if one is None else next(found) for one in kept]
+            return self._move(kept, lambda part: (part.stored, part.used))
+
+    def _move(
+        self,
+        given: Sequence[torch.Tensor | None],
+        choose: Callable[[Part], tuple[meshes.Layout, meshes.Layout]],
+    ) -> list[torch.Tensor | None]:
+        """Move what belongs to parameters, where there is something, from one layout to another."""
+        there = [
+            (one.contiguous(), choose(part)) for one, part in zip(given, self._parts, strict=True) if one is not None
+        ]
+        found = iter(backend.run_plans([one for one, _ in there], [pair for _, pair in there]))
+        return [None if one is None else next(found) for one in given]
 
     def reduce(self, slopes: Sequence[torch.Tensor | None]) -> list[torch.Tensor | None]:
         """Return what this rank keeps of the mean gradients over the whole batch."""
         if self._again is not None:
             self._again.forget(self)
-        pairs = [(slope, part) for slope, part in zip(slopes, self._parts, strict=True) if slope is not None]
-        if any(slope.layout is not torch.strided for slope, _ in pairs):
+        if any(slope is not None and slope.layout is not torch.strided for slope in slopes):
             raise NotImplementedError(
                 "A parameter has a sparse gradient, which Sharded does not add up. Write sparse=False in Embedding and "
                 "EmbeddingBag, or use ParameterServer(), in which large tables move by rows."
             )
         with self._meter.count(sharded_usage.REDUCED):
-            totals = backend.run_plans(
-                [slope.contiguous() for slope, _ in pairs], [(part.summed, part.stored) for _, part in pairs]
-            )
-        means = [
-            total.div(part.parts) if part.batch_dims else total for total, (_, part) in zip(totals, pairs, strict=True)
+            totals = self._move(slopes, lambda part: (part.summed, part.stored))
+        return [
+            None if total is None else total.div(part.parts) for total, part in zip(totals, self._parts, strict=True)
         ]
-        done = iter(means)
-        return [None if slope is None else next(done) for slope in slopes]
 
     def _look_at_versions(self) -> list[tuple[int, int]]:
         """Return how often the parameters were written into, by torch's functions and by hand."""
