@@ -96,7 +96,7 @@ def train_network(config: dict[str, Any]) -> dict[str, Any]:
         epochs=EPOCHS,
         verbose=0,
         validation_data=held,
-        callbacks=[Follow(), adapter.ReportCheckpointCallback()],
+        callbacks=[Follow(), adapter.ReportCheckpointCallback(), *list_savers(config)],
     ).history
     whole = model.get_weights()
     found = {
@@ -110,9 +110,44 @@ def train_network(config: dict[str, Any]) -> dict[str, Any]:
         found["kept"] = (count_kept(model.trainable_weights), count_kept(model.optimizer.variables))
     if "saved" in config:
         mesh.save({weight.path: weight.value for weight in model.weights}, config["saved"])
+        found["files"] = save_as_keras_does(model, held, whole, config["saved"])
         found["again"] = load_again(model, whole, held, config["saved"])
         found["refused"] = misuse(model, x, y, has_rules="model" in config["mesh"])
     return found
+
+
+def list_savers(config: dict[str, Any]) -> list[Any]:
+    """Keras's own, in each rank and to the same path."""
+    import keras
+
+    if "saved" not in config:
+        return []
+    return [keras.callbacks.ModelCheckpoint(f"{config['saved']}_kept.weights.h5", save_weights_only=True)]
+
+
+def save_as_keras_does(model: Any, held: Any, whole: list[Any], folder: str) -> list[bool]:
+    """Return whether Keras's own files, written by all ranks together, have the whole model, and the parts are back."""
+    import keras
+
+    before = count_kept(model.trainable_weights)
+    model.save(f"{folder}_whole.keras")
+    other = keras.saving.load_model(f"{folder}_whole.keras")
+    kept, expected = read_optimizer(other), read_optimizer(model)
+    found = [
+        all(np.array_equal(one, other) for one, other in zip(other.get_weights(), whole, strict=True)),
+        kept.keys() == expected.keys() and all(np.array_equal(kept[name], expected[name]) for name in kept),
+    ]
+    other.load_weights(f"{folder}_kept.weights.h5")
+    found.append(all(np.array_equal(one, other) for one, other in zip(other.get_weights(), whole, strict=True)))
+    text = read_error(lambda: model.save(f"{folder}_whole.unknown"))
+    model.evaluate(held, verbose=0)
+    return [*found, "Invalid filepath extension" in text, count_kept(model.trainable_weights) == before]
+
+
+def read_optimizer(model: Any) -> dict[str, Any]:
+    """Return what the optimizer keeps, whole; a model that was read from a file names it without its own name."""
+    (state,) = model.get_state_tree(value_format="numpy_array")["optimizer_variables"].values()
+    return {name.removeprefix("net_"): value for name, value in state.items()}
 
 
 def load_again(model: Any, whole: list[Any], held: Any, folder: str) -> list[bool]:
@@ -144,7 +179,7 @@ def load_again(model: Any, whole: list[Any], held: Any, folder: str) -> list[boo
 def read_error(call: Callable[[], object]) -> str:
     try:
         call()
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, RuntimeError) as error:
         return f"{type(error).__name__}: {error}"
     return "nothing was raised"
 

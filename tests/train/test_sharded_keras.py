@@ -100,6 +100,7 @@ def test_fully_sharded_saved_loaded_and_misused(alone: Any, tmp_path: Path) -> N
     check_rows(found, FULLY)
     assert [len(seen) for seen in found["seen"]] == [3, 3]
     assert found["kept"] == (pytest.approx(0.5, abs=0.01), pytest.approx(0.5, abs=0.02))
+    assert found["files"] == [True] * 5, "Keras's own files"
     assert found["again"] == [False, True, False, True]
     expected = [
         r"TypeError: With Sharded fit\(\) takes what prepare_arrays\(\) returns",

@@ -36,7 +36,7 @@ from hocket.collective.world import World
 from hocket.mesh.backends import jax as backend
 from hocket.train import strategies
 from hocket.train.frameworks import spread_usage, spreading
-from hocket.train.frameworks.keras import loaders, variables
+from hocket.train.frameworks.keras import loaders, spread_saving, variables
 
 _GROUPS: Final = {
     "train": ("trainable_variables", "non_trainable_variables", "optimizer", "metrics_variables"),
@@ -204,9 +204,12 @@ class SpreadModel:
             "evaluate": self._evaluate,
             "predict": self._predict,
             "get_weights": self._get_weights,
+            "get_state_tree": self._get_state_tree,
             "train_on_batch": functools.partial(self._refuse, "train_on_batch", "fit"),
             "test_on_batch": functools.partial(self._refuse, "test_on_batch", "evaluate"),
         }
+        for name in spread_saving.WRITERS:
+            replaced[name] = functools.partial(self._write, name)
         for kind in _GROUPS:
             replaced[f"make_{kind}_function"] = functools.partial(self._make_function, kind)
             replaced[f"{kind}_step"] = functools.partial(self._take_step, kind)
@@ -300,6 +303,16 @@ class SpreadModel:
         model = self._get_model()
         variables.attach(model)
         return [variables.read(weight) for weight in model.weights]
+
+    def _get_state_tree(self, *args: object, **kwargs: object) -> Any:
+        """Return whole variables. All ranks call it."""
+        with spread_saving.hold_whole(self._get_model()):
+            return self._originals["get_state_tree"](*args, **kwargs)
+
+    def _write(self, name: str, filepath: object, *args: object, **kwargs: object) -> Any:
+        """Write a whole model. All ranks call it."""
+        writer = self._originals[name]
+        return spread_saving.write(self._get_model(), self._world, writer, filepath, *args, **kwargs)
 
     def _refuse(self, name: str, instead: str, *args: object, **kwargs: object) -> Any:
         raise TypeError(
