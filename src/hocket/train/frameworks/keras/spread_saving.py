@@ -11,7 +11,8 @@ import contextlib
 import os
 import socket
 from collections.abc import Callable, Iterator
-from typing import Any, Final
+from pathlib import Path
+from typing import Any, Final, TypeGuard
 
 from hocket.collective.world import World
 from hocket.train.frameworks.keras import variables
@@ -34,24 +35,24 @@ def write(model: Any, joined: World, writer: Callable[..., object], filepath: ob
     Raises:
         RuntimeError: Another rank's call raised; the message says what.
     """
-    place = (socket.gethostname(), os.path.abspath(os.fspath(filepath)) if _is_path(filepath) else joined.rank)
+    place = (socket.gethostname(), str(Path(filepath).absolute()) if _is_path(filepath) else str(joined.rank))
     is_first = joined.all_gather_object(place).index(place) == joined.rank
-    error: Exception | None = None
-    with hold_whole(model):
-        try:
+    trouble = returned = None
+    try:
+        with hold_whole(model):
             returned = writer(filepath, *args, **kwargs) if is_first else None
-        except Exception as raised:
-            error = raised
-    errors = joined.all_gather_object(None if error is None else f"{type(error).__name__}: {error}")
-    if error is not None:
-        raise error
-    for rank, text in enumerate(errors):
+    except Exception as error:
+        trouble = f"{type(error).__name__}: {error}"
+        raise
+    finally:
+        troubles = joined.all_gather_object(trouble)
+    for rank, text in enumerate(troubles):
         if text is not None:
             raise RuntimeError(f"Rank {rank} could not write the model {model.name!r}: {text}")
     return returned
 
 
-def _is_path(given: object) -> bool:
+def _is_path(given: object) -> TypeGuard[str | os.PathLike[str]]:
     return isinstance(given, (str, os.PathLike))
 
 
