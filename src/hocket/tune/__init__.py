@@ -1,0 +1,1 @@
+"""Search for hyperparameters: many trials of one function, and what became of each."""
