@@ -8,7 +8,6 @@ scheduler again), and in simulated time over recorded curves (`hocket.tune.simul
 
 from __future__ import annotations
 
-import abc
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, Literal, Protocol, TypeAlias
@@ -51,8 +50,8 @@ class TrialControls(Protocol):
         """
 
 
-class TrialScheduler(abc.ABC):
-    """Decides which trials go on.
+class TrialScheduler:
+    """Decides which trials go on; this one lets all do.
 
     Reports come one at a time, in the order in which they arrive. A metric may be missing from a report, or be NaN: NaN
     counts as worse than any number, and a report without the metric or the time is left alone (CONTINUE).
@@ -89,9 +88,9 @@ class TrialScheduler(abc.ABC):
     def on_trial_error(self, controls: TrialControls, trial: trials.Trial) -> None:
         """Note that a trial failed for good."""
 
-    @abc.abstractmethod
     def on_trial_result(self, controls: TrialControls, trial: trials.Trial, result: Mapping[str, Any]) -> Decision:
         """Decide about a trial that has reported, which is `RUNNING`."""
+        return self.CONTINUE
 
     def on_trial_complete(self, controls: TrialControls, trial: trials.Trial, result: Mapping[str, Any]) -> None:
         """Note that a trial has ended by itself, or by a stop rule or stopper of the search; with its last report."""
@@ -118,7 +117,7 @@ class TrialScheduler(abc.ABC):
     def get_score(self, result: Mapping[str, Any]) -> float | None:
         """Return the metric so that more is better; NaN becomes minus infinity. None if the report does not have it."""
         value = get_nested(result, self.metric) if self.metric else None
-        if isinstance(value, bool) or not isinstance(value, int | float) and not hasattr(value, "__float__"):
+        if isinstance(value, bool) or not hasattr(value, "__float__"):
             return None
         number = float(value)
         if math.isnan(number):
@@ -127,7 +126,7 @@ class TrialScheduler(abc.ABC):
 
 
 def get_nested(result: Mapping[str, Any], name: str) -> Any:
-    """Return a metric; ``"a/b"`` looks into nested dicts, if the report has no key of that name. None if it is missing."""
+    """Return a metric, None if it is missing; ``"a/b"`` looks into nested dicts if no key has that name."""
     if name in result:
         return result[name]
     found: Any = result
