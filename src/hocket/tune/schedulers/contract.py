@@ -116,7 +116,7 @@ class TrialScheduler:
 
     def get_score(self, result: Mapping[str, Any]) -> float | None:
         """Return the metric so that more is better; NaN becomes minus infinity. None if the report does not have it."""
-        value = get_nested(result, self.metric) if self.metric else None
+        value: Any = get_nested(result, self.metric) if self.metric else None
         if isinstance(value, bool) or not hasattr(value, "__float__"):
             return None
         number = float(value)
