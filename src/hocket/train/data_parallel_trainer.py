@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import datetime as dt
 import functools
 import inspect
@@ -10,7 +11,7 @@ import logging
 import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import NoReturn
+from typing import NoReturn, Self
 
 from hocket import data, exceptions
 from hocket.core import session
@@ -169,6 +170,51 @@ class DataParallelTrainer:
             storage.close_storage(run_storage)
         value, sharding = usage.unwrap(returned)
         return result_module.build(manager, book.history, run_storage, value, statistics, sharding)
+
+    def derive(
+        self,
+        *,
+        train_loop_config: Mapping[str, object] | None = None,
+        scaling_config: configs.ScalingConfig | None = None,
+        run_config: configs.RunConfig | None = None,
+        datasets: Mapping[str, data.Dataset] | None = None,
+    ) -> Self:
+        """Return a trainer that differs from this one in what is given, as a search makes one for each trial.
+
+        Args:
+            train_loop_config: Keys that are added to the configuration, or replaced in it.
+            scaling_config: In place of this trainer's, as the next two.
+            run_config: See `scaling_config`.
+            datasets: See `scaling_config`.
+
+        Raises:
+            TypeError: A configuration has the wrong type.
+            ValueError: The training function takes no argument, but `train_loop_config` is given.
+        """
+        found = copy.copy(self)
+        if train_loop_config and not self._takes_config:
+            raise ValueError(
+                f"train_loop_config is {train_loop_config!r}, but the training function {_name(self._function)} takes "
+                "no argument. Give it one, or leave train_loop_config out."
+            )
+        check_type("scaling_config", scaling_config, configs.ScalingConfig)
+        check_type("run_config", run_config, configs.RunConfig)
+        found._config = {**self._config, **(train_loop_config or {})}
+        found._scaling = scaling_config or self._scaling
+        found._run_config = run_config or self._run_config
+        if datasets is not None:
+            found._datasets, found._dataset_config = datasets_module.check(datasets, self._dataset_config)
+        return found
+
+    @property
+    def scaling_config(self) -> configs.ScalingConfig:
+        """How many ranks, and what each holds."""
+        return self._scaling
+
+    @property
+    def run_config(self) -> configs.RunConfig:
+        """Name, storage, failures, checkpoints, callbacks."""
+        return self._run_config
 
     @classmethod
     def restore(cls, *_: object, **__: object) -> NoReturn:

@@ -1,1 +1,51 @@
-"""Search for hyperparameters: many trials of one function, and what became of each."""
+"""Search for hyperparameters: many trials of one function, and what became of each.
+
+The rooms, from the outside in:
+
+- `tuner` is the entry, `configs` what it is told, `result_grid` and `result` what it returns. `context` has what a
+  trial's function calls, `trainable` the base of trials that are classes.
+- `search` proposes configurations: spaces, and searchers. `schedulers` decide which trials go on. Both are state
+  machines without clock, files and threads.
+- `run` is the driver's side: which trial is next, what becomes of a report, where trials run. `worker` is the side of a
+  trial's process.
+- `log` is the one file that a search is; `history` reads it.
+
+Optuna is imported by `search.optuna` alone, when it is used.
+"""
+
+from hocket.train.checkpoints.checkpoint import Checkpoint as Checkpoint
+from hocket.tune.callback import Callback as Callback
+from hocket.tune.configs import CheckpointConfig as CheckpointConfig
+from hocket.tune.configs import FailureConfig as FailureConfig
+from hocket.tune.configs import ResumeConfig as ResumeConfig
+from hocket.tune.configs import RunConfig as RunConfig
+from hocket.tune.configs import TuneConfig as TuneConfig
+from hocket.tune.context import TuneContext as TuneContext
+from hocket.tune.context import get_checkpoint as get_checkpoint
+from hocket.tune.context import get_context as get_context
+from hocket.tune.context import report as report
+from hocket.tune.errors import TuneError as TuneError
+from hocket.tune.parameters import with_parameters as with_parameters
+from hocket.tune.program_builder import register_trainable as register_trainable
+from hocket.tune.resources import PlacementGroupFactory as PlacementGroupFactory
+from hocket.tune.resources import with_resources as with_resources
+from hocket.tune.result import Result as Result
+from hocket.tune.result_grid import ResultGrid as ResultGrid
+from hocket.tune.schedulers.creation import create_scheduler as create_scheduler
+from hocket.tune.search.creation import create_searcher as create_searcher
+from hocket.tune.search.space import choice as choice
+from hocket.tune.search.space import grid_search as grid_search
+from hocket.tune.search.space import lograndint as lograndint
+from hocket.tune.search.space import loguniform as loguniform
+from hocket.tune.search.space import qlograndint as qlograndint
+from hocket.tune.search.space import qloguniform as qloguniform
+from hocket.tune.search.space import qrandint as qrandint
+from hocket.tune.search.space import qrandn as qrandn
+from hocket.tune.search.space import quniform as quniform
+from hocket.tune.search.space import randint as randint
+from hocket.tune.search.space import randn as randn
+from hocket.tune.search.space import sample_from as sample_from
+from hocket.tune.search.space import uniform as uniform
+from hocket.tune.stopper import Stopper as Stopper
+from hocket.tune.trainable import Trainable as Trainable
+from hocket.tune.tuner import Tuner as Tuner

@@ -1,0 +1,282 @@
+"""What a search is told: records that are checked when they are made."""
+
+from __future__ import annotations
+
+import datetime as dt
+import enum
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from hocket import addresses
+from hocket.train import configs as train_configs
+from hocket.tune import callback, stopper, trial
+from hocket.tune.schedulers import contract
+from hocket.tune.search import concurrency_limiter, searcher
+
+NameCreator: TypeAlias = Callable[[trial.Trial], str]
+
+
+@dataclass(frozen=True, kw_only=True)
+class TuneConfig:
+    """How a search goes.
+
+    Raises:
+        TypeError: A value has the wrong type.
+        ValueError: A value breaks a rule.
+
+    Example:
+        >>> from hocket import tune
+        >>> tune.TuneConfig(metric="loss", mode="min", num_samples=20).num_samples
+        20
+    """
+
+    metric: str | None = None
+    """The metric that counts, ``"a/b"`` for nested ones. A searcher or a scheduler that has its own needs none."""
+    mode: str | None = None
+    """Whether the best value is the ``"max"`` or the ``"min"``."""
+    search_alg: searcher.Searcher | None = None
+    """What proposes configurations. Default: `BasicVariantGenerator`, which samples `param_space` at random."""
+    scheduler: contract.TrialScheduler | None = None
+    """What decides which trials go on. Default: `FIFOScheduler`, which lets all do."""
+    num_samples: int = 1
+    """How many configurations are sampled; each is combined with all of the grid. -1: until the search is ended."""
+    max_concurrent_trials: int | None = None
+    """How many trials run at once at most. Default: as many as the session's resources allow."""
+    time_budget_s: float | dt.timedelta | None = None
+    """Seconds after which the search ends the trials that run, and is over."""
+    reuse_actors: bool | None = None
+    """Whether a process runs one trial after another; a class by its `reset_config`. Default: functions do, so what one
+    trial leaves in global variables the next one finds; classes do not."""
+    trial_name_creator: NameCreator | None = None
+    """Makes a trial's name from the trial."""
+    trial_dirname_creator: NameCreator | None = None
+    """Makes the name of a trial's folder from the trial; each needs another."""
+    seed: int | None = None
+    """What all randomness is drawn from: the same seed gives the same configurations, whatever the number of workers.
+    Default: another one for each search; it is in the log."""
+    deterministic: bool = False
+    """Whether searchers are told results in the order in which the trials were proposed, so that a searcher that learns
+    proposes the same in each run. A new trial then waits for the result of the one that is `max_concurrent_trials`
+    before it, which costs time where trials take differently long."""
+    trial_timeout_s: float | None = None
+    """Seconds after which a trial that has not reported is ended as failed. Default: it is waited for."""
+
+    def __post_init__(self) -> None:
+        if self.mode not in (None, "max", "min"):
+            raise ValueError(f"mode must be 'max' or 'min', but received {self.mode!r}. Write mode='min' for a loss.")
+        if self.metric is not None and not isinstance(self.metric, str):
+            raise TypeError(f"metric must be a metric's name, but received {self.metric!r}. Write metric='loss'.")
+        if self.metric is not None and self.mode is None:
+            raise ValueError(
+                f"metric={self.metric!r} needs mode, because 'max' and 'min' are equally likely. Write mode='min' for "
+                "a loss, mode='max' for an accuracy."
+            )
+        for name, kind in (("search_alg", searcher.Searcher), ("scheduler", contract.TrialScheduler)):
+            value: object = getattr(self, name)
+            if value is not None and not isinstance(value, kind):
+                raise TypeError(
+                    f"{name} must be a {kind.__name__}, but received {value!r}. Make one, as in "
+                    f"{'OptunaSearch()' if name == 'search_alg' else 'ASHAScheduler()'}, or by "
+                    f"create_{'searcher' if name == 'search_alg' else 'scheduler'}(name)."
+                )
+        _check_int("num_samples", self.num_samples, "1 or more, or -1 for a search without end")
+        if self.num_samples == 0 or self.num_samples < -1:
+            raise ValueError(
+                f"num_samples must be 1 or more, or -1 for a search without end, but received {self.num_samples}."
+            )
+        self._check_limits()
+
+    def _check_limits(self) -> None:
+        if self.max_concurrent_trials is not None:
+            _check_int("max_concurrent_trials", self.max_concurrent_trials, "1 or more")
+            if self.max_concurrent_trials < 0:
+                raise ValueError(
+                    f"max_concurrent_trials must be 1 or more, but received {self.max_concurrent_trials}. Leave it out "
+                    "for as many as there is room for."
+                )
+            if isinstance(self.search_alg, concurrency_limiter.ConcurrencyLimiter) and self.max_concurrent_trials:
+                raise ValueError(
+                    f"max_concurrent_trials={self.max_concurrent_trials} and a ConcurrencyLimiter say the same thing "
+                    "twice. Leave one of them out."
+                )
+        if self.deterministic and not self.max_concurrent_trials:
+            raise ValueError(
+                "deterministic=True needs max_concurrent_trials, the number of results that a new trial may lack, so "
+                "that it is the same on every machine. Write max_concurrent_trials=4."
+            )
+        for name in ("time_budget_s", "trial_timeout_s"):
+            seconds = _to_seconds(getattr(self, name))
+            if seconds is not None and not seconds > 0:
+                raise ValueError(
+                    f"{name} must be more than 0 seconds, but received {seconds!r}. Leave it out for none."
+                )
+
+    @property
+    def budget_s(self) -> float | None:
+        """`time_budget_s` in seconds."""
+        return _to_seconds(self.time_budget_s)
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckpointConfig(train_configs.CheckpointConfig):
+    """Which checkpoints of a trial are kept, and when classes save them.
+
+    Raises:
+        ValueError: A value breaks a rule.
+    """
+
+    checkpoint_frequency: int = 0  # type: ignore[assignment]  # in training it is refused
+    """After how many steps a `Trainable` saves. 0: only when a scheduler asks. Functions save when they report one."""
+    checkpoint_at_end: bool | None = None  # type: ignore[assignment]  # the same
+    """Whether a `Trainable` saves when it ends."""
+
+    def __post_init__(self) -> None:
+        _check_int("checkpoint_frequency", self.checkpoint_frequency, "0 or more")
+        if self.checkpoint_frequency < 0:
+            raise ValueError(
+                f"checkpoint_frequency must be 0 or more steps, but received {self.checkpoint_frequency}. Leave it "
+                "out to save only when a scheduler asks."
+            )
+        if self.num_to_keep is not None and self.num_to_keep < 1:
+            raise ValueError(f"num_to_keep must be 1 or more, or None to keep all, but received {self.num_to_keep}.")
+        train_configs.check_score_order(self.checkpoint_score_order)
+
+
+@dataclass(frozen=True, kw_only=True)
+class FailureConfig:
+    """What happens when a trial fails.
+
+    Raises:
+        ValueError: A value breaks a rule.
+        TypeError: A value has the wrong type.
+    """
+
+    max_failures: int = 0
+    """How often a trial is tried again, from its latest checkpoint. 0: never; -1: without end."""
+    fail_fast: bool | str = False
+    """True: the first trial that fails ends the search. ``"raise"``: its error also comes out of `fit`."""
+
+    def __post_init__(self) -> None:
+        _check_int("max_failures", self.max_failures, "0 or more, or -1")
+        if self.max_failures < -1:
+            raise ValueError(f"max_failures must be -1, 0 or more, but received {self.max_failures}.")
+        if self.fail_fast not in (True, False, "raise"):
+            raise ValueError(f"fail_fast must be True, False or 'raise', but received {self.fail_fast!r}.")
+        if self.fail_fast and self.max_failures:
+            raise ValueError(
+                f"fail_fast={self.fail_fast!r} ends the search at the first failure, but max_failures="
+                f"{self.max_failures} tries a trial again. Leave one of them out."
+            )
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunConfig:
+    """What a search is called, where it is kept, when trials stop, and how it is watched.
+
+    Raises:
+        ValueError: The name is not one folder's name, or the path is an address, such as ``s3://bucket``.
+        TypeError: A value has the wrong type.
+    """
+
+    name: str | None = None
+    """The search's folder in `storage_path`. Default: one with date, time and a random part."""
+    storage_path: str | os.PathLike[str] | None = None
+    """The folder that holds searches. Default: ``~/hocket_results``."""
+    storage_filesystem: None = None
+    """For programs written for Ray; must be None."""
+    failure_config: FailureConfig = field(default_factory=FailureConfig)
+    """What happens when a trial fails."""
+    checkpoint_config: train_configs.CheckpointConfig = field(default_factory=CheckpointConfig)
+    """Which checkpoints of a trial are kept."""
+    sync_config: object = None
+    """Without meaning here: files are written where they belong."""
+    stop: stopper.Stop = None
+    """When a trial ends: ``{"accuracy": 0.9, "training_iteration": 10}`` (at one of them), a function of a trial's id
+    and its report, or a `Stopper`."""
+    verbose: int = 1
+    """0: nothing is written; 1: the best trials, while it runs and at the end; 2: also a line a report."""
+    progress_reporter: object = None
+    """For programs written for Ray: `verbose` and ``HOCKET_PROGRESS`` say what is shown."""
+    log_to_file: bool | str | tuple[str, str] = False
+    """Whether what a trial prints goes to files in its folder, too. Must be False so far."""
+    callbacks: Sequence[callback.Callback] = ()
+    """Called in the process that called `fit`, in this order."""
+
+    def __post_init__(self) -> None:
+        defaults = {"failure_config": FailureConfig, "checkpoint_config": CheckpointConfig, "callbacks": tuple}
+        for name, default in defaults.items():
+            if getattr(self, name) is None:
+                object.__setattr__(self, name, default())
+        given: Any = self.name
+        if given is not None and (not isinstance(given, str) or given in ("", ".", "..") or {"/", "\0"} & {*given}):
+            raise ValueError(
+                f"name must be the name of one folder, but received {given!r}. Put the folders above it into "
+                "storage_path."
+            )
+        if self.storage_path is not None:
+            addresses.refuse(self.storage_path, "storage_path")
+        if self.storage_filesystem is not None:
+            raise ValueError(
+                "storage_filesystem must be None: searches are kept in a folder of this machine. Leave it out."
+            )
+        if self.log_to_file:
+            raise ValueError("log_to_file is not there yet. Leave it out: what trials print appears here.")
+        self._check_types()
+
+    def _check_types(self) -> None:
+        failure, checkpoint = self.failure_config, self.checkpoint_config
+        if isinstance(failure, train_configs.FailureConfig):  # one class in older programs
+            object.__setattr__(self, "failure_config", FailureConfig(max_failures=failure.max_failures))
+        elif not isinstance(failure, FailureConfig):
+            raise TypeError(f"failure_config must be a FailureConfig, but received {failure!r}.")
+        if not isinstance(checkpoint, train_configs.CheckpointConfig):
+            raise TypeError(f"checkpoint_config must be a CheckpointConfig, but received {checkpoint!r}.")
+        for one in self.callbacks:
+            if not isinstance(one, callback.Callback):
+                raise TypeError(
+                    f"callbacks must be instances of hocket.tune.Callback, but received {one!r}. Inherit from it, and "
+                    "pass an instance."
+                )
+        stopper.build_stopper(self.stop)
+
+    @property
+    def folder(self) -> Path:
+        """Where searches are kept, as a whole path."""
+        return Path(self.storage_path or train_configs.DEFAULT_STORAGE).expanduser().absolute()
+
+
+class ResumeType(enum.Enum):
+    """What becomes of a trial when its search is resumed."""
+
+    RESUME = "resume"
+    """It goes on from its latest checkpoint."""
+    RESTART = "restart"
+    """It begins anew."""
+    SKIP = "skip"
+    """It stays as it is."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ResumeConfig:
+    """What becomes of trials, by how they were left, when a search is resumed."""
+
+    finished: ResumeType = ResumeType.SKIP
+    """Those that ended."""
+    unfinished: ResumeType = ResumeType.RESUME
+    """Those that ran, waited or were paused."""
+    errored: ResumeType = ResumeType.SKIP
+    """Those that failed."""
+
+    ResumeType = ResumeType
+
+
+def _check_int(name: str, value: object, rule: str) -> None:
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise TypeError(f"{name} must be an int, {rule}, but received {value!r}.")
+
+
+def _to_seconds(given: float | dt.timedelta | None) -> float | None:
+    return given.total_seconds() if isinstance(given, dt.timedelta) else given

@@ -1,0 +1,68 @@
+"""Values as lines of JSON, and back: what the log of a search is made of.
+
+Numbers, texts, lists and dicts stand there as JSON has them, so that anyone can read the log. What JSON cannot hold
+(tuples, classes, arrays, dicts with other keys) is pickled, and comes back as it was.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import math
+import pickle
+from collections.abc import Mapping
+from typing import Any, Final
+
+import cloudpickle
+
+from hocket import texts
+from hocket.tune import errors
+
+_PICKLED: Final = "!pickle"
+_PLAIN: Final = (str, int, float, bool, type(None))
+
+
+def encode(record: Mapping[str, Any]) -> bytes:
+    """Return a record as one line, with its end."""
+    return json.dumps({name: _simplify(value) for name, value in record.items()}).encode() + b"\n"
+
+
+def decode(line: bytes) -> dict[str, Any]:
+    """Return a record.
+
+    Raises:
+        ValueError: The line is none.
+    """
+    record: dict[str, Any] = json.loads(line, object_hook=_restore)
+    return record
+
+
+def _simplify(value: Any) -> Any:
+    kind = type(value)
+    if kind in _PLAIN:
+        return value
+    if kind is list:
+        return [_simplify(inner) for inner in value]
+    if kind is dict and all(type(name) is str and name != _PICKLED for name in value):
+        return {name: _simplify(inner) for name, inner in value.items()}
+    return {_PICKLED: base64.b85encode(cloudpickle.dumps(value)).decode()}
+
+
+def _restore(found: dict[str, Any]) -> Any:
+    if len(found) == 1 and _PICKLED in found:
+        return pickle.loads(base64.b85decode(found[_PICKLED]))
+    return found
+
+
+def make_portable(error: BaseException) -> BaseException:
+    """Return an error that can be pickled: another one with its text, if it cannot."""
+    try:
+        pickle.loads(cloudpickle.dumps(error))
+    except Exception:
+        return errors.TuneError(f"{texts.name_class(type(error))}: {texts.safe_text(error)}")
+    return error
+
+
+def is_number(value: object) -> bool:
+    """Tell whether a metric is a number that can be compared: neither NaN nor a truth value."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and not math.isnan(value)

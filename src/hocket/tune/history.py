@@ -1,0 +1,139 @@
+"""What the log of a search says of its trials; also while the search runs."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from hocket.train.checkpoints import checkpoint as checkpoints
+from hocket.tune import errors, log, result
+from hocket.tune import trial as trials
+from hocket.tune.run import results
+from hocket.tune.worker import orders
+
+
+@dataclass(slots=True)
+class TrialHistory:
+    """A trial."""
+
+    trial: trials.Trial
+    folder: str
+    reports: list[dict[str, Any]] = field(default_factory=list)
+    saved: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
+    """The names of its checkpoints, with the reports that they belong to."""
+    error: BaseException | None = None
+    text: str | None = None
+    """The traceback of what it failed with."""
+    seconds: float = 0.0
+    start: tuple[int, float] = (0, 0.0)
+    where: orders.Introduction = field(default_factory=orders.Introduction)
+
+    def take(self, record: Mapping[str, Any]) -> None:
+        """Note a line of the log."""
+        event = record["event"]
+        if event == "report":
+            self._report(record)
+        elif event == "save":
+            self.saved.append((record["checkpoint"], self.reports[-1] if self.reports else {}))
+        elif event == "start":
+            self._start(record)
+        elif event == "process":
+            self.where = orders.Introduction(record["pid"], record["host"])
+        elif event == "exploit":
+            self._exploit(record)
+        elif event == "end":
+            self.trial.status, self.trial.reason = trials.Status(record["status"]), record["reason"]
+            self.error, self.text = record["cause"], record["error"]
+        elif event == "pause":
+            self.trial.status = trials.Status.PAUSED
+        elif event == "retry":
+            self.trial.status = trials.Status.PENDING
+
+    def _report(self, record: Mapping[str, Any]) -> None:
+        self.seconds += record["seconds"]
+        number = len(self.reports) + 1
+        found = results.complete(
+            record["metrics"],
+            self.trial,
+            iteration=number,
+            seconds=record["seconds"],
+            total=self.seconds,
+            now=record["time"],
+            since_start=(number - self.start[0], self.seconds - self.start[1]),
+            where=self.where,
+            done=False,
+        )
+        self.reports.append(found)
+        if record["checkpoint"] is not None:
+            self.saved.append((record["checkpoint"], found))
+
+    def _start(self, record: Mapping[str, Any]) -> None:
+        """Forget what was reported after the checkpoint that the trial goes on from: it is made again."""
+        self.trial.status = trials.Status.RUNNING
+        del self.reports[record["iteration"] :]
+        self.seconds = self.reports[-1]["time_total_s"] if self.reports else 0.0
+        self.start = record["iteration"], self.seconds
+        if record["checkpoint"] is None:
+            self.saved.clear()
+
+    def _exploit(self, record: Mapping[str, Any]) -> None:
+        """The trial has another one's state and time from here on; its own reports stay, as far as they fit."""
+        self.trial.config, self.trial.experiment_tag = record["config"], record["tag"]
+        missing = record["iteration"] - len(self.reports)
+        if missing > 0:  # the other had come further
+            self.reports.extend([dict(self.reports[-1]) if self.reports else {} for _ in range(missing)])
+        self.saved.append((record["checkpoint"], self.reports[record["iteration"] - 1] if record["iteration"] else {}))
+
+    def build_result(self, experiment: Path) -> result.Result:
+        """Return what `ResultGrid` gives."""
+        last = dict(self.reports[-1], done=self.trial.is_finished) if self.reports else None
+        folder = experiment / self.folder
+        kept = [
+            (checkpoints.Checkpoint(folder / name), metrics) for name, metrics in self.saved if (folder / name).is_dir()
+        ]
+        return result.Result(
+            trial_id=self.trial.trial_id,
+            config=self.trial.config,
+            metrics=last,
+            checkpoint=kept[-1][0] if kept else None,
+            error=self.error if self.trial.status is trials.Status.ERROR else None,
+            path=str(folder),
+            status=self.trial.status,
+            reason=self.trial.reason,
+            metrics_history=self.reports,
+            best_checkpoints=kept,
+        )
+
+
+def read(folder: str | os.PathLike[str]) -> list[TrialHistory]:
+    """Return all trials of a search, in the order in which they were proposed.
+
+    Raises:
+        TuneError: There is no search in the folder, or its log is damaged.
+    """
+    log.check_folder(folder)
+    return build(log.read(folder))
+
+
+def build(records: Iterable[Mapping[str, Any]]) -> list[TrialHistory]:
+    """Return all trials that records are about.
+
+    Raises:
+        TuneError: One is about a trial that was not proposed.
+    """
+    found: dict[str, TrialHistory] = {}
+    for record in records:
+        if record["event"] == "trial":
+            trial = trials.Trial(record["id"], record["number"], record["config"], record["tag"])
+            found[record["id"]] = TrialHistory(trial, record["folder"])
+        elif "id" in record:
+            if record["id"] not in found:
+                raise errors.TuneError(
+                    f"The log of the search speaks of trial {record['id']!r}, which it has not proposed. Has a part of "
+                    "it been removed?"
+                )
+            found[record["id"]].take(record)
+    return list(found.values())

@@ -1,0 +1,167 @@
+"""From what a `Tuner` was given to a search that runs."""
+
+from __future__ import annotations
+
+import contextlib
+import secrets
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from hocket.core import session
+from hocket.train import configs as train_configs
+from hocket.tune import configs, display, log, program_builder, stopper
+from hocket.tune.run import hosts, replay, settings
+from hocket.tune.run import search as searches
+from hocket.tune.schedulers import contract, fifo
+from hocket.tune.search import basic_variant, searcher
+
+
+@dataclass(frozen=True)
+class Setup:
+    """What a `Tuner` was given."""
+
+    trainable: Any
+    space: Mapping[str, Any]
+    tune: configs.TuneConfig
+    run: configs.RunConfig
+
+
+def check_space(setup: Setup) -> None:
+    """Raise for a space, or a searcher, that cannot be.
+
+    Raises:
+        ValueError: A domain cannot be, or a metric is missing or given twice.
+    """
+    if setup.tune.search_alg is None:
+        _prepare_searcher(basic_variant.BasicVariantGenerator(), setup, 0)
+
+
+def run(setup: Setup, folder: Path, resume: configs.ResumeConfig) -> None:
+    """Run a search to its end.
+
+    Args:
+        setup: What it was given.
+        folder: Where it is kept; if its log has something, the search goes on.
+        resume: What becomes of trials that had not ended.
+    """
+    with contextlib.closing(log.Writer(folder)) as writer:
+        records = list(log.read(folder))
+        described = program_builder.describe(setup.trainable, reuses=bool(setup.tune.reuse_actors))
+        given = _build_settings(setup, described, folder, records[0] if records else {})
+        writer.append(
+            "session",
+            version=log.VERSION,
+            time=time.time(),
+            seed=given.seed,
+            prefix=given.prefix,
+            name=given.trainable_name,
+            metric=given.metric,
+            mode=given.mode,
+        )
+        search = searches.Search(given, writer)
+        if records:
+            replay.replay(search, records, resume)
+        engine = session.get_engine()
+        program_builder.prepare(described)
+        with display.shown(search):
+            _call(search, "setup", stop=setup.run.stop, num_samples=setup.tune.num_samples, total_num_samples=None)
+            if "processes" in engine.limits:
+                hosts.run_here(search, described.program, setup.tune.budget_s)
+            else:
+                _run_in_actors(search, described, setup)
+            search.close()
+            _call(search, "on_experiment_end", trials=search.get_trials())
+    if search.error is not None:
+        raise search.error
+
+
+def _run_in_actors(search: searches.Search, described: program_builder.Described, setup: Setup) -> None:
+    session.get_engine().expect_work(["hocket.tune.worker.trial_actor"])
+    reuses = setup.tune.reuse_actors
+    hosts.ActorHost(
+        search,
+        described.program,
+        reuses=described.is_function if reuses is None else reuses,
+        most=setup.tune.max_concurrent_trials or None,
+        budget_s=setup.tune.budget_s,
+        timeout_s=setup.tune.trial_timeout_s,
+    ).run()
+
+
+def _call(search: searches.Search, name: str, **info: Any) -> None:
+    for one in search.settings.run.callbacks:
+        getattr(one, name)(**info)
+
+
+def _build_settings(
+    setup: Setup, described: program_builder.Described, folder: Path, first: Mapping[str, Any]
+) -> settings.Settings:
+    tune, checkpoint = setup.tune, setup.run.checkpoint_config
+    seed = first.get("seed") if tune.seed is None else tune.seed
+    if seed is None:
+        seed = secrets.randbits(32)
+    chosen = _prepare_searcher(tune.search_alg or basic_variant.BasicVariantGenerator(), setup, seed)
+    scheduler = tune.scheduler or fifo.FIFOScheduler()
+    _prepare_scheduler(scheduler, tune, seed)
+    is_tune = isinstance(checkpoint, configs.CheckpointConfig)
+    if is_tune and described.is_function and (checkpoint.checkpoint_frequency or checkpoint.checkpoint_at_end):
+        raise ValueError(
+            "checkpoint_frequency and checkpoint_at_end are for classes (Trainable), but a function is searched over. "
+            "Leave them out: a function saves when it calls tune.report(metrics, checkpoint=...)."
+        )
+    return settings.Settings(
+        folder=folder,
+        trainable_name=described.name,
+        prefix=first.get("prefix") or secrets.token_hex(3),
+        metric=tune.metric or scheduler.metric,
+        mode=tune.mode or scheduler.mode,
+        seed=seed,
+        tune=tune,
+        run=setup.run,
+        searcher=chosen,
+        scheduler=scheduler,
+        stopper=stopper.build_stopper(setup.run.stop),
+        request=described.request,
+        max_trials=None if _finds_end(chosen) or tune.num_samples == -1 else tune.num_samples,
+        window=tune.max_concurrent_trials if tune.deterministic else None,
+        frequency=_get_frequency(checkpoint),
+        saves_at_end=is_tune and bool(checkpoint.checkpoint_at_end),
+    )
+
+
+def _get_frequency(checkpoint: train_configs.CheckpointConfig) -> int:
+    return checkpoint.checkpoint_frequency if isinstance(checkpoint, configs.CheckpointConfig) else 0
+
+
+def _prepare_searcher(given: searcher.Searcher, setup: Setup, seed: int) -> searcher.Searcher:
+    tune = setup.tune
+    done = given.set_search_properties(tune.metric, tune.mode, setup.space, num_samples=tune.num_samples, seed=seed)
+    if not done and setup.space:
+        raise ValueError(
+            f"{type(given).__name__} was made with a space, a metric or a mode of its own, so param_space="
+            f"{dict(setup.space)!r} and metric={tune.metric!r} of the Tuner cannot hold too. Give them in one place."
+        )
+    return given
+
+
+def _prepare_scheduler(given: contract.TrialScheduler, tune: configs.TuneConfig, seed: int) -> None:
+    if not given.set_search_properties(tune.metric, tune.mode, seed=seed):
+        raise ValueError(
+            f"{type(given).__name__} was made with metric={given.metric!r} and mode={given.mode!r}, but TuneConfig has "
+            f"metric={tune.metric!r} and mode={tune.mode!r}. Give them in one place."
+        )
+    if not isinstance(given, fifo.FIFOScheduler) and (given.metric is None or given.mode is None):
+        raise ValueError(
+            f"{type(given).__name__} compares trials, so it needs a metric and a mode. Write TuneConfig(metric='loss', "
+            "mode='min')."
+        )
+
+
+def _finds_end(given: searcher.Searcher | None) -> bool:
+    """Tell whether a searcher counts its trials by itself, as one over a grid does."""
+    while given is not None and not isinstance(given, basic_variant.BasicVariantGenerator):
+        given = getattr(given, "searcher", None)
+    return given is not None

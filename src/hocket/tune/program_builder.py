@@ -1,0 +1,108 @@
+"""What can be searched over: functions, `Trainable`s, trainers, and names of what was registered."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from hocket import train
+from hocket.tune import parameters, resources, trainable
+from hocket.tune.worker import programs, trainer_program
+
+_registered: dict[str, Any] = {}
+
+
+def register_trainable(name: str, given: Any, warn: bool = True) -> None:
+    """Have a function or a `Trainable` be known by a name, which `Tuner` and `run` take in its place.
+
+    Args:
+        name: The name; an earlier one is replaced.
+        given: A function of the configuration, or a `Trainable`.
+        warn: Without meaning here.
+
+    Raises:
+        TypeError: It is neither, or the name is no text.
+    """
+    if not isinstance(name, str):
+        raise TypeError(
+            f"register_trainable() takes a name, but received {name!r}. Write register_trainable('mine', f)."
+        )
+    _check(given)
+    _registered[name] = given
+
+
+@dataclass(frozen=True)
+class Described:
+    """A trainable, as a search needs it."""
+
+    program: programs.Program
+    name: str
+    request: Callable[[dict[str, Any]], Mapping[str, float]]
+    """Returns what a trial of a configuration holds."""
+    is_function: bool
+    trainable: Any
+
+
+def describe(given: Any, *, reuses: bool) -> Described:
+    """Return what a search does with a trainable.
+
+    Args:
+        given: A function, a `Trainable`, a trainer, or the name of one.
+        reuses: Whether instances of a `Trainable` go on with other trials.
+
+    Raises:
+        TypeError: It is none of these.
+        ValueError: No such name is registered, or a function takes other arguments than a configuration.
+    """
+    if isinstance(given, str):
+        if given not in _registered:
+            raise ValueError(
+                f"No trainable is registered as {given!r}; there are {sorted(_registered)}. Call "
+                "tune.register_trainable(name, function) first, or pass the function itself."
+            )
+        given = _registered[given]
+    _check(given)
+    if isinstance(given, train.DataParallelTrainer):
+        program = trainer_program.TrainerProgram(given)
+        return Described(program, type(given).__name__, program.request, is_function=True, trainable=given)
+    request = resources.find_request(given)
+    if inspect.isclass(given):
+        return Described(
+            programs.ClassProgram(given, reuses=reuses), given.__name__, request, is_function=False, trainable=given
+        )
+    name = getattr(given, "__name__", None) or type(getattr(given, "func", given)).__name__
+    name = "lambda" if name == "<lambda>" else name
+    if isinstance(given, functools.partial):
+        name = getattr(given.func, "__name__", name)
+    return Described(programs.FunctionProgram(given), name, request, is_function=True, trainable=given)
+
+
+def prepare(described: Described) -> None:
+    """Do what is left until a session is open."""
+    parameters.prepare(described.trainable)
+
+
+def _check(given: Any) -> None:
+    if inspect.isclass(given):
+        if issubclass(given, trainable.Trainable):
+            return
+        raise TypeError(
+            f"A class that is searched over must inherit from hocket.tune.Trainable, but {given.__name__} does not. "
+            "Inherit, or pass a function of the configuration."
+        )
+    if isinstance(given, train.DataParallelTrainer):
+        return
+    if not callable(given):
+        raise TypeError(
+            f"A search needs a function of the configuration, a Trainable or a trainer, but received {given!r}. Pass "
+            "the function itself, without calling it."
+        )
+    if inspect.iscoroutinefunction(given):
+        raise TypeError(
+            f"A trial's function must run when it is called, but `{given.__name__}` only makes a coroutine. Write a "
+            "function that runs it, as with asyncio.run(...)."
+        )
+    programs.takes_config(given)

@@ -1,0 +1,152 @@
+"""What a trial holds while it runs."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final, TypeAlias, final
+
+from hocket.tune import trainable
+
+_ATTRIBUTE: Final = "_hocket_trial_resources"
+_NAMES: Final = {"cpu": "CPU", "gpu": "GPU"}
+
+
+@final
+class PlacementGroupFactory:
+    """What a trial and the tasks and actors that it starts hold together.
+
+    Args:
+        bundles: What is held, by resource name: the first by the trial itself, the others by what it starts.
+        strategy: How they are placed; see `hocket.util.placement_group`. On one machine they all are there.
+
+    Raises:
+        ValueError: There is no bundle, or an amount is negative.
+
+    Example:
+        >>> from hocket import tune
+        >>> tune.PlacementGroupFactory([{"CPU": 1}, {"CPU": 2}]).required_resources
+        {'CPU': 3.0}
+    """
+
+    def __init__(
+        self, bundles: Sequence[Mapping[str, float]], strategy: str = "PACK", *args: Any, **kwargs: Any
+    ) -> None:
+        if not bundles:
+            raise ValueError("PlacementGroupFactory needs a bundle, but received []. Write [{'CPU': 1}].")
+        self.bundles = [check_resources(bundle) for bundle in bundles]
+        self.strategy = strategy
+
+    @property
+    def required_resources(self) -> dict[str, float]:
+        """The sum of all bundles."""
+        total: dict[str, float] = {}
+        for bundle in self.bundles:
+            for name, amount in bundle.items():
+                total[name] = total.get(name, 0.0) + amount
+        return total
+
+    @property
+    def head_bundle(self) -> dict[str, float]:
+        """What the trial itself holds."""
+        return dict(self.bundles[0])
+
+    def __repr__(self) -> str:
+        return f"PlacementGroupFactory({self.bundles!r}, strategy={self.strategy!r})"
+
+
+Wanted: TypeAlias = Mapping[str, float] | PlacementGroupFactory
+Request: TypeAlias = Callable[[dict[str, Any]], Wanted | None]
+"""Returns what a trial of a configuration holds; None for one CPU."""
+
+
+def with_resources(trainable: Any, resources: Wanted | Request) -> Any:
+    """Return a trainable whose trials hold these resources. Default: one CPU.
+
+    Args:
+        trainable: A function or a `Trainable`.
+        resources: ``{"cpu": 2, "gpu": 1}``, a `PlacementGroupFactory`, or a function of the configuration that returns
+            one of them.
+
+    Raises:
+        TypeError: The resources are none of these.
+        ValueError: An amount is negative.
+
+    Example:
+        >>> from hocket import tune
+        >>> def objective(config):
+        ...     return {"score": config["x"]}
+        >>> tuner = tune.Tuner(
+        ...     tune.with_resources(objective, {"cpu": 0.5}),
+        ...     param_space={"x": tune.grid_search([1, 2])},
+        ...     run_config=tune.RunConfig(verbose=0),
+        ... )
+        >>> len(tuner.fit())
+        2
+    """
+    request: Request
+    if callable(resources) and not isinstance(resources, Mapping):
+        request = resources
+    elif isinstance(resources, PlacementGroupFactory):
+        request = functools.partial(_return, resources)
+    elif isinstance(resources, Mapping):
+        request = functools.partial(_return, check_resources(resources))
+    else:
+        raise TypeError(
+            f"with_resources() takes a dict, a PlacementGroupFactory or a function of the configuration, but received "
+            f"{resources!r}. Write {{'cpu': 2}}."
+        )
+    if inspect.isclass(trainable):
+        return type(
+            trainable.__name__, (trainable,), {_ATTRIBUTE: staticmethod(request), "__module__": trainable.__module__}
+        )
+    if not callable(trainable):
+        raise TypeError(
+            f"with_resources() takes a function or a Trainable, but received {trainable!r}. A trainer says in its "
+            "ScalingConfig what it holds."
+        )
+
+    @functools.wraps(trainable)
+    def held(*args: Any, **kwargs: Any) -> Any:
+        return trainable(*args, **kwargs)
+
+    setattr(held, _ATTRIBUTE, request)
+    return held
+
+
+def _return(wanted: Wanted, config: dict[str, Any]) -> Wanted:
+    return wanted
+
+
+def check_resources(given: Mapping[str, float]) -> dict[str, float]:
+    """Return amounts by resource name: ``"cpu"`` is ``"CPU"``.
+
+    Raises:
+        ValueError: An amount is negative or no number.
+    """
+    found: dict[str, float] = {}
+    for name, amount in given.items():
+        if isinstance(amount, bool) or not isinstance(amount, int | float) or not amount >= 0:
+            raise ValueError(
+                f"A trial holds 0 or more of a resource, but received {name!r}: {amount!r}. Leave the key out for none."
+            )
+        found[_NAMES.get(name, name)] = float(amount)
+    return found
+
+
+def find_request(given: Any) -> Callable[[dict[str, Any]], dict[str, float]]:
+    """Return what says how much a trial of a function or class holds."""
+    request: Request | None = getattr(given, _ATTRIBUTE, None)
+    if request is None and inspect.isclass(given) and issubclass(given, trainable.Trainable):
+        request = given.default_resource_request
+
+    def find(config: dict[str, Any]) -> dict[str, float]:
+        wanted = None if request is None else request(config)
+        if wanted is None:
+            return {"CPU": 1.0}
+        if isinstance(wanted, PlacementGroupFactory):
+            return wanted.required_resources
+        return check_resources(wanted)
+
+    return find

@@ -1,0 +1,105 @@
+"""What became of one trial."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, final
+
+from hocket.train.checkpoints import checkpoint as checkpoints
+from hocket.tune import trial as trials
+from hocket.tune.schedulers import contract
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Result:
+    """What became of one trial, as the search's log has it."""
+
+    trial_id: str
+    config: dict[str, Any]
+    """The configuration that it ended with."""
+    metrics: dict[str, Any] | None
+    """Its last report; None if it made none."""
+    checkpoint: checkpoints.Checkpoint | None
+    """Its latest checkpoint."""
+    error: BaseException | None
+    """What it failed with."""
+    path: str
+    """Its folder."""
+    status: trials.Status
+    """How it was left."""
+    reason: str
+    """Why it ended, in words."""
+    metrics_history: Sequence[dict[str, Any]] = field(repr=False, default=())
+    """All of its reports. Those after the checkpoint that it went on from count once, as they were made again."""
+    best_checkpoints: Sequence[tuple[checkpoints.Checkpoint, Mapping[str, Any]]] = field(repr=False, default=())
+    """Its checkpoints that were kept, with the reports that they belong to, oldest first."""
+
+    @property
+    def metrics_dataframe(self) -> Any:
+        """`metrics_history` as a pandas DataFrame, a row a report.
+
+        Raises:
+            ImportError: pandas is not installed.
+        """
+        return build_frame([flatten(one) for one in self.metrics_history])
+
+    def get_best_checkpoint(self, metric: str, mode: str) -> checkpoints.Checkpoint | None:
+        """Return the kept checkpoint with the best value of a metric; None if there is none.
+
+        Args:
+            metric: A key of the metrics; nested ones with ``/``.
+            mode: ``"max"`` or ``"min"``.
+
+        Raises:
+            ValueError: The mode is neither, or no checkpoint's report has the metric.
+        """
+        if mode not in ("max", "min"):
+            raise ValueError(f"mode must be 'max' or 'min', but received {mode!r}. Write mode='min' for a loss.")
+        scored = [
+            (value, handle)
+            for handle, metrics in self.best_checkpoints
+            if (value := contract.get_nested(metrics, metric)) is not None and value == value  # noqa: PLR0124 (NaN)
+        ]
+        if not scored:
+            if not self.best_checkpoints:
+                return None
+            raise ValueError(
+                f"No checkpoint was reported with the metric {metric!r}. The last one has "
+                f"{sorted(self.best_checkpoints[-1][1])}."
+            )
+        return (max if mode == "max" else min)(scored, key=lambda one: one[0])[1]
+
+    @property
+    def log_dir(self) -> Path:
+        """As `path`."""
+        return Path(self.path)
+
+
+def flatten(metrics: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Return nested metrics side by side, with ``/`` in their names."""
+    found: dict[str, Any] = {}
+    for name, value in metrics.items():
+        if isinstance(value, dict) and value:
+            found.update(flatten(value, f"{prefix}{name}/"))
+        else:
+            found[f"{prefix}{name}"] = value
+    return found
+
+
+def build_frame(rows: Sequence[Mapping[str, Any]]) -> Any:
+    """Return rows as a pandas DataFrame.
+
+    Raises:
+        ImportError: pandas is not installed.
+    """
+    try:
+        import pandas as pd  # type: ignore[import-untyped,unused-ignore]  # optional, and may lack its stubs
+    except ImportError as error:
+        raise ImportError(
+            "A DataFrame of results needs pandas, which is not installed. Run pip install pandas, or use "
+            "Result.metrics_history and ResultGrid, which are lists."
+        ) from error
+    return pd.DataFrame(list(rows))

@@ -1,0 +1,199 @@
+"""What became of all trials of a search."""
+
+from __future__ import annotations
+
+import functools
+import math
+import os
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, Final, NoReturn, final, overload
+
+from hocket.tune import errors, history
+from hocket.tune import result as results
+from hocket.tune import trial as trials
+from hocket.tune.schedulers import contract
+
+_SCOPES: Final = ("last", "all", "avg", "last-5-avg", "last-10-avg")
+
+
+@final
+class ResultGrid(Sequence[results.Result]):
+    """The results of a search, in the order in which its trials were proposed. `Tuner.fit` returns one.
+
+    It reads the search's log when it is first asked.
+
+    Args:
+        folder: The search's.
+        metric: What counts unless a call says otherwise.
+        mode: ``"max"`` or ``"min"``.
+
+    Example:
+        >>> from hocket import tune
+        >>> tuner = tune.Tuner(
+        ...     lambda config: {"loss": (config["x"] - 2) ** 2},
+        ...     param_space={"x": tune.grid_search([0, 1, 2])},
+        ...     tune_config=tune.TuneConfig(metric="loss", mode="min"),
+        ...     run_config=tune.RunConfig(verbose=0),
+        ... )
+        >>> results = tuner.fit()
+        >>> len(results), results.get_best_result().config, results.errors
+        (3, {'x': 2}, [])
+    """
+
+    def __init__(self, folder: str | os.PathLike[str], metric: str | None = None, mode: str | None = None) -> None:
+        self._folder, self._metric, self._mode = Path(folder), metric, mode
+
+    @functools.cached_property
+    def _results(self) -> list[results.Result]:
+        return [one.build_result(self._folder) for one in history.read(self._folder)]
+
+    def __len__(self) -> int:
+        return len(self._results)
+
+    @overload
+    def __getitem__(self, index: int) -> results.Result: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[results.Result]: ...
+    def __getitem__(self, index: int | slice) -> results.Result | list[results.Result]:
+        return self._results[index]
+
+    def __iter__(self) -> Iterator[results.Result]:
+        return iter(self._results)
+
+    @property
+    def experiment_path(self) -> str:
+        """The search's folder."""
+        return str(self._folder)
+
+    @property
+    def filesystem(self) -> NoReturn:
+        """Not here: `experiment_path` is a folder of this machine.
+
+        Raises:
+            RuntimeError: Always.
+        """
+        raise RuntimeError(
+            f"ResultGrid has no filesystem: the search is in a folder of this machine, {str(self._folder)!r} "
+            "(ResultGrid.experiment_path). Read it with pathlib."
+        )
+
+    @property
+    def errors(self) -> list[BaseException]:
+        """What trials failed with, in the order of the trials."""
+        return [one.error for one in self._results if one.error is not None]
+
+    @property
+    def num_errors(self) -> int:
+        """How many trials failed."""
+        return sum(one.status is trials.Status.ERROR for one in self._results)
+
+    @property
+    def num_terminated(self) -> int:
+        """How many trials ended, not by an error."""
+        return sum(one.status is trials.Status.TERMINATED for one in self._results)
+
+    def get_best_result(
+        self,
+        metric: str | None = None,
+        mode: str | None = None,
+        scope: str = "last",
+        filter_nan_and_inf: bool = True,
+    ) -> results.Result:
+        """Return the trial with the best value of a metric.
+
+        Args:
+            metric: The metric, nested ones with ``/``. Default: the search's. With a single trial none is needed.
+            mode: ``"max"`` or ``"min"``. Default: the search's.
+            scope: Which of a trial's values counts: ``"last"``, the best of ``"all"``, or the mean, ``"avg"``,
+                ``"last-5-avg"``, ``"last-10-avg"``.
+            filter_nan_and_inf: Whether trials whose value is no finite number are passed over.
+
+        Raises:
+            ValueError: No metric or mode is known, or the scope is none of these.
+            TuneError: No trial has the metric.
+        """
+        metric, mode = metric or self._metric, mode or self._mode
+        if len(self._results) == 1 and metric is None:
+            return self._results[0]
+        score = _find_scope(scope)
+        name, sign = _check_metric(metric, mode)
+        values = [(sign * value, one) for one in self._results if (value := _score(one, name, sign, score)) is not None]
+        scored = [(value, one) for value, one in values if not filter_nan_and_inf or math.isfinite(value)]
+        if not scored:
+            raise errors.TuneError(self._describe_missing(name, bool(values)))
+        return max(scored, key=lambda pair: -math.inf if math.isnan(pair[0]) else pair[0])[1]
+
+    def _describe_missing(self, metric: str, is_there: bool) -> str:
+        if is_there:
+            return f"No trial has a finite value of {metric!r}. Pass filter_nan_and_inf=False to have one all the same."
+        found = sorted({name for one in self._results for name in results.flatten(one.metrics or {})})
+        if not found:
+            failed = next((one.reason for one in self._results if one.error is not None), "")
+            why = f" The first to fail: {failed}." if failed else ""
+            return f"No trial has reported anything, so none is the best by {metric!r}.{why}"
+        return f"No trial has reported the metric {metric!r}; they have {found}. Give the name of one."
+
+    def get_dataframe(self, filter_metric: str | None = None, filter_mode: str | None = None) -> Any:
+        """Return a pandas DataFrame with a row for each trial: its last report, and ``config/...``.
+
+        Args:
+            filter_metric: If it is given, each trial's row is the report with its best value of this metric.
+            filter_mode: ``"max"`` or ``"min"``.
+
+        Raises:
+            ImportError: pandas is not installed.
+            ValueError: One of the two is missing.
+        """
+        rows = []
+        for one in self._results:
+            metrics = one.metrics
+            if filter_metric is not None or filter_mode is not None:
+                name, sign = _check_metric(filter_metric, filter_mode)
+                metrics = _find_best_report(one, name, sign)
+            row = {**(metrics or {}), "config": one.config, "logdir": Path(one.path).name}
+            rows.append({"trial_id": one.trial_id, **results.flatten(row)})
+        return results.build_frame(rows)
+
+    def __repr__(self) -> str:
+        return f"ResultGrid({str(self._folder)!r}, {len(self)} trials, {self.num_errors} failed)"
+
+
+def _check_metric(metric: str | None, mode: str | None) -> tuple[str, float]:
+    if metric is None:
+        raise ValueError(
+            "No metric is given, and TuneConfig has none. Write get_best_result(metric='loss', mode='min')."
+        )
+    if mode not in ("max", "min"):
+        raise ValueError(f"mode must be 'max' or 'min', but received {mode!r}. Write mode='min' for a loss.")
+    return metric, 1.0 if mode == "max" else -1.0
+
+
+def _find_scope(scope: str) -> Callable[[list[float], float], float]:
+    if scope not in _SCOPES:
+        raise ValueError(f"scope must be one of {list(_SCOPES)}, but received {scope!r}. Leave it out for 'last'.")
+    if scope == "last":
+        return lambda values, sign: values[-1]
+    if scope == "all":
+        return lambda values, sign: max(values, key=lambda value: -math.inf if math.isnan(value) else sign * value)
+    count = 0 if scope == "avg" else int(scope.split("-")[1])
+    return lambda values, sign: sum(values[-count:]) / len(values[-count:])
+
+
+def _score(
+    one: results.Result, metric: str, sign: float, choose: Callable[[list[float], float], float]
+) -> float | None:
+    values = [
+        float(value)
+        for metrics in one.metrics_history
+        if (value := contract.get_nested(metrics, metric)) is not None and hasattr(value, "__float__")
+    ]
+    return choose(values, sign) if values else None
+
+
+def _find_best_report(one: results.Result, metric: str, sign: float) -> dict[str, Any] | None:
+    def rank(metrics: dict[str, Any]) -> float:
+        value = contract.get_nested(metrics, metric)
+        return -math.inf if value is None or math.isnan(value) else sign * value
+
+    return max(one.metrics_history, key=rank, default=None)

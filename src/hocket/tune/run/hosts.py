@@ -1,0 +1,264 @@
+"""Where trials run: in actors, each with what it holds, or in the caller's own process.
+
+`run_in_actors` starts trials as long as there is room. Trials wait for room in the order in which the search gives
+them, and none overtakes another: a trial that needs much is not kept waiting by many that need little.
+
+An actor whose trial has ended runs the next one that holds the same, unless each trial is to have a process of its own.
+A trial whose process dies, or which says nothing for too long, fails alone.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, final
+
+from hocket import exceptions
+from hocket.core import actor, api
+from hocket.tune import errors
+from hocket.tune import trial as trials
+from hocket.tune.run import live_trial
+from hocket.tune.run import search as searches
+from hocket.tune.worker import orders, programs, trial_actor
+
+GRACE_SECONDS: Final = 5.0
+"""How long a trial may go on to its next report when the search is over. A guess: long enough for a step of most, and
+short enough to be waited for."""
+
+_LOOK_SECONDS: Final = 1.0
+"""How often stoppers are asked while nothing happens."""
+
+
+@dataclass(slots=True, eq=False)
+class _Running:
+    """A trial that runs."""
+
+    live: live_trial.LiveTrial
+    handle: actor.ActorHandle
+    ref: Any
+    """What has its next events."""
+    heard: float
+    """When it was heard of last."""
+    held: Mapping[str, float] = field(default_factory=dict)
+
+
+@final
+class ActorHost:
+    """Runs the trials of a search in actors.
+
+    Args:
+        search: It decides.
+        program: What a trial is.
+        reuses: Whether an actor runs one trial after another.
+        most: How many trials run at once at most.
+        budget_s: Seconds until the search is over; None: as long as it takes.
+        timeout_s: Seconds that a trial may say nothing; None: as long as it likes.
+    """
+
+    def __init__(
+        self,
+        search: searches.Search,
+        program: programs.Program,
+        *,
+        reuses: bool,
+        most: int | None,
+        budget_s: float | None,
+        timeout_s: float | None,
+    ) -> None:
+        self._search, self._reuses, self._most = search, reuses, most
+        self._program_ref = api.put(program)
+        self._deadline = None if budget_s is None else time.monotonic() + budget_s
+        self._timeout_s = timeout_s
+        self._running: dict[Any, _Running] = {}
+        self._idle: list[tuple[Mapping[str, float], actor.ActorHandle]] = []
+        self._total = api.cluster_resources()
+        self._used: dict[str, float] = {}
+        self._next: live_trial.LiveTrial | None = None
+        self._kill_at: float | None = None
+
+    def run(self) -> None:
+        """Run trials until the search is over; none is left running, whatever happens."""
+        try:
+            while self._start_trials() or self._running:
+                self._search.step("on_step_begin")
+                self._wait()
+                self._search.step("on_step_end")
+        finally:
+            for running in list(self._running.values()):
+                api.kill(running.handle)
+            self._drop_idle()
+
+    # --- starting -----------------------------------------------------------------------------------------------------
+
+    def _start_trials(self) -> bool:
+        """Start what there is room for; return whether one was started."""
+        started = False
+        while self._most is None or len(self._running) < self._most:
+            if self._next is None:
+                self._next = self._search.choose()
+            live = self._next
+            if live is None or not self._has_room(live):
+                break
+            self._next, started = None, True
+            self._start(live, self._take_actor(live.resources))
+        return started
+
+    def _has_room(self, live: live_trial.LiveTrial) -> bool:
+        for name, amount in live.resources.items():
+            if amount > self._total.get(name, 0.0) + 1e-9:
+                raise exceptions.InfeasibleResourcesError(
+                    f"Trial {live.trial.trial_id} holds {dict(live.resources)}, but the session has "
+                    f"{self._total.get(name, 0.0):g} of {name}. Ask for less with tune.with_resources(...), or start "
+                    f"with more: hocket.init(num_cpus=...)."
+                )
+        return all(
+            self._used.get(name, 0.0) + amount <= self._total[name] + 1e-9
+            for name, amount in live.resources.items()
+            if amount
+        )
+
+    def _take_actor(self, resources: Mapping[str, float]) -> actor.ActorHandle:
+        for position, (held, handle) in enumerate(self._idle):
+            if held == resources:
+                del self._idle[position]
+                return handle
+        self._drop_idle()
+        return build_actor(resources, self._program_ref)
+
+    def _drop_idle(self) -> None:
+        while self._idle:
+            api.kill(self._idle.pop()[1])
+
+    def _start(self, live: live_trial.LiveTrial, handle: actor.ActorHandle) -> None:
+        held = live.resources
+        for name, amount in held.items():
+            self._used[name] = self._used.get(name, 0.0) + amount
+        handle.run.remote(self._search.begin(live))
+        self._ask(_Running(live, handle, None, time.monotonic(), held))
+
+    def _ask(self, running: _Running, order: orders.Order | None = None) -> None:
+        running.ref = running.handle.exchange.remote(order)
+        running.heard = time.monotonic()
+        self._running[running.ref] = running
+
+    # --- waiting ------------------------------------------------------------------------------------------------------
+
+    def _wait(self) -> None:
+        """Wait until something happens, and handle all that has."""
+        if not self._running:
+            return
+        refs = list(self._running)
+        ready, _ = api.wait(refs, num_returns=1, timeout=self._find_patience())
+        if ready and len(refs) > 1:
+            ready, _ = api.wait(refs, num_returns=len(refs), timeout=0)
+        for ref in ready:
+            self._handle(self._running.pop(ref))
+        self._look()
+
+    def _find_patience(self) -> float | None:
+        """Return how long may be waited at most."""
+        moments = [self._deadline if not self._search.ending else self._kill_at]
+        if self._timeout_s is not None:
+            moments.append(min(running.heard for running in self._running.values()) + self._timeout_s)
+        if self._search.has_stopper:
+            moments.append(time.monotonic() + _LOOK_SECONDS)
+        known = [moment for moment in moments if moment is not None]
+        return max(min(known) - time.monotonic(), 0.0) if known else None
+
+    def _handle(self, running: _Running) -> None:
+        try:
+            events: Sequence[orders.Event] = api.get(running.ref)
+        except exceptions.ActorError as error:
+            self._release(running, is_usable=False)
+            self._search.fail(running.live, error)
+            return
+        order = None
+        for event in events:
+            order = self._search.handle(running.live, event)
+        if order is not None:
+            self._ask(running, order)
+            return
+        is_usable = self._reuses and isinstance(events[-1], orders.Ended) and events[-1].error is None
+        self._release(running, is_usable=is_usable)
+
+    def _release(self, running: _Running, *, is_usable: bool) -> None:
+        for name, amount in running.held.items():
+            self._used[name] -= amount
+        if is_usable:
+            self._idle.append((running.held, running.handle))
+        else:
+            api.kill(running.handle)
+
+    def _look(self) -> None:
+        """End what has had its time."""
+        now = time.monotonic()
+        if self._deadline is not None and now >= self._deadline:
+            self._search.end("the time budget of the search is over")
+        self._search.ask_stopper()
+        if self._search.ending and self._kill_at is None:
+            self._kill_at = now + GRACE_SECONDS
+        for running in list(self._running.values()):
+            if self._kill_at is not None and now >= self._kill_at:
+                self._end(running)
+                self._search.finish(running.live, trials.Status.TERMINATED, self._search.ending)
+            elif self._timeout_s is not None and now >= running.heard + self._timeout_s:
+                self._end(running)
+                self._search.fail(
+                    running.live,
+                    errors.TuneError(
+                        f"It has not reported for {self._timeout_s:g} s, which is TuneConfig(trial_timeout_s=...)."
+                    ),
+                )
+
+    def _end(self, running: _Running) -> None:
+        del self._running[running.ref]
+        self._release(running, is_usable=False)
+
+
+def build_actor(resources: Mapping[str, float], program_ref: object) -> actor.ActorHandle:
+    """Start an actor that holds what a trial asks for."""
+    known = {"CPU": "num_cpus", "GPU": "num_gpus", "memory": "memory"}
+    options: dict[str, Any] = {known[name]: amount for name, amount in resources.items() if name in known}
+    options.setdefault("num_cpus", 0)
+    others = {name: amount for name, amount in resources.items() if name not in known}
+    kind = api.remote(max_concurrency=2, max_restarts=0, resources=others, **options)(trial_actor.TrialActor)
+    handle: actor.ActorHandle = kind.remote(program_ref)
+    return handle
+
+
+def run_here(search: searches.Search, program: programs.Program, budget_s: float | None) -> None:
+    """Run trials in this process, one after another: breakpoints work. Nothing ends a trial but its reports."""
+    deadline = None if budget_s is None else time.monotonic() + budget_s
+    while (live := search.choose()) is not None:
+        search.step("on_step_begin")
+        handle = _Here(search, live, deadline)
+        search.handle(live, trial_actor.introduce())
+        trial_actor.run_trial(program, search.begin(live), handle.ask, handle.post)
+        search.step("on_step_end")
+        handle.look()
+
+
+@final
+class _Here:
+    """Carries events of a trial that runs in this thread."""
+
+    def __init__(self, search: searches.Search, live: live_trial.LiveTrial, deadline: float | None) -> None:
+        self._search, self._live, self._deadline = search, live, deadline
+
+    def ask(self, report: orders.Report) -> orders.Order:
+        """Hand over a report; return the answer."""
+        self.look()
+        order = self._search.handle(self._live, report)
+        assert order is not None, "a report that waits is answered"
+        return order
+
+    def post(self, event: orders.Event) -> None:
+        """Hand over an event."""
+        self._search.handle(self._live, event)
+
+    def look(self) -> None:
+        """End the search if its time is over."""
+        if self._deadline is not None and time.monotonic() >= self._deadline:
+            self._search.end("the time budget of the search is over")
+        self._search.ask_stopper()

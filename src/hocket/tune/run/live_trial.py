@@ -1,0 +1,76 @@
+"""What the search keeps of a trial that is not finished, beside the trial itself."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from hocket.tune import trial as trials
+from hocket.tune.worker import orders
+
+
+class Fate(enum.Enum):
+    """What becomes of a trial that was ordered to leave its function."""
+
+    STOP = "stop"
+    PAUSE = "pause"
+    EXPLOIT = "exploit"
+
+
+@dataclass(frozen=True, slots=True)
+class SavedCheckpoint:
+    """A checkpoint of a trial."""
+
+    name: str
+    """Its folder's name in the trial's folder."""
+    iteration: int
+    seconds: float
+    """How long the trial had computed."""
+    metrics: Mapping[str, Any]
+    """The report that it belongs to."""
+
+
+@dataclass(slots=True, eq=False)
+class LiveTrial:
+    """A trial that is not finished."""
+
+    trial: trials.Trial
+    name: str
+    folder: str
+    resources: Mapping[str, float]
+    iteration: int = 0
+    """How often it has reported, not counting reports after the checkpoint that it last went on from."""
+    seconds: float = 0.0
+    """How long it has computed."""
+    start_iteration: int = 0
+    start_seconds: float = 0.0
+    """Where it last began or went on."""
+    saved: int = 0
+    """How many checkpoints it has saved."""
+    checkpoints: list[SavedCheckpoint] = field(default_factory=list)
+    """Those that are kept, oldest first."""
+    attempt: int = 0
+    """How often it has begun or gone on."""
+    failures: int = 0
+    fate: Fate | None = None
+    reason: str = ""
+    """Why it was ordered to leave."""
+    introduction: orders.Introduction = field(default_factory=orders.Introduction)
+    """Which process it runs in."""
+    has_metric: bool = False
+    """Whether a report had the metric of the search."""
+
+    @property
+    def latest(self) -> SavedCheckpoint | None:
+        """The checkpoint that it would go on from."""
+        return self.checkpoints[-1] if self.checkpoints else None
+
+    def rewind(self) -> None:
+        """Have it be as it was at its latest checkpoint, or at its beginning."""
+        latest = self.latest
+        self.iteration = self.start_iteration = 0 if latest is None else latest.iteration
+        self.seconds = self.start_seconds = 0.0 if latest is None else latest.seconds
+        self.trial.checkpoint = None if latest is None else latest.name
+        self.fate = None

@@ -1,0 +1,95 @@
+"""The searcher, and the order in which it is told of results."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, final
+
+from hocket.tune import errors
+from hocket.tune import trial as trials
+from hocket.tune.search import searcher as searchers
+
+
+@dataclass(slots=True)
+class _Heard:
+    """What a searcher is to be told of a trial."""
+
+    trial_id: str
+    results: list[Mapping[str, Any]] = field(default_factory=list)
+    last: Mapping[str, Any] | None = None
+    is_error: bool = False
+    has_ended: bool = False
+
+
+@final
+class Proposals:
+    """Asks the searcher for configurations and tells it what became of them.
+
+    Args:
+        searcher: It knows the space, the metric and the mode.
+        window: If results are told in the order of the trials: the trial of number n is proposed when all up to
+            n - window are told. None: they are told as they come.
+    """
+
+    def __init__(self, searcher: searchers.Searcher, window: int | None) -> None:
+        self.searcher, self._window = searcher, window
+        self._heard: dict[int, _Heard] = {}
+        self._told = 0
+        self.is_finished = False
+        """Whether there will be no more trials."""
+
+    def can_propose(self, number: int) -> bool:
+        """Tell whether a trial can be proposed now."""
+        return not self.is_finished and (self._window is None or number - self._window < self._told)
+
+    def propose(self, number: int, trial_id: str) -> dict[str, Any] | None:
+        """Return the configuration of a new trial; None if there is none now.
+
+        Raises:
+            TuneError: The searcher has returned something else.
+        """
+        found = self.searcher.suggest(trial_id)
+        if found is None:
+            return None
+        if isinstance(found, str) and found == self.searcher.FINISHED:
+            self.is_finished = True
+            return None
+        if not isinstance(found, dict):
+            raise errors.TuneError(
+                f"{type(self.searcher).__name__}.suggest() must return a dict, None or Searcher.FINISHED, but returned "
+                f"{found!r} for trial {trial_id}."
+            )
+        self._expect(number, trial_id)
+        return found
+
+    def restore(self, number: int, trial_id: str, config: Mapping[str, Any]) -> None:
+        """Note a trial that was proposed before the search was resumed."""
+        self.searcher.on_trial_restored(trial_id, config)
+        self._expect(number, trial_id)
+
+    def _expect(self, number: int, trial_id: str) -> None:
+        if self._window is not None:
+            self._heard[number] = _Heard(trial_id)
+
+    def hear_report(self, trial: trials.Trial, result: Mapping[str, Any]) -> None:
+        """Note a report."""
+        if self._window is None:
+            self.searcher.on_trial_result(trial.trial_id, result)
+        else:
+            self._heard[trial.number].results.append(result)
+
+    def hear_end(self, trial: trials.Trial, *, is_error: bool) -> None:
+        """Note that a trial has ended."""
+        last = dict(trial.last_result) or None
+        if self._window is None:
+            self.searcher.on_trial_complete(trial.trial_id, last, error=is_error)
+            return
+        heard = self._heard[trial.number]
+        heard.last, heard.is_error, heard.has_ended = last, is_error, True
+        while (first := self._heard.get(self._told)) is not None and first.has_ended:
+            for result in first.results:
+                self.searcher.on_trial_result(first.trial_id, result)
+            self.searcher.on_trial_complete(first.trial_id, first.last, error=first.is_error)
+            del self._heard[self._told]
+            self._told += 1

@@ -1,0 +1,54 @@
+"""A report, completed: the metrics of a trial with what every report has."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from hocket.tune import trial as trials
+from hocket.tune.worker import orders
+
+
+def complete(
+    metrics: Mapping[str, Any],
+    trial: trials.Trial,
+    *,
+    iteration: int,
+    seconds: float,
+    total: float,
+    now: float,
+    since_start: tuple[int, float],
+    where: orders.Introduction,
+    done: bool,
+) -> dict[str, Any]:
+    """Return metrics with what Ray Tune adds to them; what the trial reports under the same name stays.
+
+    Args:
+        metrics: What the trial reported.
+        trial: The trial.
+        iteration: How many reports it has made.
+        seconds: Since the report before.
+        total: Since the trial began.
+        now: When it was made, in seconds since 1970.
+        since_start: How many reports, and seconds, since the trial last began or went on.
+        where: The process.
+        done: Whether it is the last.
+    """
+    return {
+        "training_iteration": iteration,
+        "time_this_iter_s": seconds,
+        "time_total_s": total,
+        "timestamp": int(now),
+        "date": time.strftime("%Y-%m-%d_%H-%M-%S", time.localtime(now)),
+        "trial_id": trial.trial_id,
+        "done": done,
+        "config": trial.config,
+        "experiment_tag": trial.experiment_tag,
+        "iterations_since_restore": since_start[0],
+        "time_since_restore": since_start[1],
+        "pid": where.pid,
+        "hostname": where.hostname,
+        "node_ip": where.node_ip,
+        **metrics,
+    }

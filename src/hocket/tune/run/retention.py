@@ -1,0 +1,55 @@
+"""The checkpoints of a trial: which are kept, and how one gets another's."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+from hocket.train import configs as train_configs
+from hocket.train.checkpoints import storage
+from hocket.tune.run import live_trial
+from hocket.tune.schedulers import contract
+
+
+def choose_surplus(
+    checkpoints: list[live_trial.SavedCheckpoint], config: train_configs.CheckpointConfig
+) -> list[live_trial.SavedCheckpoint]:
+    """Return those that are not kept: all but the best, or the latest, of the number that is; never the latest."""
+    if config.num_to_keep is None or len(checkpoints) <= config.num_to_keep:
+        return []
+    name, sign = config.checkpoint_score_attribute, -1.0 if config.checkpoint_score_order == "min" else 1.0
+
+    def rank(position: int) -> tuple[float, int]:
+        value: Any = contract.get_nested(checkpoints[position].metrics, name) if name else None
+        is_number = isinstance(value, int | float) and value == value  # noqa: PLR0124 (NaN is not itself)
+        return (sign * value if is_number else float("-inf")), position
+
+    by_score = sorted(range(len(checkpoints)), key=rank, reverse=True)
+    kept = {*by_score[: config.num_to_keep], len(checkpoints) - 1}
+    return [one for position, one in enumerate(checkpoints) if position not in kept]
+
+
+def remove(folder: Path, checkpoint: live_trial.SavedCheckpoint) -> None:
+    """Remove a checkpoint of the trial whose folder it is."""
+    storage.remove(storage.Storage(str(folder.parent), folder.name), folder / checkpoint.name)
+
+
+def give(source: Path, target: Path) -> None:
+    """Make a committed checkpoint another trial's: its files are linked where the disk allows it, and else copied.
+
+    They do not change after the commit, and the other trial's may be removed.
+    """
+    beside = target.with_name(f".{target.name}.tmp")
+    shutil.rmtree(beside, ignore_errors=True)
+    shutil.copytree(source, beside, copy_function=_link)
+    beside.rename(target)
+
+
+def _link(source: str, target: str) -> str:
+    try:
+        os.link(source, target)
+    except OSError:
+        shutil.copy2(source, target)
+    return target

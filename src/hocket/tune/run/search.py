@@ -1,0 +1,433 @@
+"""A search: what is decided after each thing that happens in a trial.
+
+`Search` runs nothing. Whoever runs trials (`hosts`) asks it which one is next, tells it each event of a trial, and does
+what it answers. All that it decides goes into the log before it is done, and a search is resumed by reading the log
+into a new `Search` (`replay`).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, final
+
+from hocket.tune import encoding, errors, log, stopper
+from hocket.tune import trial as trials
+from hocket.tune.run import live_trial, proposals, results, retention, settings
+from hocket.tune.schedulers import contract
+from hocket.tune.worker import orders
+
+_GO_ON = orders.Order(orders.Action.GO_ON)
+_STOP = orders.Order(orders.Action.STOP)
+
+
+@final
+class Search:
+    """The state of a search, and its decisions. It implements `TrialControls`, for the scheduler.
+
+    Args:
+        given: What it is.
+        writer: Its log.
+        clock: Returns seconds since 1970.
+    """
+
+    def __init__(self, given: settings.Settings, writer: log.Writer, clock: Callable[[], float] = time.time) -> None:
+        self.settings, self._log, self._clock = given, writer, clock
+        self.proposals = proposals.Proposals(given.searcher, given.window)
+        self.live: dict[str, live_trial.LiveTrial] = {}
+        self.counts: dict[trials.Status, int] = dict.fromkeys(trials.Status, 0)
+        """How many trials have ended, by how."""
+        self.num_proposed = 0
+        self.iteration = 0
+        """How many events it has handled."""
+        self.ending = ""
+        """Why it begins no trial any more; empty as long as it does."""
+        self.error: BaseException | None = None
+        """What comes out of `fit`."""
+        self.is_replaying = False
+        self._reporting: live_trial.LiveTrial | None = None
+        self._exploits: dict[str, tuple[str, dict[str, Any], str]] = {}
+        self._sources: dict[str, tuple[str, live_trial.SavedCheckpoint]] = {}
+        """The folder and the latest checkpoint of trials that are finished and have one, by id."""
+        self._saves = False
+
+    # --- which trial is next ------------------------------------------------------------------------------------------
+
+    def choose(self) -> live_trial.LiveTrial | None:
+        """Return the trial that is to begin, or to go on; None if none is now."""
+        if self.ending:
+            return None
+        chosen = self.settings.scheduler.choose_trial_to_run(self)
+        while chosen is None and self._propose():
+            chosen = self.settings.scheduler.choose_trial_to_run(self)
+        return None if chosen is None else self.live[chosen.trial_id]
+
+    @property
+    def is_exhausted(self) -> bool:
+        """Whether no trial will be proposed any more."""
+        most = self.settings.max_trials
+        return bool(self.ending) or self.proposals.is_finished or (most is not None and self.num_proposed >= most)
+
+    def _propose(self) -> bool:
+        number = self.num_proposed
+        if self.is_exhausted or not self.proposals.can_propose(number):
+            return False
+        trial_id = f"{self.settings.prefix}_{number:05d}"
+        config = self.proposals.propose(number, trial_id)
+        if config is None:
+            return False
+        tag = getattr(self.settings.searcher, "last_tag", "")
+        trial = trials.Trial(trial_id, number, config, f"{number}_{tag}" if tag else str(number))
+        self._log.append(
+            "trial", id=trial_id, number=number, config=config, tag=trial.experiment_tag, folder=self.add(trial).folder
+        )
+        return True
+
+    def add(self, trial: trials.Trial, folder: str | None = None) -> live_trial.LiveTrial:
+        """Take a new trial."""
+        name = f"{self.settings.trainable_name}_{trial.trial_id}"
+        if self.settings.tune.trial_name_creator is not None:
+            name = str(self.settings.tune.trial_name_creator(trial))
+        if folder is None:
+            creator = self.settings.tune.trial_dirname_creator
+            folder = name if creator is None else str(creator(trial))
+            if "/" in folder or folder in ("", ".", ".."):
+                raise ValueError(
+                    f"trial_dirname_creator must return the name of one folder, but returned {folder!r} for trial "
+                    f"{trial.trial_id}."
+                )
+        found = live_trial.LiveTrial(trial, name, folder, self.settings.request(trial.config))
+        self.live[trial.trial_id] = found
+        self.num_proposed = trial.number + 1
+        self.settings.scheduler.on_trial_add(self, trial)
+        return found
+
+    def begin(self, live: live_trial.LiveTrial) -> orders.Assignment:
+        """Note that a trial begins or goes on; return what it is told."""
+        live.rewind()
+        live.trial.status = trials.Status.RUNNING
+        self._log.append(
+            "start",
+            id=live.trial.trial_id,
+            time=self._clock(),
+            attempt=live.attempt,
+            iteration=live.iteration,
+            checkpoint=live.trial.checkpoint,
+        )
+        live.attempt += 1
+        self.tell("on_trial_start", live)
+        if live.trial.checkpoint is not None:
+            self.tell("on_trial_restore", live)
+        return orders.Assignment(
+            trial_id=live.trial.trial_id,
+            name=live.name,
+            config=live.trial.config,
+            experiment=str(self.settings.folder),
+            folder=live.folder,
+            checkpoint=live.trial.checkpoint,
+            saved=live.saved,
+            iteration=live.iteration,
+            seconds=live.seconds,
+            resources=live.resources,
+            frequency=self.settings.frequency,
+            saves_at_end=self.settings.saves_at_end,
+        )
+
+    # --- what happens in a trial --------------------------------------------------------------------------------------
+
+    def handle(self, live: live_trial.LiveTrial, event: orders.Event) -> orders.Order | None:
+        """Note an event of a trial; return the answer, if it waits for one.
+
+        When it has left its function (`orders.Ended`) its status says what is next: it is finished, `PAUSED`, or
+        `PENDING` if it is to go on at once.
+        """
+        self.iteration += 1
+        if isinstance(event, orders.Report):
+            return self._take_report(live, event)
+        if isinstance(event, orders.Introduction):
+            self._log.append("process", id=live.trial.trial_id, pid=event.pid, host=event.hostname)
+            live.introduction = event
+        elif isinstance(event, orders.Saved):
+            self._log.append("save", id=live.trial.trial_id, checkpoint=event.checkpoint)
+            self.keep(live, event.checkpoint)
+        else:
+            self._leave(live, event)
+        return None
+
+    def _take_report(self, live: live_trial.LiveTrial, report: orders.Report) -> orders.Order | None:
+        self._log.append(
+            "report",
+            id=live.trial.trial_id,
+            metrics=report.metrics,
+            time=report.time,
+            seconds=report.seconds,
+            checkpoint=report.checkpoint,
+        )
+        result = self.complete(live, report)
+        reason = self._find_stop(live, result, is_last=report.is_last or bool(report.metrics.get("done")))
+        result["done"] = bool(reason)
+        live.trial.last_result = result
+        if report.checkpoint is not None:
+            self.keep(live, report.checkpoint)
+        self.proposals.hear_report(live.trial, result)
+        self.tell("on_trial_result", live, result=result)
+        if reason:
+            live.reason = reason
+            live.fate = live_trial.Fate.STOP
+            return None if report.is_last else _STOP
+        order = self.decide(live, result)
+        if self.ending and order is not None:
+            live.fate, live.reason = live_trial.Fate.STOP, self.ending
+            return _STOP
+        return order
+
+    def complete(self, live: live_trial.LiveTrial, report: orders.Report) -> dict[str, Any]:
+        """Count a report, and return it completed."""
+        live.iteration += 1
+        live.seconds += report.seconds
+        if self.settings.metric is not None and not live.has_metric:
+            live.has_metric = contract.get_nested(report.metrics, self.settings.metric) is not None
+        return results.complete(
+            report.metrics,
+            live.trial,
+            iteration=live.iteration,
+            seconds=report.seconds,
+            total=live.seconds,
+            now=report.time,
+            since_start=(live.iteration - live.start_iteration, live.seconds - live.start_seconds),
+            where=live.introduction,
+            done=report.is_last,
+        )
+
+    def _find_stop(self, live: live_trial.LiveTrial, result: dict[str, Any], *, is_last: bool) -> str:
+        """Return why a trial ends with a report, apart from the scheduler; empty if it goes on."""
+        if is_last:
+            return "it returned"
+        if self.settings.stopper(live.trial.trial_id, result):
+            return "a stop rule of the search"
+        return ""
+
+    def decide(self, live: live_trial.LiveTrial, result: dict[str, Any]) -> orders.Order:
+        """Ask the scheduler about a report; return what the trial is to do."""
+        self._reporting, self._saves = live, False
+        decision = self.settings.scheduler.on_trial_result(self, live.trial, result)
+        self._reporting = None
+        if live.fate is live_trial.Fate.EXPLOIT:
+            return orders.Order(orders.Action.LEAVE)
+        if live.fate is live_trial.Fate.STOP or decision == contract.TrialScheduler.STOP:
+            live.fate, live.reason = live_trial.Fate.STOP, live.reason or "its scheduler"
+            return _STOP
+        if decision == contract.TrialScheduler.PAUSE:
+            live.fate = live_trial.Fate.PAUSE
+            return orders.Order(orders.Action.LEAVE, saves=True)
+        return orders.Order(orders.Action.GO_ON, saves=True) if self._saves else _GO_ON
+
+    def keep(self, live: live_trial.LiveTrial, name: str) -> None:
+        """Take a checkpoint of a trial that belongs to its last report, and remove those that are not kept."""
+        live.saved += 1
+        result = live.trial.last_result
+        live.checkpoints.append(live_trial.SavedCheckpoint(name, live.iteration, live.seconds, result))
+        live.trial.checkpoint = name
+        for surplus in retention.choose_surplus(live.checkpoints, self.settings.run.checkpoint_config):
+            live.checkpoints.remove(surplus)
+            if not self.is_replaying:
+                retention.remove(self.settings.folder / live.folder, surplus)
+        self.tell("on_trial_save", live)
+
+    # --- how a trial leaves its function ------------------------------------------------------------------------------
+
+    def _leave(self, live: live_trial.LiveTrial, event: orders.Ended) -> None:
+        if event.error is not None:
+            self.fail(live, event.error, event.traceback)
+        elif live.fate is live_trial.Fate.PAUSE:
+            self._log.append("pause", id=live.trial.trial_id)
+            live.trial.status, live.fate = trials.Status.PAUSED, None
+        elif live.fate is live_trial.Fate.EXPLOIT:
+            self._copy(live)
+        else:
+            self.finish(live, trials.Status.TERMINATED, live.reason or "it returned")
+
+    def fail(self, live: live_trial.LiveTrial, error: BaseException, traceback: str = "") -> None:
+        """Note that a trial failed: it is tried again, or it is over."""
+        limit = self.settings.run.failure_config.max_failures
+        live.failures += 1
+        text = traceback.strip() or f"{type(error).__name__}: {error}"
+        if (limit == -1 or live.failures <= limit) and not self.ending:
+            self._log.append("retry", id=live.trial.trial_id, error=text)
+            live.trial.status, live.fate = trials.Status.PENDING, None
+            self.tell("on_trial_recover", live)
+            return
+        self.finish(live, trials.Status.ERROR, f"{type(error).__name__}: {error}".splitlines()[0], text, error)
+        fail_fast = self.settings.run.failure_config.fail_fast
+        if fail_fast:
+            self.ending = f"trial {live.trial.trial_id} failed, and fail_fast is {fail_fast!r}"
+            self.error = error if fail_fast == "raise" else None
+
+    def finish(
+        self,
+        live: live_trial.LiveTrial,
+        status: trials.Status,
+        reason: str,
+        text: str | None = None,
+        error: BaseException | None = None,
+    ) -> None:
+        """Note that a trial is over."""
+        was = live.trial.status
+        if status is trials.Status.TERMINATED:
+            self._check_metric(live)
+        self._log.append(
+            "end",
+            id=live.trial.trial_id,
+            status=status.value,
+            reason=reason,
+            error=text,
+            cause=error and encoding.make_portable(error),
+        )
+        self.note_end(live, status, reason, was)
+
+    def note_end(self, live: live_trial.LiveTrial, status: trials.Status, reason: str, was: trials.Status) -> None:
+        """Tell everyone that a trial is over."""
+        trial = live.trial
+        trial.status, trial.reason = status, reason
+        is_error = status is trials.Status.ERROR
+        scheduler = self.settings.scheduler
+        if is_error:
+            scheduler.on_trial_error(self, trial)
+        elif was is not trials.Status.RUNNING:
+            scheduler.on_trial_remove(self, trial)
+        elif live.reason != "its scheduler":
+            scheduler.on_trial_complete(self, trial, trial.last_result)
+        self.proposals.hear_end(trial, is_error=is_error)
+        self.counts[status] += 1
+        self.tell("on_trial_error" if is_error else "on_trial_complete", live)
+        if live.latest is not None:
+            self._sources[trial.trial_id] = live.folder, live.latest
+        del self.live[trial.trial_id]
+
+    def _check_metric(self, live: live_trial.LiveTrial) -> None:
+        metric = self.settings.metric
+        if metric is None or live.has_metric or live.trial.last_result.get("done") is None:
+            return
+        found = sorted(live.trial.last_result)
+        raise errors.TuneError(
+            f"No report of trial {live.trial.trial_id} has the metric {metric!r}; its last one has {found}. Report it, "
+            "or give TuneConfig(metric=...) one of these."
+        )
+
+    def end(self, reason: str) -> None:
+        """Begin no trial any more; those that run end at their next report."""
+        self.ending = self.ending or reason
+
+    @property
+    def has_stopper(self) -> bool:
+        """Whether something besides reports can end the search."""
+        return not isinstance(self.settings.stopper, stopper.NoopStopper)
+
+    def ask_stopper(self) -> None:
+        """End the search if its stopper says so."""
+        if self.has_stopper and not self.ending and self.settings.stopper.stop_all():
+            self.end("a stopper of the search")
+
+    def close(self) -> None:
+        """End what is left when nothing runs and nothing can begin any more: trials that wait for others."""
+        for live in list(self.live.values()):
+            if live.trial.status is trials.Status.PAUSED and not self.ending:
+                self.finish(live, trials.Status.TERMINATED, "nothing was left that it waited for")
+
+    def step(self, name: str) -> None:
+        """Call a method of all callbacks that is not about a trial."""
+        callbacks = self.settings.run.callbacks
+        if callbacks:
+            listed = self.get_trials()
+            for one in callbacks:
+                getattr(one, name)(self.iteration, listed)
+
+    def tell(self, name: str, live: live_trial.LiveTrial, **more: Any) -> None:
+        """Call a method of all callbacks."""
+        callbacks = self.settings.run.callbacks
+        if not callbacks or self.is_replaying:
+            return
+        listed = self.get_trials()
+        for one in callbacks:
+            getattr(one, name)(self.iteration, listed, live.trial, **more)
+
+    # --- for schedulers -----------------------------------------------------------------------------------------------
+
+    def get_trials(self) -> Sequence[trials.Trial]:
+        """Return the trials that are not finished."""
+        return [live.trial for live in self.live.values()]
+
+    def stop_trial(self, trial: trials.Trial) -> None:
+        """End a trial: at once if it does not run, else at its next report."""
+        live = self.live.get(trial.trial_id)
+        if live is None or self.is_replaying:
+            return
+        if trial.status is trials.Status.RUNNING:
+            live.fate, live.reason = live_trial.Fate.STOP, "its scheduler"
+        else:
+            self.finish(live, trials.Status.TERMINATED, "its scheduler")
+
+    def save_trial(self, trial: trials.Trial) -> None:
+        """Have the trial that has just reported save a checkpoint."""
+        self._saves = True
+
+    def exploit(self, trial: trials.Trial, source: trials.Trial, config: dict[str, Any], tag: str = "") -> None:
+        """Have a trial go on from another one's latest checkpoint, with a new configuration."""
+        if self.is_replaying:
+            return
+        live = self.live[trial.trial_id]
+        if self._find_source(source.trial_id) is None:
+            raise errors.TuneError(
+                f"{type(self.settings.scheduler).__name__} wants trial {trial.trial_id} to go on from a checkpoint of "
+                f"trial {source.trial_id}, which has saved none. Report checkpoints (tune.report(metrics, checkpoint="
+                "...)), or use a Trainable with save_checkpoint()."
+            )
+        self._exploits[trial.trial_id] = source.trial_id, config, tag
+        if trial.status is trials.Status.RUNNING:
+            live.fate = live_trial.Fate.EXPLOIT
+        else:
+            self._copy(live)
+
+    def _find_source(self, trial_id: str) -> tuple[str, live_trial.SavedCheckpoint] | None:
+        live = self.live.get(trial_id)
+        if live is None:
+            return self._sources.get(trial_id)
+        return None if live.latest is None else (live.folder, live.latest)
+
+    def _copy(self, live: live_trial.LiveTrial) -> None:
+        """Give a trial, which does not run, another one's checkpoint and its new configuration."""
+        source, config, tag = self._exploits.pop(live.trial.trial_id)
+        found = self._find_source(source)
+        assert found is not None, "exploit() has looked, and the latest is always kept"
+        (source_folder, latest), name = found, f"checkpoint_{live.saved:06d}"
+        folder = self.settings.folder / live.folder
+        folder.mkdir(parents=True, exist_ok=True)
+        retention.give(self.settings.folder / source_folder / latest.name, folder / name)
+        tag = live.trial.experiment_tag + tag
+        self._log.append(
+            "exploit",
+            id=live.trial.trial_id,
+            source=source,
+            config=config,
+            tag=tag,
+            checkpoint=name,
+            iteration=latest.iteration,
+            seconds=latest.seconds,
+        )
+        self.take_exploit(live, latest, config, tag, name)
+
+    def take_exploit(
+        self,
+        live: live_trial.LiveTrial,
+        latest: live_trial.SavedCheckpoint,
+        config: dict[str, Any],
+        tag: str,
+        name: str,
+    ) -> None:
+        """Note what a trial goes on from."""
+        live.iteration, live.seconds = latest.iteration, latest.seconds
+        live.trial.last_result = dict(latest.metrics) or live.trial.last_result
+        self.keep(live, name)
+        live.trial.config, live.trial.experiment_tag = config, tag
+        live.resources = self.settings.request(config)
+        live.trial.status, live.fate = trials.Status.PENDING, None

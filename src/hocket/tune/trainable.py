@@ -1,0 +1,209 @@
+"""Trials as a class: steps that the search calls one by one, with a state that can be saved."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import tempfile
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from hocket.tune import errors
+
+_DICT_NAME: Final = "state.pickle"
+"""The file in a checkpoint that holds what `Trainable.save_checkpoint` returned, if that was a dict."""
+
+DONE: Final = "done"
+"""The key of a step's result that says that the trial has ended."""
+
+
+class Trainable:
+    """Base of trials that are classes: override `setup`, `step`, `save_checkpoint` and `load_checkpoint`.
+
+    In a search each trial has an instance, in a process of its own. It also works alone: ``train``, ``save`` and
+    ``restore``.
+
+    Args:
+        config: The trial's configuration, for `setup`.
+
+    Example:
+        >>> from hocket import tune
+        >>> class Halve(tune.Trainable):
+        ...     def setup(self, config):
+        ...         self.value = config["start"]
+        ...     def step(self):
+        ...         self.value /= 2
+        ...         return {"value": self.value}
+        >>> tuner = tune.Tuner(
+        ...     Halve,
+        ...     param_space={"start": tune.grid_search([8.0, 4.0])},
+        ...     run_config=tune.RunConfig(stop={"training_iteration": 2}, verbose=0),
+        ... )
+        >>> tuner.fit().get_best_result("value", "min").metrics["value"]
+        1.0
+    """
+
+    def __init__(self, config: dict[str, Any] | None = None, logger_creator: None = None, storage: None = None) -> None:
+        self.config: dict[str, Any] = config or {}
+        self._iteration = 0
+        self._seconds = 0.0
+        self._logdir: str | None = None
+        self._trial_id = self._trial_name = "default"
+        self._resources: Mapping[str, float] = {}
+        self.setup(self.config)
+
+    # --- what is overridden -------------------------------------------------------------------------------------------
+
+    def setup(self, config: dict[str, Any]) -> None:
+        """Prepare, when the instance is made."""
+
+    def step(self) -> dict[str, Any]:
+        """Do one step; return its metrics. With ``"done": True`` among them the trial ends."""
+        raise NotImplementedError(f"{type(self).__name__} must have a method step(self), which returns metrics.")
+
+    def save_checkpoint(self, checkpoint_dir: str) -> dict[str, Any] | None:
+        """Save the state: write files into the folder, or return a dict, which is pickled there."""
+        raise NotImplementedError(
+            f"{type(self).__name__} must have a method save_checkpoint(self, checkpoint_dir) to be saved. Write it, "
+            "and load_checkpoint(self, checkpoint)."
+        )
+
+    def load_checkpoint(self, checkpoint: Any) -> None:
+        """Take the state from what `save_checkpoint` made: the folder, or the dict that it returned."""
+        raise NotImplementedError(
+            f"{type(self).__name__} must have a method load_checkpoint(self, checkpoint) to go on from one."
+        )
+
+    def reset_config(self, new_config: dict[str, Any]) -> bool:
+        """Become the trial of another configuration; return whether that was done. Used if ``reuse_actors=True``."""
+        return False
+
+    def cleanup(self) -> None:
+        """Give back what is held, when the trial ends."""
+
+    def log_result(self, result: Mapping[str, Any]) -> None:
+        """Note the metrics of a step, completed."""
+
+    def export_model(self, export_formats: list[str], export_dir: str | None = None) -> dict[str, str]:
+        """Write the model in other formats. For programs that call it themselves; a search does not."""
+        raise NotImplementedError(f"{type(self).__name__} has no export_model().")
+
+    @classmethod
+    def default_resource_request(cls, config: dict[str, Any]) -> Any:
+        """Return what a trial of a configuration holds, as `with_resources` takes it; None for one CPU."""
+        return None
+
+    @classmethod
+    def resource_help(cls, config: dict[str, Any]) -> str:
+        """Return what to write if resources are missing."""
+        return ""
+
+    # --- what is called -----------------------------------------------------------------------------------------------
+
+    def train(self) -> dict[str, Any]:
+        """Do one step; return its metrics with ``training_iteration``, ``time_this_iter_s`` and ``time_total_s``."""
+        before = time.monotonic()
+        metrics = self.step()
+        if not isinstance(metrics, dict):
+            raise TypeError(
+                f"step() must return a dict of metrics, but {type(self).__name__}.step returned {metrics!r}. Write "
+                "return {'score': score}."
+            )
+        seconds = time.monotonic() - before
+        self._iteration += 1
+        self._seconds += seconds
+        found = {
+            "training_iteration": self._iteration,
+            "time_this_iter_s": seconds,
+            "time_total_s": self._seconds,
+            DONE: False,
+            **metrics,
+        }
+        self.log_result(found)
+        return found
+
+    def train_buffered(self, buffer_time_s: float, max_buffer_length: int = 1000) -> list[dict[str, Any]]:
+        """Do steps until the time is over, or there are so many; return the metrics of each."""
+        deadline, found = time.monotonic() + buffer_time_s, [self.train()]
+        while not found[-1][DONE] and len(found) < max_buffer_length and time.monotonic() < deadline:
+            found.append(self.train())
+        return found
+
+    def save(self, checkpoint_dir: str | os.PathLike[str] | None = None) -> str:
+        """Save the state into a folder, by default a new one in the system's temporary folder; return its path."""
+        folder = os.fspath(checkpoint_dir) if checkpoint_dir is not None else tempfile.mkdtemp(prefix="checkpoint-")
+        Path(folder).mkdir(parents=True, exist_ok=True)
+        state: object = self.save_checkpoint(folder)  # some return the folder, as Ray lets them
+        if isinstance(state, dict):
+            Path(folder, _DICT_NAME).write_bytes(pickle.dumps(state, pickle.HIGHEST_PROTOCOL))
+        elif state is not None and str(state) != folder:
+            raise errors.TuneError(
+                f"save_checkpoint(checkpoint_dir) must write into checkpoint_dir, {folder!r}, and return None, or "
+                f"return a dict, but it returned {state!r}."
+            )
+        return folder
+
+    def restore(self, checkpoint_path: Any) -> None:
+        """Take the state from a folder that `save` wrote, or a checkpoint."""
+        folder = os.fspath(getattr(checkpoint_path, "path", checkpoint_path))
+        file = Path(folder, _DICT_NAME)
+        self.load_checkpoint(pickle.loads(file.read_bytes()) if file.exists() else folder)
+
+    def stop(self) -> None:
+        """End: calls `cleanup`."""
+        self.cleanup()
+
+    # --- what it knows ------------------------------------------------------------------------------------------------
+
+    def take_place(
+        self,
+        *,
+        trial_id: str,
+        name: str,
+        logdir: str,
+        resources: Mapping[str, float],
+        iteration: int,
+        seconds: float,
+    ) -> None:
+        """Note which trial this is. Called by the search."""
+        self._trial_id, self._trial_name, self._logdir = trial_id, name, logdir
+        self._resources, self._iteration, self._seconds = resources, iteration, seconds
+
+    @property
+    def iteration(self) -> int:
+        """How many steps the trial has done, with those before the checkpoint that it went on from."""
+        return self._iteration
+
+    @property
+    def training_iteration(self) -> int:
+        """As `iteration`."""
+        return self._iteration
+
+    @property
+    def trial_id(self) -> str:
+        """The trial's id; ``"default"`` outside a search."""
+        return self._trial_id
+
+    @property
+    def trial_name(self) -> str:
+        """The trial's name; ``"default"`` outside a search."""
+        return self._trial_name
+
+    @property
+    def trial_resources(self) -> Mapping[str, float]:
+        """What the trial holds."""
+        return self._resources
+
+    @property
+    def logdir(self) -> str:
+        """A folder for files of the trial, made if need be; a temporary one outside a search."""
+        if self._logdir is None:
+            self._logdir = tempfile.mkdtemp(prefix="trial-")
+        Path(self._logdir).mkdir(parents=True, exist_ok=True)
+        return self._logdir
+
+    def get_config(self) -> dict[str, Any]:
+        """Return the configuration."""
+        return self.config

@@ -1,0 +1,226 @@
+"""The entry to a search: give it a function, a space and how many samples, and call `fit`."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime as dt
+import os
+import re
+import secrets
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final, final
+
+import cloudpickle
+
+from hocket import addresses
+from hocket.tune import configs, errors, log, opening, program_builder, result_grid
+
+SETUP_NAME: Final = "tuner.pickle"
+"""The file in a search's folder that has what its `Tuner` was given, for `Tuner.restore`."""
+
+_ARGUMENTS: Final = {"space": "param_space", "tune": "tune_config", "run": "run_config"}
+
+
+@final
+class Tuner:
+    """Searches over the configurations of a function, a `Trainable` or a trainer.
+
+    Args:
+        trainable: A function of the configuration, which calls `report`, returns a dict or yields dicts; a `Trainable`;
+            a trainer, whose space has the keys ``train_loop_config``, ``scaling_config`` and ``datasets``; or the name
+            of one that was registered.
+        param_space: What is searched: constants, domains such as `uniform`, `grid_search`; nested as you like.
+        tune_config: How it is searched.
+        run_config: Name, storage, stop rule, failures, checkpoints, callbacks.
+
+    Raises:
+        TypeError: The trainable is none of these, or a configuration has the wrong type.
+        ValueError: The space has a domain that cannot be, such as an empty `choice`.
+
+    Example:
+        >>> from hocket import tune
+        >>> def objective(config):
+        ...     for step in range(1, 4):
+        ...         tune.report({"loss": (config["x"] - 3) ** 2 / step})
+        >>> tuner = tune.Tuner(
+        ...     objective,
+        ...     param_space={"x": tune.grid_search([1, 2, 3])},
+        ...     tune_config=tune.TuneConfig(metric="loss", mode="min"),
+        ...     run_config=tune.RunConfig(verbose=0),
+        ... )
+        >>> tuner.fit().get_best_result().config
+        {'x': 3}
+    """
+
+    def __init__(
+        self,
+        trainable: Any = None,
+        *,
+        param_space: Mapping[str, Any] | None = None,
+        tune_config: configs.TuneConfig | None = None,
+        run_config: configs.RunConfig | None = None,
+    ) -> None:
+        if trainable is None:
+            raise TypeError("Tuner() needs what is searched over. Write Tuner(function, param_space={...}).")
+        self._setup = opening.Setup(
+            trainable,
+            _check_space(param_space),
+            _check("tune_config", tune_config, configs.TuneConfig),
+            _check("run_config", run_config, configs.RunConfig),
+        )
+        program_builder.describe(trainable, reuses=False)
+        opening.check_space(self._setup)
+        self._restored: Path | None = None
+        self._resume = configs.ResumeConfig()
+
+    @classmethod
+    def restore(
+        cls,
+        path: str | os.PathLike[str],
+        trainable: Any,
+        resume_unfinished: bool = True,
+        resume_errored: bool = False,
+        restart_errored: bool = False,
+        param_space: Mapping[str, Any] | None = None,
+        storage_filesystem: None = None,
+        _resume_config: configs.ResumeConfig | None = None,
+        *,
+        tune_config: configs.TuneConfig | None = None,
+        run_config: configs.RunConfig | None = None,
+    ) -> Tuner:
+        """Return a tuner that goes on with a search, however it ended: `fit` runs what is left of it.
+
+        No trial that has ended runs again. The searcher proposes what it would have proposed. The folder may have been
+        moved.
+
+        Args:
+            path: The search's folder.
+            trainable: What it searches over: the same function.
+            resume_unfinished: Whether trials that had not ended go on from their latest checkpoints.
+            resume_errored: Whether trials that failed go on from theirs.
+            restart_errored: Whether trials that failed begin anew.
+            param_space: Another space, for the trials that are still to be proposed, such as a narrower one.
+            storage_filesystem: For programs written for Ray; must be None.
+            tune_config: Changed settings, such as more samples or another scheduler. Default: those of the search.
+            run_config: Changed settings, such as another stop rule; its name and path do not count. Default: as above.
+
+        Raises:
+            TuneError: There is no search in the folder.
+        """
+        addresses.refuse(path, "path")
+        folder = Path(path).expanduser().absolute()
+        log.check_folder(folder)
+        tuner = cls(
+            trainable,
+            param_space=param_space,
+            tune_config=tune_config,
+            run_config=dataclasses.replace(run_config or configs.RunConfig(), name=None),
+        )
+        given = {"space": param_space, "tune": tune_config, "run": run_config}
+        known = _read_setup(folder, [name for name, value in given.items() if value is None])
+        tuner._setup = dataclasses.replace(tuner._setup, **known)
+        opening.check_space(tuner._setup)
+        tuner._restored = folder
+        kinds = configs.ResumeType
+        errored = kinds.RESUME if resume_errored else kinds.RESTART if restart_errored else kinds.SKIP
+        unfinished = kinds.RESUME if resume_unfinished else kinds.SKIP
+        tuner._resume = _resume_config or configs.ResumeConfig(unfinished=unfinished, errored=errored)
+        return tuner
+
+    @classmethod
+    def can_restore(cls, path: str | os.PathLike[str], storage_filesystem: None = None) -> bool:
+        """Tell whether there is a search in a folder."""
+        try:
+            log.check_folder(Path(path).expanduser())
+        except errors.TuneError:
+            return False
+        return True
+
+    def fit(self) -> result_grid.ResultGrid:
+        """Search, and return what became of all trials. Trials that fail do not raise; see `ResultGrid.errors`.
+
+        Whatever happens, no trial is left running when it returns or raises. What was done until then is in the
+        search's folder, from where `restore` goes on.
+
+        Raises:
+            TuneError: Another search of this name is there or goes on, a trial has not reported the metric, or the log
+                cannot be written.
+            InfeasibleResourcesError: A trial holds more than the session can ever have.
+        """
+        setup, folder = self._setup, self._restored
+        if folder is None:
+            name = setup.run.name or build_name(program_builder.describe(setup.trainable, reuses=False).name)
+            folder = setup.run.folder / name
+            if (folder / log.NAME).exists():
+                raise errors.TuneError(
+                    f"There is a search in {str(folder)!r} already. Go on with it by Tuner.restore({str(folder)!r}, "
+                    "trainable).fit(), or give RunConfig(name=...) another name."
+                )
+            folder.mkdir(parents=True, exist_ok=True)
+            (folder / SETUP_NAME).write_bytes(_pickle_setup(setup))
+        opening.run(setup, folder, self._resume)
+        self._restored = folder
+        return self.get_results()
+
+    def get_results(self) -> result_grid.ResultGrid:
+        """Return what became of the trials so far.
+
+        Raises:
+            RuntimeError: The search has not begun.
+        """
+        if self._restored is None:
+            raise RuntimeError("get_results() was called before fit(). Call fit(), which returns the results.")
+        return result_grid.ResultGrid(self._restored, self._setup.tune.metric, self._setup.tune.mode)
+
+
+def build_name(of: str) -> str:
+    """Return the name of a search that was given none."""
+    now = dt.datetime.now().astimezone()
+    return f"{re.sub(r'[^A-Za-z0-9_.-]', '_', of)}_{now:%Y-%m-%d_%H-%M-%S}_{secrets.token_hex(3)}"
+
+
+def _pickle_setup(setup: opening.Setup) -> bytes:
+    given = {"space": setup.space, "tune": setup.tune, "run": setup.run}
+    found = {}
+    for name, value in given.items():
+        try:
+            found[name] = cloudpickle.dumps(value)
+        except Exception as error:
+            found[name] = f"{type(error).__name__}: {error}"
+    return cloudpickle.dumps(found)
+
+
+def _read_setup(folder: Path, names: Sequence[str]) -> dict[str, Any]:
+    """Return what a search was given, by name.
+
+    Raises:
+        TuneError: It could not be kept.
+    """
+    try:
+        found = cloudpickle.loads((folder / SETUP_NAME).read_bytes())
+    except FileNotFoundError:
+        found = dict.fromkeys(names, f"{SETUP_NAME} is not there")
+    for name in names:
+        if isinstance(found[name], str):
+            raise errors.TuneError(
+                f"What the search in {str(folder)!r} was given as {_ARGUMENTS[name]} could not be kept "
+                f"({found[name]}). Pass it to Tuner.restore(..., {_ARGUMENTS[name]}=...)."
+            )
+    return {name: cloudpickle.loads(found[name]) for name in names}
+
+
+def _check_space(given: object) -> dict[str, Any]:
+    if given is not None and not isinstance(given, Mapping):
+        raise TypeError(
+            f"param_space must be a dict, but received {given!r}. Write {{'lr': tune.loguniform(1e-4, 1)}}."
+        )
+    return dict(given or {})
+
+
+def _check(name: str, given: Any, kind: Any) -> Any:
+    if given is not None and not isinstance(given, kind):
+        raise TypeError(
+            f"{name} must be a {kind.__name__}, but received {given!r}. Write {name}=tune.{kind.__name__}(...)."
+        )
+    return given if given is not None else kind()

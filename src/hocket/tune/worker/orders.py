@@ -1,0 +1,99 @@
+"""What passes between a trial and the search: plain records, which are pickled."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Assignment:
+    """What a trial is told when it begins or goes on."""
+
+    trial_id: str
+    name: str
+    config: dict[str, Any]
+    experiment: str
+    """The search's folder."""
+    folder: str
+    """The name of the trial's folder in it."""
+    checkpoint: str | None
+    """The name of the checkpoint in the trial's folder that it goes on from."""
+    saved: int
+    """How many checkpoints it has saved before."""
+    iteration: int
+    """How often it has reported before that checkpoint."""
+    seconds: float
+    """How long it had computed then."""
+    resources: Mapping[str, float]
+    frequency: int = 0
+    """After how many steps a `Trainable` saves; 0: when it is asked."""
+    saves_at_end: bool = False
+    """Whether a `Trainable` saves when it ends."""
+
+
+class Action(enum.IntEnum):
+    """What a trial does after a report."""
+
+    GO_ON = 0
+    STOP = 1
+    """It ends."""
+    LEAVE = 2
+    """It saves if it can, and ends, to go on later or with another configuration."""
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """The answer to a report."""
+
+    action: Action
+    saves: bool = False
+    """Whether it saves first."""
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """Metrics of a trial, and maybe a checkpoint."""
+
+    metrics: Mapping[str, Any]
+    seconds: float
+    """How long it took since the report before."""
+    time: float
+    """When it was made, in seconds since 1970."""
+    checkpoint: str | None = None
+    """The name of the checkpoint's folder."""
+    is_last: bool = False
+    """Whether the trial has ended with it, and waits for no answer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Saved:
+    """A checkpoint that a trial was ordered to save; it waits for no answer."""
+
+    checkpoint: str
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """A trial has left its function: it returned or obeyed, or `error` came out."""
+
+    error: BaseException | None = None
+    traceback: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Introduction:
+    """Who runs a trial: what its reports are completed with."""
+
+    pid: int = 0
+    hostname: str = ""
+    node_ip: str = "127.0.0.1"
+
+
+Event: TypeAlias = Introduction | Report | Saved | Ended
+Exchange: TypeAlias = Callable[[Report], Order]
+"""Hands over a report, and waits for the answer."""
+Post: TypeAlias = Callable[[Event], None]
+"""Hands over an event that waits for no answer."""

@@ -1,0 +1,157 @@
+"""How a trial's function or class is run: until it returns, or the search ends it."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any, Protocol, final
+
+from hocket.train.checkpoints import storage
+from hocket.train.rank import reports
+from hocket.tune import trainable
+from hocket.tune.worker import orders, trial_session
+
+
+class Program(Protocol):
+    """Runs trials, one after another."""
+
+    def run(self, session: trial_session.TrialSession) -> None:
+        """Run a trial until it ends."""
+
+
+@final
+class FunctionProgram:
+    """Runs a function of a configuration.
+
+    What it returns, if that is a dict, is its last report; if it is a generator, each dict that it yields is one.
+    """
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self._function = function
+        self._takes_config = takes_config(function)
+
+    def run(self, session: trial_session.TrialSession) -> None:
+        """Run a trial until it ends."""
+        returned = self._function(session.assignment.config) if self._takes_config else self._function()
+        if inspect.isgenerator(returned):
+            for metrics in returned:
+                session.report_now(metrics)
+        elif returned is not None:
+            metrics = read_metrics(returned)
+            session.post(session.make_report(metrics, None, is_last=True))
+
+
+@final
+class ClassProgram:
+    """Steps through instances of a `Trainable`."""
+
+    def __init__(self, kind: type[trainable.Trainable], *, reuses: bool) -> None:
+        self._kind, self._reuses = kind, reuses
+        self._instance: trainable.Trainable | None = None
+
+    def run(self, session: trial_session.TrialSession) -> None:
+        """Run a trial until it ends."""
+        instance = self._take(session)
+        try:
+            try:
+                self._step(instance, session)
+            except trial_session.TrialStopped as stopped:
+                if stopped.saves or session.assignment.saves_at_end:
+                    session.post(orders.Saved(self._write(instance, session)))
+                raise
+            if session.assignment.saves_at_end:
+                session.post(orders.Saved(self._write(instance, session)))
+        except BaseException as error:
+            if not self._reuses or not isinstance(error, trial_session.TrialStopped):
+                self._drop()
+            raise
+        if not self._reuses:
+            self._drop()
+
+    def _take(self, session: trial_session.TrialSession) -> trainable.Trainable:
+        told = session.assignment
+        instance, self._instance = self._instance, None
+        if instance is not None and not instance.reset_config(told.config):
+            instance.stop()
+            instance = None
+        if instance is None:
+            instance = self._kind(told.config)
+        else:
+            instance.config = told.config
+        self._instance = instance
+        instance.take_place(
+            trial_id=told.trial_id,
+            name=told.name,
+            logdir=str(session.trial_storage.path),
+            resources=told.resources,
+            iteration=told.iteration,
+            seconds=told.seconds,
+        )
+        if session.checkpoint is not None:
+            instance.restore(session.checkpoint)
+        return instance
+
+    def _drop(self) -> None:
+        instance, self._instance = self._instance, None
+        if instance is not None:
+            instance.stop()
+
+    def _step(self, instance: trainable.Trainable, session: trial_session.TrialSession) -> None:
+        frequency, steps = session.assignment.frequency, 0
+        while True:
+            metrics = instance.train()
+            steps += 1
+            name = None
+            if frequency and instance.iteration % frequency == 0:
+                name = self._write(instance, session)
+            order = session.exchange(session.make_report(read_metrics(metrics), name))
+            if order.saves and name is not None:  # it is saved as it is
+                order = orders.Order(order.action)
+            if order.action is orders.Action.GO_ON and order.saves:
+                session.post(orders.Saved(self._write(instance, session)))
+            session.obey(order)
+            if metrics.get(trainable.DONE):
+                return
+
+    @staticmethod
+    def _write(instance: trainable.Trainable, session: trial_session.TrialSession) -> str:
+        with session.open_folder() as folder:
+            instance.save(folder)
+            staged = storage.stage(session.trial_storage, f"saved-{session.saved}", folder)
+        return session.commit(staged, None, {})
+
+
+def read_metrics(given: object) -> dict[str, Any]:
+    """Return metrics as plain data.
+
+    Raises:
+        TypeError: It is no dict, or has something that cannot be kept.
+    """
+    return reports.Report(0, reports.encode_metrics(given), None, None).read_metrics()
+
+
+def takes_config(function: Callable[..., Any]) -> bool:
+    """Tell whether a function takes the configuration.
+
+    Raises:
+        ValueError: It needs more than one argument.
+    """
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):  # some built-ins have none
+        return True
+    try:
+        signature.bind({})
+    except TypeError:
+        pass
+    else:
+        return True
+    try:
+        signature.bind()
+    except TypeError:
+        name = getattr(function, "__name__", repr(function))
+        raise ValueError(
+            f"A trial's function takes one argument, the configuration, but `{name}` takes {signature}. Give the "
+            "others by tune.with_parameters(function, name=value), or put them into param_space."
+        ) from None
+    return False

@@ -1,0 +1,69 @@
+"""A trainer as a trial: it is fitted in the trial's process, with a gang of its own."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from typing import Any, final
+
+from hocket import train
+from hocket.tune import errors
+from hocket.tune.worker import trial_session
+
+_TAKEN = ("train_loop_config", "scaling_config", "datasets")
+
+
+@final
+class TrainerProgram:
+    """Fits copies of a trainer, whose configurations the trial's values are put into.
+
+    Args:
+        trainer: What is fitted.
+    """
+
+    def __init__(self, trainer: train.DataParallelTrainer) -> None:
+        self._trainer = trainer
+
+    def run(self, session: trial_session.TrialSession) -> None:
+        """Run a trial until it ends."""
+        run = self._trainer.run_config
+        own = train.RunConfig(
+            name="trainer",
+            storage_path=session.trial_storage.path,
+            failure_config=run.failure_config,
+            checkpoint_config=run.checkpoint_config,
+            callbacks=[*run.callbacks, _Forward(session)],
+            worker_runtime_env=run.worker_runtime_env,
+            logging_config=run.logging_config,
+        )
+        self._derive(session.assignment.config).derive(run_config=own).fit()
+
+    def _derive(self, config: Mapping[str, Any]) -> train.DataParallelTrainer:
+        unknown = sorted(set(config) - set(_TAKEN))
+        if unknown:
+            raise errors.TuneError(
+                f"The space of a trainer has the keys {list(_TAKEN)}, but received {unknown}. Put what the training "
+                "function takes into param_space={'train_loop_config': {...}}."
+            )
+        return self._trainer.derive(**config)
+
+    def request(self, config: dict[str, Any]) -> dict[str, float]:
+        """Return what a trial holds: what its ranks hold together."""
+        return dict(self._derive(config).scaling_config.total_resources)
+
+
+@final
+class _Forward(train.UserCallback):
+    """Makes each report of a run one of the trial."""
+
+    def __init__(self, session: trial_session.TrialSession) -> None:
+        self._session = session
+
+    def after_report(
+        self,
+        run_context: train.TrainRunContext,
+        metrics: list[dict[str, Any]],
+        checkpoint: train.Checkpoint | None,
+    ) -> None:
+        """Report rank 0's metrics."""
+        self._session.report_now(copy.copy(metrics[0]), checkpoint)

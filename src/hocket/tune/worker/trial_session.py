@@ -1,0 +1,127 @@
+"""What a trial knows while it runs, and how its reports leave it.
+
+It is the session of a training run with one rank, so that what a training function calls (`hocket.train.report`,
+`get_checkpoint`, a loader that keeps its position) does the same in a trial. Only a report differs: it waits until the
+search has decided what becomes of the trial.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import final
+
+from hocket.train.checkpoints import checkpoint as checkpoints
+from hocket.train.checkpoints import reported, storage, uploads
+from hocket.train.rank import questions, rank_info, reports, worker_session
+from hocket.tune.worker import orders
+
+
+class TrialStopped(BaseException):
+    """Ends a trial's function from within `report`: the search has decided so."""
+
+    def __init__(self, *, saves: bool = False) -> None:
+        super().__init__("The search has ended this trial.")
+        self.saves = saves
+
+
+@final
+class TrialSession(worker_session.WorkerSession):
+    """The state behind `report` in one trial.
+
+    Args:
+        assignment: What the trial is told.
+        exchange: Hands a report to the search, and waits for the answer.
+        post: Hands an event over that waits for no answer.
+    """
+
+    def __init__(self, assignment: orders.Assignment, exchange: orders.Exchange, post: orders.Post) -> None:
+        self.assignment = assignment
+        self.trial_storage = storage.Storage(assignment.experiment, assignment.folder)
+        start, positions = None, {}
+        if assignment.checkpoint is not None:
+            start = checkpoints.Checkpoint(self.trial_storage.path / assignment.checkpoint)
+            positions = (storage.get_optional_manifest(Path(start.path)) or {}).get("positions", {})
+        info = rank_info.RankInfo(
+            rank=0, world_size=1, run_storage=self.trial_storage, start_checkpoint=start, start_positions=positions
+        )
+        inquiry = questions.Inquiry(lambda _: _refuse())
+        super().__init__(info, self._hand_over, inquiry, lambda _: None)
+        self.exchange, self.post = exchange, post
+        self._before = time.monotonic()
+        self.saved = assignment.saved
+        self.has_reported = False
+
+    def report_now(self, metrics: object, checkpoint: checkpoints.Checkpoint | None = None) -> None:
+        """Report, and wait for the answer.
+
+        Raises:
+            TrialStopped: The search has ended the trial.
+        """
+        self.report(metrics, checkpoint, None, uploads.Upload(reported.CheckpointUploadMode.SYNC, None, None))
+
+    def _hand_over(self, report: reports.Report) -> None:
+        name = None
+        if isinstance(report.staged, storage.Staged):
+            name = self.commit(report.staged, report.dir_name, report.positions)
+            self.acknowledge(report.index, checkpoints.Checkpoint(self.trial_storage.path / name))
+        elif report.staged is not None:
+            _refuse()
+        self.obey(self.exchange(self.make_report(report.read_metrics(), name)))
+
+    def make_report(
+        self, metrics: dict[str, object], checkpoint: str | None, *, is_last: bool = False
+    ) -> orders.Report:
+        """Return a report with the time that it took."""
+        self.has_reported = True
+        now = time.monotonic()
+        seconds, self._before = now - self._before, now
+        return orders.Report(metrics, seconds, time.time(), checkpoint, is_last)
+
+    def commit(self, staged: storage.Staged, name: str | None, positions: reports.Positions) -> str:
+        """Make a staged folder the trial's next checkpoint; return its name."""
+        name = name or f"checkpoint_{self.saved:06d}"
+        storage.commit(self.trial_storage, name, [staged], {"positions": positions})
+        self.saved += 1
+        return name
+
+    @staticmethod
+    def obey(order: orders.Order) -> None:
+        """Go on, or leave the function.
+
+        Raises:
+            TrialStopped: The search has ended the trial.
+        """
+        if order.action is not orders.Action.GO_ON:
+            raise TrialStopped(saves=order.saves)
+
+
+def _refuse() -> None:
+    raise RuntimeError(
+        "A trial of a search is not a rank of a trainer: asynchronous uploads, NO_UPLOAD, validations and "
+        "get_preemption_info() are not for it. Call tune.report(metrics, checkpoint=...)."
+    )
+
+
+@contextmanager
+def opened(session: TrialSession) -> Iterator[None]:
+    """Make it the process's session for a block."""
+    with worker_session.open_session(session):
+        yield
+
+
+def get_session(caller: str) -> TrialSession:
+    """Return the session of the trial that runs here.
+
+    Raises:
+        RuntimeError: None does.
+    """
+    found = worker_session.get_optional_session()
+    if not isinstance(found, TrialSession):
+        raise RuntimeError(
+            f"hocket.tune.{caller}() was called outside a trial. Call it in the function that is given to a Tuner; in "
+            f"a trainer's function write hocket.train.{caller}(), and in a Trainable return a dict from step()."
+        )
+    return found
