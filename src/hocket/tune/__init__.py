@@ -25,6 +25,10 @@ from hocket.tune.context import get_checkpoint as get_checkpoint
 from hocket.tune.context import get_context as get_context
 from hocket.tune.context import report as report
 from hocket.tune.errors import TuneError as TuneError
+from hocket.tune.experiment_analysis import ExperimentAnalysis as ExperimentAnalysis
+from hocket.tune.functions import Experiment as Experiment
+from hocket.tune.functions import run as run
+from hocket.tune.functions import run_experiments as run_experiments
 from hocket.tune.parameters import with_parameters as with_parameters
 from hocket.tune.program_builder import register_trainable as register_trainable
 from hocket.tune.resources import PlacementGroupFactory as PlacementGroupFactory

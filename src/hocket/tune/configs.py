@@ -227,7 +227,8 @@ class RunConfig:
         self._check_types()
 
     def _check_types(self) -> None:
-        failure, checkpoint = self.failure_config, self.checkpoint_config
+        failure: object = self.failure_config
+        checkpoint: object = self.checkpoint_config
         if isinstance(failure, train_configs.FailureConfig):  # one class in older programs
             object.__setattr__(self, "failure_config", FailureConfig(max_failures=failure.max_failures))
         elif not isinstance(failure, FailureConfig):

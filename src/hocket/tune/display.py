@@ -1,14 +1,128 @@
-"""What is shown of a search while it runs, and when it is over."""
+"""What is shown of a search while it runs, and when it is over.
+
+In a terminal the last rows are set aside for it, and what trials print scrolls above. Elsewhere nothing is shown.
+``RunConfig(verbose=0)`` and the environment variable ``HOCKET_PROGRESS=off`` silence it.
+"""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+import os
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final, final
 
+from hocket.train.progress import display as train_display
+from hocket.train.progress import terminal
+from hocket.tune import callback
+from hocket.tune import trial as trials
 from hocket.tune.run import search as searches
+from hocket.tune.schedulers import contract
+
+_DRAW_SECONDS: Final = 0.25
+"""How often the rows are drawn. As training's."""
+
+_MOST_ROWS: Final = 5
+"""How many trials are shown. A guess: a glance takes in no more."""
 
 
 @contextlib.contextmanager
 def shown(search: searches.Search) -> Iterator[None]:
-    """Show a search in the block."""
-    yield
+    """Show a search in the block, if there is where."""
+    descriptor = None if search.settings.run.verbose == 0 else _find_terminal()
+    if descriptor is None:
+        yield
+        return
+    follower = Display(search, terminal.StatusArea(descriptor))
+    search.watchers.append(follower)
+    try:
+        yield
+    finally:
+        follower.close()
+
+
+def _find_terminal() -> int | None:
+    return None if train_display.read_switch() in ("off", "plain") else train_display.find_terminal()
+
+
+@final
+class Display(callback.Callback):
+    """The rows of a terminal that show a search.
+
+    Args:
+        search: It is counted from.
+        area: Where they are.
+    """
+
+    def __init__(self, search: searches.Search, area: terminal.StatusArea) -> None:
+        self._search, self._area = search, area
+        self._best: list[tuple[float, trials.Trial, dict[str, Any]]] = []
+        self._started = self._drawn = time.monotonic()
+
+    def on_trial_result(
+        self,
+        iteration: int,
+        trials: Sequence[trials.Trial],
+        trial: trials.Trial,
+        result: Mapping[str, Any],
+        **info: Any,
+    ) -> None:
+        """Note a report."""
+        score = self._find_score(result)
+        if score is not None:
+            self._best = [entry for entry in self._best if entry[1] is not trial]
+            self._best.append((score, trial, dict(result)))
+            self._best.sort(key=lambda entry: -entry[0])
+            del self._best[_MOST_ROWS:]
+
+    def _find_score(self, result: Mapping[str, Any]) -> float | None:
+        given = self._search.settings
+        value = contract.get_nested(result, given.metric) if given.metric else None
+        if isinstance(value, bool) or not isinstance(value, int | float) or value != value:  # noqa: PLR0124 (NaN)
+            return None
+        return float(-value if given.mode == "min" else value)
+
+    def on_step_end(self, iteration: int, trials: Sequence[trials.Trial], **info: Any) -> None:
+        """Draw, if it is time."""
+        now = time.monotonic()
+        if now - self._drawn >= _DRAW_SECONDS:
+            self._drawn = now
+            width = self._area.width
+            self._area.draw([line[:width] for line in self.build_lines()])
+
+    def build_lines(self) -> list[str]:
+        """Return what is shown."""
+        return [build_summary(self._search, time.monotonic() - self._started)] + [
+            self._describe(trial, result) for _, trial, result in self._best
+        ]
+
+    def _describe(self, trial: trials.Trial, result: Mapping[str, Any]) -> str:
+        metric = self._search.settings.metric or ""
+        value = contract.get_nested(result, metric)
+        state = trial.status.value.lower()
+        return f"  {metric} {value:.6g} at {result['training_iteration']}  {trial.experiment_tag}  {state}"
+
+    def close(self) -> None:
+        """Give the rows back, and leave one line."""
+        self._area.close()
+        line = build_summary(self._search, time.monotonic() - self._started)
+        if self._best:
+            line += f"; best:{self._describe(self._best[0][1], self._best[0][2])}"
+        with contextlib.suppress(OSError):
+            os.write(sys.stderr.fileno(), f"{line}\n".encode())
+
+
+def build_summary(search: searches.Search, seconds: float) -> str:
+    """Return one line about a search."""
+    counts = search.counts
+    running = sum(live.trial.status is trials.Status.RUNNING for live in search.live.values())
+    paused = sum(live.trial.status is trials.Status.PAUSED for live in search.live.values())
+    parts = [
+        (counts[trials.Status.TERMINATED], "ended"),
+        (counts[trials.Status.ERROR], "failed"),
+        (running, "running"),
+        (paused, "paused"),
+    ]
+    told = ", ".join(f"{count} {what}" for count, what in parts if count or what == "ended")
+    return f"{search.settings.folder.name}: {search.num_proposed} trials ({told}) in {seconds:.0f} s"

@@ -49,8 +49,8 @@ class TrialHistory:
             self.error, self.text = record["cause"], record["error"]
         elif event == "pause":
             self.trial.status = trials.Status.PAUSED
-        elif event == "retry":
-            self.trial.status = trials.Status.PENDING
+        elif event in ("retry", "revive"):
+            self.trial.status, self.error, self.text = trials.Status.PENDING, None, None
 
     def _report(self, record: Mapping[str, Any]) -> None:
         self.seconds += record["seconds"]

@@ -23,6 +23,7 @@ save        It has saved a checkpoint that belongs to its last report: ``id``, `
 pause       A scheduler has set it aside: ``id``.
 exploit     It goes on from another one's state: ``id``, ``source``, ``config``, ``tag``, ``checkpoint``, ``iteration``.
 retry       It failed, and will be tried again: ``id``, ``error``.
+revive      It had ended, and goes on all the same: ``id``, ``restarts``.
 end         It has ended: ``id``, ``status``, ``reason``, ``error`` (text), ``cause`` (what was raised).
 ==========  ================================================================================================
 """

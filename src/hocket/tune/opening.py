@@ -73,7 +73,7 @@ def run(setup: Setup, folder: Path, resume: configs.ResumeConfig) -> None:
             else:
                 _run_in_actors(search, described, setup)
             search.close()
-            _call(search, "on_experiment_end", trials=search.get_trials())
+            _call(search, "on_experiment_end", trials=search.controls.get_trials())
     if search.error is not None:
         raise search.error
 
@@ -92,7 +92,7 @@ def _run_in_actors(search: searches.Search, described: program_builder.Described
 
 
 def _call(search: searches.Search, name: str, **info: Any) -> None:
-    for one in search.settings.run.callbacks:
+    for one in search.watchers:
         getattr(one, name)(**info)
 
 
@@ -106,8 +106,8 @@ def _build_settings(
     chosen = _prepare_searcher(tune.search_alg or basic_variant.BasicVariantGenerator(), setup, seed)
     scheduler = tune.scheduler or fifo.FIFOScheduler()
     _prepare_scheduler(scheduler, tune, seed)
-    is_tune = isinstance(checkpoint, configs.CheckpointConfig)
-    if is_tune and described.is_function and (checkpoint.checkpoint_frequency or checkpoint.checkpoint_at_end):
+    frequency, saves_at_end = _read_saving(checkpoint)
+    if described.is_function and (frequency or saves_at_end):
         raise ValueError(
             "checkpoint_frequency and checkpoint_at_end are for classes (Trainable), but a function is searched over. "
             "Leave them out: a function saves when it calls tune.report(metrics, checkpoint=...)."
@@ -127,13 +127,16 @@ def _build_settings(
         request=described.request,
         max_trials=None if _finds_end(chosen) or tune.num_samples == -1 else tune.num_samples,
         window=tune.max_concurrent_trials if tune.deterministic else None,
-        frequency=_get_frequency(checkpoint),
-        saves_at_end=is_tune and bool(checkpoint.checkpoint_at_end),
+        frequency=frequency,
+        saves_at_end=saves_at_end,
     )
 
 
-def _get_frequency(checkpoint: train_configs.CheckpointConfig) -> int:
-    return checkpoint.checkpoint_frequency if isinstance(checkpoint, configs.CheckpointConfig) else 0
+def _read_saving(given: train_configs.CheckpointConfig) -> tuple[int, bool]:
+    """Return after how many steps a `Trainable` saves, and whether it does at its end."""
+    if not isinstance(given, configs.CheckpointConfig):
+        return 0, False
+    return given.checkpoint_frequency, bool(given.checkpoint_at_end)
 
 
 def _prepare_searcher(given: searcher.Searcher, setup: Setup, seed: int) -> searcher.Searcher:
@@ -160,7 +163,7 @@ def _prepare_scheduler(given: contract.TrialScheduler, tune: configs.TuneConfig,
         )
 
 
-def _finds_end(given: searcher.Searcher | None) -> bool:
+def _finds_end(given: Any) -> bool:
     """Tell whether a searcher counts its trials by itself, as one over a grid does."""
     while given is not None and not isinstance(given, basic_variant.BasicVariantGenerator):
         given = getattr(given, "searcher", None)

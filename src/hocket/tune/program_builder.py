@@ -69,7 +69,7 @@ def describe(given: Any, *, reuses: bool) -> Described:
         program = trainer_program.TrainerProgram(given)
         return Described(program, type(given).__name__, program.request, is_function=True, trainable=given)
     request = resources.find_request(given)
-    if inspect.isclass(given):
+    if inspect.isclass(given) and issubclass(given, trainable.Trainable):
         return Described(
             programs.ClassProgram(given, reuses=reuses), given.__name__, request, is_function=False, trainable=given
         )

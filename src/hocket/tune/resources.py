@@ -119,7 +119,7 @@ def _return(wanted: Wanted, config: dict[str, Any]) -> Wanted:
     return wanted
 
 
-def check_resources(given: Mapping[str, float]) -> dict[str, float]:
+def check_resources(given: Mapping[str, Any]) -> dict[str, float]:
     """Return amounts by resource name: ``"cpu"`` is ``"CPU"``.
 
     Raises:

@@ -43,6 +43,24 @@ class Trial:
     checkpoint: str | None = None
     """The name of its latest checkpoint's folder; None if it has saved none."""
 
+    path: str = ""
+    """Its folder; made when something is written there."""
+    name: str = ""
+    """How it is called: the trainable's name and its id, unless `TuneConfig.trial_name_creator` says otherwise."""
+
+    @property
+    def local_path(self) -> str:
+        """As `path`."""
+        return self.path
+
+    @property
+    def evaluated_params(self) -> dict[str, Any]:
+        """As `config`."""
+        return self.config
+
+    def __str__(self) -> str:
+        return self.name or self.trial_id
+
     @property
     def is_finished(self) -> bool:
         """Whether it will not compute again."""

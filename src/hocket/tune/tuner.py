@@ -188,7 +188,8 @@ def _pickle_setup(setup: opening.Setup) -> bytes:
             found[name] = cloudpickle.dumps(value)
         except Exception as error:
             found[name] = f"{type(error).__name__}: {error}"
-    return cloudpickle.dumps(found)
+    blob: bytes = cloudpickle.dumps(found)
+    return blob
 
 
 def _read_setup(folder: Path, names: Sequence[str]) -> dict[str, Any]:

@@ -7,7 +7,8 @@ samples, another stop rule, another scheduler, a narrower space.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from hocket.tune import configs
@@ -17,15 +18,50 @@ from hocket.tune.run import search as searches
 from hocket.tune.worker import orders
 
 
-def replay(search: searches.Search, records: Iterable[Mapping[str, Any]], resume: configs.ResumeConfig) -> None:
-    """Bring a new search to where the records end."""
+def replay(search: searches.Search, records: Sequence[Mapping[str, Any]], resume: configs.ResumeConfig) -> None:
+    """Bring a new search to where the records end, and decide what becomes of the trials that are left."""
+    records = [*records, *_revive(search, records, resume)]
+    revived = Counter(record["id"] for record in records if record["event"] == "revive")
     search.is_replaying = True
     for record in records:
-        handler = _HANDLERS.get(record["event"])
-        if handler is not None:
-            handler(search, record)
+        event = record["event"]
+        if event == "end" and revived[record["id"]]:  # it goes on later: as if it had only failed once
+            revived[record["id"]] -= 1
+            _retry(search, record)
+        elif event in _HANDLERS:
+            _HANDLERS[event](search, record)
     search.is_replaying = False
     _resume(search, resume)
+
+
+def _revive(
+    search: searches.Search, records: Sequence[Mapping[str, Any]], resume: configs.ResumeConfig
+) -> list[dict[str, Any]]:
+    """Write down which trials that had ended go on; return what was written."""
+    ended = {record["id"]: record for record in records if record["event"] == "end"}
+    for record in records:
+        if record["event"] == "revive":
+            del ended[record["id"]]
+        elif record["event"] == "end":
+            ended[record["id"]] = record
+    wanted = {trials.Status.ERROR: resume.errored, trials.Status.TERMINATED: resume.finished}
+    found = []
+    for trial_id, record in ended.items():
+        kind = wanted[trials.Status(record["status"])]
+        if kind is not configs.ResumeType.SKIP:
+            revival = {"id": trial_id, "restarts": kind is configs.ResumeType.RESTART}
+            search.log.append("revive", **revival)
+            found.append({"event": "revive", **revival})
+    return found
+
+
+def _take_revival(search: searches.Search, record: Mapping[str, Any]) -> None:
+    live = search.live[record["id"]]
+    live.failures = 0
+    if record["restarts"]:
+        live.checkpoints.clear()
+    live.rewind()
+    live.trial.status = trials.Status.PENDING
 
 
 def _add(search: searches.Search, record: Mapping[str, Any]) -> None:
@@ -69,7 +105,7 @@ def _pause(search: searches.Search, record: Mapping[str, Any]) -> None:
 def _exploit(search: searches.Search, record: Mapping[str, Any]) -> None:
     live = search.live[record["id"]]
     latest = live_trial.SavedCheckpoint(record["checkpoint"], record["iteration"], record["seconds"], {})
-    search.take_exploit(live, latest, record["config"], record["tag"], record["checkpoint"])
+    search.controls.take_exploit(live, latest, record["config"], record["tag"], record["checkpoint"])
 
 
 def _retry(search: searches.Search, record: Mapping[str, Any]) -> None:
@@ -93,6 +129,7 @@ _HANDLERS = {
     "pause": _pause,
     "exploit": _exploit,
     "retry": _retry,
+    "revive": _take_revival,
     "end": _end,
 }
 

@@ -2,7 +2,7 @@
 
 `Search` runs nothing. Whoever runs trials (`hosts`) asks it which one is next, tells it each event of a trial, and does
 what it answers. All that it decides goes into the log before it is done, and a search is resumed by reading the log
-into a new `Search` (`replay`).
+into a new `Search` (`replay`). What its scheduler may do to trials is in `controls`.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, final
 
-from hocket.tune import encoding, errors, log, stopper
+from hocket.tune import callback, encoding, errors, log, stopper
 from hocket.tune import trial as trials
-from hocket.tune.run import live_trial, proposals, results, retention, settings
+from hocket.tune.run import controls, live_trial, proposals, results, retention, settings
 from hocket.tune.schedulers import contract
 from hocket.tune.worker import orders
 
@@ -23,7 +23,7 @@ _STOP = orders.Order(orders.Action.STOP)
 
 @final
 class Search:
-    """The state of a search, and its decisions. It implements `TrialControls`, for the scheduler.
+    """The state of a search, and its decisions.
 
     Args:
         given: What it is.
@@ -32,7 +32,7 @@ class Search:
     """
 
     def __init__(self, given: settings.Settings, writer: log.Writer, clock: Callable[[], float] = time.time) -> None:
-        self.settings, self._log, self._clock = given, writer, clock
+        self.settings, self.log, self._clock = given, writer, clock
         self.proposals = proposals.Proposals(given.searcher, given.window)
         self.live: dict[str, live_trial.LiveTrial] = {}
         self.counts: dict[trials.Status, int] = dict.fromkeys(trials.Status, 0)
@@ -45,11 +45,9 @@ class Search:
         self.error: BaseException | None = None
         """What comes out of `fit`."""
         self.is_replaying = False
-        self._reporting: live_trial.LiveTrial | None = None
-        self._exploits: dict[str, tuple[str, dict[str, Any], str]] = {}
-        self._sources: dict[str, tuple[str, live_trial.SavedCheckpoint]] = {}
-        """The folder and the latest checkpoint of trials that are finished and have one, by id."""
-        self._saves = False
+        self.watchers: list[callback.Callback] = list(given.run.callbacks)
+        """Who is told of what happens."""
+        self.controls = controls.Controls(self)
 
     # --- which trial is next ------------------------------------------------------------------------------------------
 
@@ -57,9 +55,9 @@ class Search:
         """Return the trial that is to begin, or to go on; None if none is now."""
         if self.ending:
             return None
-        chosen = self.settings.scheduler.choose_trial_to_run(self)
+        chosen = self.settings.scheduler.choose_trial_to_run(self.controls)
         while chosen is None and self._propose():
-            chosen = self.settings.scheduler.choose_trial_to_run(self)
+            chosen = self.settings.scheduler.choose_trial_to_run(self.controls)
         return None if chosen is None else self.live[chosen.trial_id]
 
     @property
@@ -78,7 +76,7 @@ class Search:
             return False
         tag = getattr(self.settings.searcher, "last_tag", "")
         trial = trials.Trial(trial_id, number, config, f"{number}_{tag}" if tag else str(number))
-        self._log.append(
+        self.log.append(
             "trial", id=trial_id, number=number, config=config, tag=trial.experiment_tag, folder=self.add(trial).folder
         )
         return True
@@ -96,17 +94,18 @@ class Search:
                     f"trial_dirname_creator must return the name of one folder, but returned {folder!r} for trial "
                     f"{trial.trial_id}."
                 )
+        trial.name, trial.path = name, str(self.settings.folder / folder)
         found = live_trial.LiveTrial(trial, name, folder, self.settings.request(trial.config))
         self.live[trial.trial_id] = found
         self.num_proposed = trial.number + 1
-        self.settings.scheduler.on_trial_add(self, trial)
+        self.settings.scheduler.on_trial_add(self.controls, trial)
         return found
 
     def begin(self, live: live_trial.LiveTrial) -> orders.Assignment:
         """Note that a trial begins or goes on; return what it is told."""
         live.rewind()
         live.trial.status = trials.Status.RUNNING
-        self._log.append(
+        self.log.append(
             "start",
             id=live.trial.trial_id,
             time=self._clock(),
@@ -145,17 +144,17 @@ class Search:
         if isinstance(event, orders.Report):
             return self._take_report(live, event)
         if isinstance(event, orders.Introduction):
-            self._log.append("process", id=live.trial.trial_id, pid=event.pid, host=event.hostname)
+            self.log.append("process", id=live.trial.trial_id, pid=event.pid, host=event.hostname)
             live.introduction = event
         elif isinstance(event, orders.Saved):
-            self._log.append("save", id=live.trial.trial_id, checkpoint=event.checkpoint)
+            self.log.append("save", id=live.trial.trial_id, checkpoint=event.checkpoint)
             self.keep(live, event.checkpoint)
         else:
             self._leave(live, event)
         return None
 
     def _take_report(self, live: live_trial.LiveTrial, report: orders.Report) -> orders.Order | None:
-        self._log.append(
+        self.log.append(
             "report",
             id=live.trial.trial_id,
             metrics=report.metrics,
@@ -209,9 +208,8 @@ class Search:
 
     def decide(self, live: live_trial.LiveTrial, result: dict[str, Any]) -> orders.Order:
         """Ask the scheduler about a report; return what the trial is to do."""
-        self._reporting, self._saves = live, False
-        decision = self.settings.scheduler.on_trial_result(self, live.trial, result)
-        self._reporting = None
+        self.controls.wants_checkpoint = False
+        decision = self.settings.scheduler.on_trial_result(self.controls, live.trial, result)
         if live.fate is live_trial.Fate.EXPLOIT:
             return orders.Order(orders.Action.LEAVE)
         if live.fate is live_trial.Fate.STOP or decision == contract.TrialScheduler.STOP:
@@ -220,7 +218,7 @@ class Search:
         if decision == contract.TrialScheduler.PAUSE:
             live.fate = live_trial.Fate.PAUSE
             return orders.Order(orders.Action.LEAVE, saves=True)
-        return orders.Order(orders.Action.GO_ON, saves=True) if self._saves else _GO_ON
+        return orders.Order(orders.Action.GO_ON, saves=True) if self.controls.wants_checkpoint else _GO_ON
 
     def keep(self, live: live_trial.LiveTrial, name: str) -> None:
         """Take a checkpoint of a trial that belongs to its last report, and remove those that are not kept."""
@@ -240,10 +238,10 @@ class Search:
         if event.error is not None:
             self.fail(live, event.error, event.traceback)
         elif live.fate is live_trial.Fate.PAUSE:
-            self._log.append("pause", id=live.trial.trial_id)
+            self.log.append("pause", id=live.trial.trial_id)
             live.trial.status, live.fate = trials.Status.PAUSED, None
         elif live.fate is live_trial.Fate.EXPLOIT:
-            self._copy(live)
+            self.controls.carry_out_exploit(live)
         else:
             self.finish(live, trials.Status.TERMINATED, live.reason or "it returned")
 
@@ -253,7 +251,7 @@ class Search:
         live.failures += 1
         text = traceback.strip() or f"{type(error).__name__}: {error}"
         if (limit == -1 or live.failures <= limit) and not self.ending:
-            self._log.append("retry", id=live.trial.trial_id, error=text)
+            self.log.append("retry", id=live.trial.trial_id, error=text)
             live.trial.status, live.fate = trials.Status.PENDING, None
             self.tell("on_trial_recover", live)
             return
@@ -275,7 +273,7 @@ class Search:
         was = live.trial.status
         if status is trials.Status.TERMINATED:
             self._check_metric(live)
-        self._log.append(
+        self.log.append(
             "end",
             id=live.trial.trial_id,
             status=status.value,
@@ -292,17 +290,21 @@ class Search:
         is_error = status is trials.Status.ERROR
         scheduler = self.settings.scheduler
         if is_error:
-            scheduler.on_trial_error(self, trial)
+            scheduler.on_trial_error(self.controls, trial)
         elif was is not trials.Status.RUNNING:
-            scheduler.on_trial_remove(self, trial)
+            scheduler.on_trial_remove(self.controls, trial)
         elif live.reason != "its scheduler":
-            scheduler.on_trial_complete(self, trial, trial.last_result)
+            scheduler.on_trial_complete(self.controls, trial, trial.last_result)
         self.proposals.hear_end(trial, is_error=is_error)
         self.counts[status] += 1
         self.tell("on_trial_error" if is_error else "on_trial_complete", live)
-        if live.latest is not None:
-            self._sources[trial.trial_id] = live.folder, live.latest
+        self.controls.remember(live)
         del self.live[trial.trial_id]
+
+    def leave_out(self, live: live_trial.LiveTrial) -> None:
+        """Leave a trial as it is, for good."""
+        self.settings.scheduler.on_trial_remove(self.controls, live.trial)
+        del self.live[live.trial.trial_id]
 
     def _check_metric(self, live: live_trial.LiveTrial) -> None:
         metric = self.settings.metric
@@ -336,98 +338,15 @@ class Search:
 
     def step(self, name: str) -> None:
         """Call a method of all callbacks that is not about a trial."""
-        callbacks = self.settings.run.callbacks
-        if callbacks:
-            listed = self.get_trials()
-            for one in callbacks:
+        if self.watchers:
+            listed = self.controls.get_trials()
+            for one in self.watchers:
                 getattr(one, name)(self.iteration, listed)
 
     def tell(self, name: str, live: live_trial.LiveTrial, **more: Any) -> None:
         """Call a method of all callbacks."""
-        callbacks = self.settings.run.callbacks
-        if not callbacks or self.is_replaying:
+        if not self.watchers or self.is_replaying:
             return
-        listed = self.get_trials()
-        for one in callbacks:
+        listed = self.controls.get_trials()
+        for one in self.watchers:
             getattr(one, name)(self.iteration, listed, live.trial, **more)
-
-    # --- for schedulers -----------------------------------------------------------------------------------------------
-
-    def get_trials(self) -> Sequence[trials.Trial]:
-        """Return the trials that are not finished."""
-        return [live.trial for live in self.live.values()]
-
-    def stop_trial(self, trial: trials.Trial) -> None:
-        """End a trial: at once if it does not run, else at its next report."""
-        live = self.live.get(trial.trial_id)
-        if live is None or self.is_replaying:
-            return
-        if trial.status is trials.Status.RUNNING:
-            live.fate, live.reason = live_trial.Fate.STOP, "its scheduler"
-        else:
-            self.finish(live, trials.Status.TERMINATED, "its scheduler")
-
-    def save_trial(self, trial: trials.Trial) -> None:
-        """Have the trial that has just reported save a checkpoint."""
-        self._saves = True
-
-    def exploit(self, trial: trials.Trial, source: trials.Trial, config: dict[str, Any], tag: str = "") -> None:
-        """Have a trial go on from another one's latest checkpoint, with a new configuration."""
-        if self.is_replaying:
-            return
-        live = self.live[trial.trial_id]
-        if self._find_source(source.trial_id) is None:
-            raise errors.TuneError(
-                f"{type(self.settings.scheduler).__name__} wants trial {trial.trial_id} to go on from a checkpoint of "
-                f"trial {source.trial_id}, which has saved none. Report checkpoints (tune.report(metrics, checkpoint="
-                "...)), or use a Trainable with save_checkpoint()."
-            )
-        self._exploits[trial.trial_id] = source.trial_id, config, tag
-        if trial.status is trials.Status.RUNNING:
-            live.fate = live_trial.Fate.EXPLOIT
-        else:
-            self._copy(live)
-
-    def _find_source(self, trial_id: str) -> tuple[str, live_trial.SavedCheckpoint] | None:
-        live = self.live.get(trial_id)
-        if live is None:
-            return self._sources.get(trial_id)
-        return None if live.latest is None else (live.folder, live.latest)
-
-    def _copy(self, live: live_trial.LiveTrial) -> None:
-        """Give a trial, which does not run, another one's checkpoint and its new configuration."""
-        source, config, tag = self._exploits.pop(live.trial.trial_id)
-        found = self._find_source(source)
-        assert found is not None, "exploit() has looked, and the latest is always kept"
-        (source_folder, latest), name = found, f"checkpoint_{live.saved:06d}"
-        folder = self.settings.folder / live.folder
-        folder.mkdir(parents=True, exist_ok=True)
-        retention.give(self.settings.folder / source_folder / latest.name, folder / name)
-        tag = live.trial.experiment_tag + tag
-        self._log.append(
-            "exploit",
-            id=live.trial.trial_id,
-            source=source,
-            config=config,
-            tag=tag,
-            checkpoint=name,
-            iteration=latest.iteration,
-            seconds=latest.seconds,
-        )
-        self.take_exploit(live, latest, config, tag, name)
-
-    def take_exploit(
-        self,
-        live: live_trial.LiveTrial,
-        latest: live_trial.SavedCheckpoint,
-        config: dict[str, Any],
-        tag: str,
-        name: str,
-    ) -> None:
-        """Note what a trial goes on from."""
-        live.iteration, live.seconds = latest.iteration, latest.seconds
-        live.trial.last_result = dict(latest.metrics) or live.trial.last_result
-        self.keep(live, name)
-        live.trial.config, live.trial.experiment_tag = config, tag
-        live.resources = self.settings.request(config)
-        live.trial.status, live.fate = trials.Status.PENDING, None

@@ -1,0 +1,235 @@
+"""Searches by one call, as programs before `Tuner` wrote them."""
+
+from __future__ import annotations
+
+import datetime as dt
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from hocket.train import configs as train_configs
+from hocket.tune import callback, configs, errors, experiment_analysis, resources, stopper, tuner
+from hocket.tune import trial as trials
+from hocket.tune.schedulers import contract
+from hocket.tune.schedulers import creation as scheduler_creation
+from hocket.tune.search import creation as searcher_creation
+from hocket.tune.search import searcher
+
+
+@dataclass(kw_only=True)
+class Experiment:
+    """What `run_experiments` runs: a search under a name."""
+
+    name: str
+    run: Any
+    """What is searched over: a function, a `Trainable`, or a name."""
+    stop: stopper.Stop = None
+    config: Mapping[str, Any] = field(default_factory=dict)
+    """The space."""
+    resources_per_trial: Any = None
+    """See `with_resources`."""
+    num_samples: int = 1
+    storage_path: str | os.PathLike[str] | None = None
+    checkpoint_config: train_configs.CheckpointConfig | None = None
+    max_failures: int = 0
+
+
+def run(
+    run_or_experiment: Any,
+    *,
+    name: str | None = None,
+    metric: str | None = None,
+    mode: str | None = None,
+    stop: stopper.Stop = None,
+    time_budget_s: float | dt.timedelta | None = None,
+    config: Mapping[str, Any] | None = None,
+    resources_per_trial: Any = None,
+    num_samples: int = 1,
+    storage_path: str | os.PathLike[str] | None = None,
+    storage_filesystem: None = None,
+    search_alg: searcher.Searcher | str | None = None,
+    scheduler: contract.TrialScheduler | str | None = None,
+    checkpoint_config: train_configs.CheckpointConfig | None = None,
+    verbose: int = 1,
+    progress_reporter: object = None,
+    log_to_file: bool = False,
+    trial_name_creator: configs.NameCreator | None = None,
+    trial_dirname_creator: configs.NameCreator | None = None,
+    sync_config: object = None,
+    max_failures: int = 0,
+    fail_fast: bool | str = False,
+    resume: bool | str | None = None,
+    resume_config: configs.ResumeConfig | None = None,
+    reuse_actors: bool | None = None,
+    raise_on_failed_trial: bool = True,
+    callbacks: Sequence[callback.Callback] = (),
+    max_concurrent_trials: int | None = None,
+    seed: int | None = None,
+) -> experiment_analysis.ExperimentAnalysis:
+    """Search, and return what became of all trials. `Tuner` is the newer form; its `TuneConfig` and `RunConfig` say
+    what these arguments mean.
+
+    Args:
+        run_or_experiment: What is searched over, or an `Experiment`.
+        name: The search's.
+        metric: What counts.
+        mode: ``"max"`` or ``"min"``.
+        stop: When a trial ends.
+        time_budget_s: Seconds until the search is over.
+        config: The space.
+        resources_per_trial: What a trial holds; see `with_resources`.
+        num_samples: How many configurations are sampled.
+        storage_path: The folder that holds searches.
+        storage_filesystem: For programs written for Ray; must be None.
+        search_alg: What proposes configurations, or its name.
+        scheduler: What decides which trials go on, or its name.
+        checkpoint_config: Which checkpoints are kept.
+        verbose: 0 is silent.
+        progress_reporter: Without meaning here, as `sync_config`.
+        log_to_file: Must be False.
+        trial_name_creator: Makes a trial's name.
+        trial_dirname_creator: Makes a trial's folder's name.
+        sync_config: See `progress_reporter`.
+        max_failures: How often a trial is tried again.
+        fail_fast: Whether the first failure ends the search.
+        resume: Whether the search of this name goes on: ``"AUTO"``: if it is there.
+        resume_config: What becomes of its trials.
+        reuse_actors: Whether a process runs one trial after another.
+        raise_on_failed_trial: Whether trials that failed raise, after the search.
+        callbacks: Called in this process.
+        max_concurrent_trials: How many trials run at once.
+        seed: What randomness is drawn from.
+
+    Raises:
+        TuneError: Trials failed, and `raise_on_failed_trial` is True; or as `Tuner.fit`.
+
+    Example:
+        >>> from hocket import tune
+        >>> analysis = tune.run(
+        ...     lambda config: {"loss": config["x"] ** 2},
+        ...     config={"x": tune.grid_search([1, 2])},
+        ...     metric="loss",
+        ...     mode="min",
+        ...     verbose=0,
+        ... )
+        >>> analysis.best_config
+        {'x': 1}
+    """
+    if isinstance(run_or_experiment, Experiment):
+        one = run_or_experiment
+        name, stop, config, num_samples = one.name, one.stop, one.config, one.num_samples
+        resources_per_trial, storage_path = one.resources_per_trial, one.storage_path
+        checkpoint_config, max_failures, run_or_experiment = one.checkpoint_config, one.max_failures, one.run
+    if resources_per_trial is not None:
+        run_or_experiment = resources.with_resources(run_or_experiment, resources_per_trial)
+    tune_config = configs.TuneConfig(
+        metric=metric,
+        mode=mode,
+        search_alg=searcher_creation.create_searcher(search_alg) if isinstance(search_alg, str) else search_alg,
+        scheduler=scheduler_creation.create_scheduler(scheduler) if isinstance(scheduler, str) else scheduler,
+        num_samples=num_samples,
+        max_concurrent_trials=max_concurrent_trials,
+        time_budget_s=time_budget_s,
+        reuse_actors=reuse_actors,
+        trial_name_creator=trial_name_creator,
+        trial_dirname_creator=trial_dirname_creator,
+        seed=seed,
+    )
+    run_config = configs.RunConfig(
+        name=name,
+        storage_path=storage_path,
+        storage_filesystem=storage_filesystem,
+        failure_config=configs.FailureConfig(max_failures=max_failures, fail_fast=fail_fast),
+        checkpoint_config=checkpoint_config or configs.CheckpointConfig(),
+        stop=stop,
+        verbose=verbose,
+        log_to_file=log_to_file,
+        callbacks=callbacks,
+    )
+    prepared = _prepare(run_or_experiment, config, tune_config, run_config, resume, resume_config)
+    found = experiment_analysis.ExperimentAnalysis(prepared.fit(), default_metric=metric, default_mode=mode)
+    failed = [one for one in found.results_grid if one.status is trials.Status.ERROR]
+    if failed and raise_on_failed_trial:
+        raise errors.TuneError(
+            f"{len(failed)} of {len(found.results_grid)} trials failed; the first is {failed[0].trial_id}: "
+            f"{failed[0].reason}. Pass raise_on_failed_trial=False to have the results all the same."
+        ) from failed[0].error
+    return found
+
+
+def _prepare(
+    trainable: Any,
+    space: Mapping[str, Any] | None,
+    tune_config: configs.TuneConfig,
+    run_config: configs.RunConfig,
+    resume: bool | str | None,
+    resume_config: configs.ResumeConfig | None,
+) -> tuner.Tuner:
+    if resume in (None, False):
+        return tuner.Tuner(trainable, param_space=space, tune_config=tune_config, run_config=run_config)
+    if run_config.name is None:
+        raise ValueError(
+            f"resume={resume!r} needs the name of the search. Write tune.run(..., name='mine', resume=True)."
+        )
+    folder = run_config.folder / run_config.name
+    errored = isinstance(resume, str) and "ERRORED" in resume
+    if isinstance(resume, str) and resume.startswith("AUTO") and not tuner.Tuner.can_restore(folder):
+        return tuner.Tuner(trainable, param_space=space, tune_config=tune_config, run_config=run_config)
+    return tuner.Tuner.restore(
+        folder,
+        trainable,
+        resume_errored=errored,
+        param_space=space,
+        tune_config=tune_config,
+        run_config=run_config,
+        _resume_config=resume_config,
+    )
+
+
+def run_experiments(
+    experiments: Experiment | Mapping[str, Any] | Sequence[Experiment],
+    scheduler: contract.TrialScheduler | None = None,
+    verbose: int = 1,
+    resume: bool | str | None = None,
+    reuse_actors: bool | None = None,
+    raise_on_failed_trial: bool = True,
+    callbacks: Sequence[callback.Callback] = (),
+) -> list[Any]:
+    """Run searches, one after another; return the results of all their trials.
+
+    Args:
+        experiments: `Experiment`s, or a dict of their fields by name.
+        scheduler: What decides which trials go on, for the only search.
+        verbose: As in `run`, as the others.
+        resume: See `verbose`.
+        reuse_actors: See `verbose`.
+        raise_on_failed_trial: See `verbose`.
+        callbacks: See `verbose`.
+
+    Raises:
+        ValueError: There are several searches, and one scheduler.
+        TuneError: As `run`.
+    """
+    if isinstance(experiments, Mapping):
+        listed = [Experiment(name=name, **spec) for name, spec in experiments.items()]
+    else:
+        listed = [experiments] if isinstance(experiments, Experiment) else list(experiments)
+    if scheduler is not None and len(listed) > 1:
+        raise ValueError(
+            f"One scheduler cannot compare the trials of {len(listed)} searches. Call run_experiments() for each, with "
+            "a scheduler of its own."
+        )
+    found: list[Any] = []
+    for one in listed:
+        analysis = run(
+            one,
+            scheduler=scheduler,
+            verbose=verbose,
+            resume=resume,
+            reuse_actors=reuse_actors,
+            raise_on_failed_trial=raise_on_failed_trial,
+            callbacks=callbacks,
+        )
+        found.extend(analysis.results_grid)
+    return found

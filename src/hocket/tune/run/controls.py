@@ -1,0 +1,121 @@
+"""What a scheduler may do to the trials of a search, besides its decision about the one that reported."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, final
+
+from hocket.tune import errors
+from hocket.tune import trial as trials
+from hocket.tune.run import live_trial, retention
+
+if TYPE_CHECKING:
+    from hocket.tune.run import search as searches
+
+
+@final
+class Controls:
+    """`TrialControls` of a search.
+
+    Args:
+        search: Whose trials they are.
+    """
+
+    def __init__(self, search: searches.Search) -> None:
+        self._search = search
+        self.wants_checkpoint = False
+        """Whether the trial that reports is to save."""
+        self._exploits: dict[str, tuple[str, dict[str, Any], str]] = {}
+        """What trials go on with that have not left their functions: the source's id, the configuration and the tag."""
+        self._sources: dict[str, tuple[str, live_trial.SavedCheckpoint]] = {}
+        """The folder and the latest checkpoint of trials that are finished and have one, by id."""
+
+    def get_trials(self) -> Sequence[trials.Trial]:
+        """Return the trials that are not finished."""
+        return [live.trial for live in self._search.live.values()]
+
+    def stop_trial(self, trial: trials.Trial) -> None:
+        """End a trial: at once if it does not run, else at its next report."""
+        live = self._search.live.get(trial.trial_id)
+        if live is None or self._search.is_replaying:
+            return
+        if trial.status is trials.Status.RUNNING:
+            live.fate, live.reason = live_trial.Fate.STOP, "its scheduler"
+        else:
+            self._search.finish(live, trials.Status.TERMINATED, "its scheduler")
+
+    def save_trial(self, trial: trials.Trial) -> None:
+        """Have the trial that has just reported save a checkpoint."""
+        self.wants_checkpoint = True
+
+    def exploit(self, trial: trials.Trial, source: trials.Trial, config: dict[str, Any], tag: str = "") -> None:
+        """Have a trial go on from another one's latest checkpoint, with a new configuration.
+
+        Raises:
+            TuneError: The other one has saved none.
+        """
+        search = self._search
+        if search.is_replaying:
+            return
+        if self._find_source(source.trial_id) is None:
+            raise errors.TuneError(
+                f"{type(search.settings.scheduler).__name__} wants trial {trial.trial_id} to go on from a checkpoint of "
+                f"trial {source.trial_id}, which has saved none. Report checkpoints (tune.report(metrics, checkpoint="
+                "...)), or use a Trainable with save_checkpoint()."
+            )
+        live = search.live[trial.trial_id]
+        self._exploits[trial.trial_id] = source.trial_id, config, tag
+        if trial.status is trials.Status.RUNNING:
+            live.fate = live_trial.Fate.EXPLOIT
+        else:
+            self.carry_out_exploit(live)
+
+    def remember(self, live: live_trial.LiveTrial) -> None:
+        """Note the latest checkpoint of a trial that is over."""
+        if live.latest is not None:
+            self._sources[live.trial.trial_id] = live.folder, live.latest
+
+    def _find_source(self, trial_id: str) -> tuple[str, live_trial.SavedCheckpoint] | None:
+        live = self._search.live.get(trial_id)
+        if live is None:
+            return self._sources.get(trial_id)
+        return None if live.latest is None else (live.folder, live.latest)
+
+    def carry_out_exploit(self, live: live_trial.LiveTrial) -> None:
+        """Give a trial, which has left its function, another one's checkpoint and its new configuration."""
+        search = self._search
+        source, config, tag = self._exploits.pop(live.trial.trial_id)
+        found = self._find_source(source)
+        assert found is not None, "exploit() has looked, and the latest is always kept"
+        (source_folder, latest), name = found, f"checkpoint_{live.saved:06d}"
+        folder = search.settings.folder / live.folder
+        folder.mkdir(parents=True, exist_ok=True)
+        retention.give(search.settings.folder / source_folder / latest.name, folder / name)
+        tag = live.trial.experiment_tag + tag
+        search.log.append(
+            "exploit",
+            id=live.trial.trial_id,
+            source=source,
+            config=config,
+            tag=tag,
+            checkpoint=name,
+            iteration=latest.iteration,
+            seconds=latest.seconds,
+        )
+        self.take_exploit(live, latest, config, tag, name)
+
+    def take_exploit(
+        self,
+        live: live_trial.LiveTrial,
+        latest: live_trial.SavedCheckpoint,
+        config: dict[str, Any],
+        tag: str,
+        name: str,
+    ) -> None:
+        """Note what a trial goes on from."""
+        live.iteration, live.seconds = latest.iteration, latest.seconds
+        live.trial.last_result = dict(latest.metrics) or live.trial.last_result
+        self._search.keep(live, name)
+        live.trial.config, live.trial.experiment_tag = config, tag
+        live.resources = self._search.settings.request(config)
+        live.trial.status, live.fate = trials.Status.PENDING, None
