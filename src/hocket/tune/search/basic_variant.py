@@ -1,0 +1,134 @@
+"""The searcher that learns nothing: grids are gone through, the rest is drawn."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping, Sequence
+from typing import Any, final
+
+import numpy as np
+
+from hocket.tune import errors
+from hocket.tune.search import points, searcher, variants
+
+
+@final
+class BasicVariantGenerator(searcher.Searcher):
+    """Goes through grids, and draws the other values. What a search uses if it is given no searcher.
+
+    Args:
+        points_to_evaluate: Configurations to begin with, as far as they are known: each stands for one of the
+            ``num_samples``. What one leaves out is drawn, or gone through if it is a grid.
+        max_concurrent: How many trials may run at once. Default: 0, as many as the search allows.
+        constant_grid_search: Whether drawn values are the same for all combinations of the grids in one sample.
+            Default: each combination has its own.
+        random_state: A seed, or a numpy generator from which one is drawn. Default: the search's seed.
+
+    Raises:
+        TypeError: An argument is of a wrong type.
+        ValueError: A number is negative.
+
+    Example:
+        >>> from hocket.tune.search.basic_variant import BasicVariantGenerator
+        >>> from hocket.tune.search.space import grid_search
+        >>> searcher = BasicVariantGenerator(random_state=1)
+        >>> searcher.set_search_properties(None, None, {"a": grid_search([1, 2])}, num_samples=1, seed=0)
+        True
+        >>> [searcher.suggest(trial_id) for trial_id in ("t0", "t1", "t2")]
+        [{'a': 1}, {'a': 2}, 'FINISHED']
+    """
+
+    def __init__(
+        self,
+        points_to_evaluate: Sequence[Mapping[str, Any]] | None = None,
+        max_concurrent: int = 0,
+        constant_grid_search: bool = False,
+        random_state: int | np.random.Generator | np.random.RandomState | None = None,
+    ) -> None:
+        super().__init__()
+        if type(max_concurrent) is not int or max_concurrent < 0:
+            raise ValueError(
+                f"max_concurrent must be 0 or more trials, but received {max_concurrent!r}. Leave it out for no limit."
+            )
+        self.max_concurrent = max_concurrent
+        self._points = copy.deepcopy(points.check(points_to_evaluate))
+        self._constant_grid_search = constant_grid_search
+        self._seed = _get_seed(random_state)
+        self._variants: variants.Variants | None = None
+        #: The number of the next configuration.
+        self._next = 0
+        self._running: set[str] = set()
+
+    def set_search_properties(
+        self, metric: str | None, mode: str | None, config: Mapping[str, Any], **spec: Any
+    ) -> bool:
+        """Take the search's space.
+
+        Args:
+            metric: Not used, but kept.
+            mode: The same.
+            config: The space.
+            **spec: ``num_samples`` and ``seed``.
+
+        Returns:
+            True.
+
+        Raises:
+            TypeError: Something in the space looks like a domain and is none.
+            ValueError: A grid is empty or written wrongly, or a point does not fit the space.
+            TuneError: There is a grid, and ``num_samples`` is -1.
+        """
+        self.metric, self.mode = metric, mode
+        seed = self._seed if self._seed is not None else int(spec.get("seed") or 0)
+        self._variants = variants.Variants(
+            config, int(spec.get("num_samples", 1)), seed, self._constant_grid_search, self._points
+        )
+        return True
+
+    @property
+    def total_samples(self) -> int | None:
+        """How many configurations there are; None if there is no end, 0 before the search says its space."""
+        return 0 if self._variants is None else self._variants.count()
+
+    def suggest(self, trial_id: str) -> dict[str, Any] | str | None:
+        if self._variants is None:
+            raise errors.TuneError(
+                "BasicVariantGenerator has no space yet. Give it to a Tuner, or call set_search_properties."
+            )
+        total = self._variants.count()
+        if total is not None and self._next >= total:
+            return self.FINISHED
+        if self.max_concurrent and len(self._running) >= self.max_concurrent:
+            return None
+        config, _ = self._variants.build(self._next)
+        self._note(trial_id)
+        return config
+
+    def on_trial_complete(self, trial_id: str, result: Mapping[str, Any] | None = None, error: bool = False) -> None:
+        self._running.discard(trial_id)
+
+    def on_trial_restored(self, trial_id: str, config: Mapping[str, Any]) -> None:
+        """Skip a configuration, at no cost."""
+        self._note(trial_id)
+
+    def set_max_concurrency(self, max_concurrent: int) -> bool:
+        self.max_concurrent = max_concurrent
+        return True
+
+    def _note(self, trial_id: str) -> None:
+        self._next += 1
+        self._running.add(trial_id)
+
+
+def _get_seed(random_state: Any) -> int | None:
+    if random_state is None:
+        return None
+    if isinstance(random_state, np.random.Generator):
+        return int(random_state.integers(2**63))
+    if isinstance(random_state, np.random.RandomState):
+        return int(random_state.randint(2**31))
+    if isinstance(random_state, bool) or not isinstance(random_state, int | np.integer):
+        raise TypeError(f"random_state must be a seed or a numpy generator, but received {random_state!r}. Write 0.")
+    if random_state < 0:
+        raise ValueError(f"random_state must be 0 or more, but received {random_state!r}.")
+    return int(random_state)

@@ -1,0 +1,111 @@
+"""A searcher that is asked only while few of its trials run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, final
+
+from hocket.tune.search import searcher as searchers
+
+
+def check_searcher(wrapper: str, searcher: object) -> None:
+    """Raise if what is to be wrapped is no searcher.
+
+    Raises:
+        TypeError: It is none.
+    """
+    if not isinstance(searcher, searchers.Searcher):
+        raise TypeError(
+            f"{wrapper} must be given a Searcher, but received {searcher!r}. Write {wrapper}(OptunaSearch(...), ...), "
+            "or have yours inherit from hocket.tune.search.Searcher."
+        )
+
+
+@final
+class ConcurrencyLimiter(searchers.Searcher):
+    """Lets only so many trials of a searcher run at once, so that each proposal knows more results.
+
+    Args:
+        searcher: What proposes.
+        max_concurrent: How many trials may run at once.
+        batch: Whether the searcher learns of results only when all trials that run have ended.
+
+    Raises:
+        TypeError: `searcher` is none.
+        ValueError: `max_concurrent` is less than 1.
+
+    Example:
+        >>> from hocket.tune.search import BasicVariantGenerator, ConcurrencyLimiter
+        >>> limiter = ConcurrencyLimiter(BasicVariantGenerator(), max_concurrent=1)
+        >>> limiter.set_search_properties(None, None, {"a": 1}, num_samples=2, seed=0)
+        True
+        >>> limiter.suggest("t0"), limiter.suggest("t1")
+        ({'a': 1}, None)
+    """
+
+    def __init__(self, searcher: searchers.Searcher, max_concurrent: int, batch: bool = False) -> None:
+        check_searcher("ConcurrencyLimiter", searcher)
+        _check_limit(max_concurrent)
+        super().__init__(searcher.metric, searcher.mode)
+        self.searcher, self.max_concurrent, self.batch = searcher, max_concurrent, batch
+        self._running: set[str] = set()
+        #: Results that are held back, with whether the trial failed.
+        self._held: dict[str, tuple[Mapping[str, Any] | None, bool]] = {}
+        self._limits = not searcher.set_max_concurrency(max_concurrent)
+
+    def set_search_properties(
+        self, metric: str | None, mode: str | None, config: Mapping[str, Any], **spec: Any
+    ) -> bool:
+        """Hand the search's properties to the searcher, and return what it returns."""
+        taken = self.searcher.set_search_properties(metric, mode, config, **spec)
+        self.metric, self.mode = self.searcher.metric, self.searcher.mode
+        return taken
+
+    def suggest(self, trial_id: str) -> dict[str, Any] | str | None:
+        if self._limits and len(self._running) + len(self._held) >= self.max_concurrent:
+            return None
+        config = self.searcher.suggest(trial_id)
+        if isinstance(config, dict):
+            self._running.add(trial_id)
+        return config
+
+    def on_trial_result(self, trial_id: str, result: Mapping[str, Any]) -> None:
+        self.searcher.on_trial_result(trial_id, result)
+
+    def on_trial_complete(self, trial_id: str, result: Mapping[str, Any] | None = None, error: bool = False) -> None:
+        self._running.discard(trial_id)
+        if not (self._limits and self.batch):
+            self.searcher.on_trial_complete(trial_id, result, error)
+            return
+        self._held[trial_id] = (result, error)
+        if not self._running:
+            held, self._held = self._held, {}
+            for each, (held_result, failed) in held.items():
+                self.searcher.on_trial_complete(each, held_result, failed)
+
+    def on_trial_restored(self, trial_id: str, config: Mapping[str, Any]) -> None:
+        self.searcher.on_trial_restored(trial_id, config)
+        self._running.add(trial_id)
+
+    def add_evaluated_point(self, parameters: Mapping[str, Any], value: float, error: bool = False) -> None:
+        self.searcher.add_evaluated_point(parameters, value, error)
+
+    def save(self, checkpoint_path: str) -> None:
+        self.searcher.save(checkpoint_path)
+
+    def restore(self, checkpoint_path: str) -> None:
+        self.searcher.restore(checkpoint_path)
+
+    def set_max_concurrency(self, max_concurrent: int) -> bool:
+        _check_limit(max_concurrent)
+        self.max_concurrent = max_concurrent
+        self._limits = not self.searcher.set_max_concurrency(max_concurrent)
+        return True
+
+
+def _check_limit(max_concurrent: Any) -> None:
+    if type(max_concurrent) is not int or max_concurrent < 1:
+        raise ValueError(
+            f"max_concurrent must be 1 or more trials, but received {max_concurrent!r}. Without a limit give the "
+            "searcher itself to the search."
+        )

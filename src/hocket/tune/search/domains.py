@@ -1,0 +1,391 @@
+"""What a hyperparameter may be, and how it is drawn.
+
+A domain holds bounds or categories, and a sampler that says how values lie between them. Both are values without state:
+the numbers come from a generator that is passed in. `hocket.tune.search.space` has the functions that make domains.
+"""
+
+from __future__ import annotations
+
+import abc
+import dataclasses
+import inspect
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Self, final
+
+import numpy as np
+
+from hocket.tune.search import samplers
+
+
+@dataclass(frozen=True)
+class Domain(abc.ABC):
+    """What a hyperparameter may be: a range of numbers, one of several values, or what a function returns."""
+
+    def cast(self, value: Any) -> Any:
+        """Return a drawn value as the type that this domain has."""
+        return value
+
+    def get_sampler(self) -> samplers.Sampler:
+        """Return how values are drawn."""
+        sampler: samplers.Sampler | None = getattr(self, "sampler", None)
+        return samplers.Uniform() if sampler is None else sampler
+
+    def sample(self, config: Any = None, size: int = 1, random_state: samplers.RandomState = None) -> Any:
+        """Draw.
+
+        Args:
+            config: What a `Function` is called with; other domains do without.
+            size: How many values.
+            random_state: A numpy Generator, which is drawn from; or a seed. Default: other values each time.
+
+        Returns:
+            A value; for a `size` above 1 an array of numbers or a list.
+
+        Raises:
+            ValueError: `size` is less than 1, or values of this domain are taken in turn (`grid_search`).
+        """
+        if size < 1:
+            raise ValueError(f"size must be 1 or more, but received {size!r}.")
+        found = self._draw(samplers.get_generator(random_state), config, size)
+        return self.cast(found[0]) if size == 1 else found
+
+    @abc.abstractmethod
+    def _draw(self, generator: np.random.Generator, config: Any, size: int) -> Any: ...
+
+    @abc.abstractmethod
+    def is_valid(self, value: Any) -> bool:
+        """Tell whether a value can be drawn from this domain, up to rounding to a quantum."""
+
+    def is_grid(self) -> bool:
+        """Tell whether the values are taken in turn."""
+        return isinstance(self.get_sampler(), samplers.Grid)
+
+    def is_function(self) -> bool:
+        """Tell whether a function makes the values."""
+        return False
+
+    @property
+    def domain_str(self) -> str:
+        """The values, in words."""
+        return "(unknown)"
+
+
+@dataclass(frozen=True)
+class _Choosable(Domain):
+    """A domain whose sampler can be chosen once."""
+
+    def _choose(self, sampler: samplers.Sampler) -> Self:
+        present = getattr(self, "sampler", None)
+        if present is not None:
+            raise ValueError(
+                f"{self!r} is drawn by {present!r} already, so it cannot be drawn by {sampler!r}. Begin with "
+                f"{type(self).__name__}(...) without a sampler."
+            )
+        changes: Any = {"sampler": sampler}
+        return dataclasses.replace(self, **changes)
+
+    def uniform(self) -> Self:
+        """Return this domain, drawn uniformly."""
+        return self._choose(samplers.Uniform())
+
+
+@final
+@dataclass(frozen=True)
+class Float(_Choosable):
+    """A range of floats, both bounds included; None for a side without one.
+
+    Raises:
+        TypeError: A bound is no number.
+        ValueError: The bounds are reversed or NaN, or do not suit the sampler.
+
+    Example:
+        >>> from hocket.tune.search.space import Float
+        >>> Float(1e-4, 1e-1).loguniform().is_valid(0.01)
+        True
+    """
+
+    lower: float | None
+    """The least value."""
+    upper: float | None
+    """The greatest."""
+    sampler: samplers.Sampler | None = None
+    """How values are drawn. Default: uniformly."""
+
+    def __post_init__(self) -> None:
+        lower = -math.inf if self.lower is None else samplers.check_number("lower", self.lower)
+        upper = math.inf if self.upper is None else samplers.check_number("upper", self.upper)
+        object.__setattr__(self, "lower", lower)
+        object.__setattr__(self, "upper", upper)
+        if lower > upper:
+            raise ValueError(f"lower must not be more than upper, but received {lower!r} and {upper!r}. Swap them.")
+        if self.sampler is not None:
+            self._check_sampler(self.sampler, lower, upper)
+
+    def _check_sampler(self, sampler: samplers.Sampler, lower: float, upper: float) -> None:
+        if isinstance(sampler, samplers.Quantized):
+            for name, bound in (("lower", lower), ("upper", upper)):
+                if math.isfinite(bound) and not samplers.is_multiple(bound, sampler.q):
+                    raise ValueError(
+                        f"{name} must be a multiple of q={sampler.q!r}, but received {bound!r}. The nearest are "
+                        f"{math.floor(bound / sampler.q) * sampler.q!r} and "
+                        f"{math.ceil(bound / sampler.q) * sampler.q!r}."
+                    )
+            self._check_sampler(sampler.sampler, lower, upper)
+        elif isinstance(sampler, samplers.Normal):
+            if math.isfinite(lower) or math.isfinite(upper):
+                raise ValueError(
+                    f"Normally distributed values have no bounds, but received {lower!r} and {upper!r}. Write "
+                    "randn(mean, sd), or clip in the function that is searched."
+                )
+        elif not (math.isfinite(lower) and math.isfinite(upper)):
+            raise ValueError(
+                f"{type(sampler).__name__} needs two finite bounds, but received {lower!r} and {upper!r}. Without "
+                "bounds there is randn(mean, sd)."
+            )
+        elif isinstance(sampler, samplers.LogUniform):
+            samplers.check_logarithm(lower, upper)
+
+    def cast(self, value: Any) -> float:
+        return float(value)
+
+    def loguniform(self, base: object = None) -> Self:
+        """Return this domain, drawn so that its logarithm is uniform. `base` is ignored."""
+        samplers.warn_of_base(base, 3)
+        return self._choose(samplers.LogUniform())
+
+    def normal(self, mean: float = 0.0, sd: float = 1.0) -> Self:
+        """Return this domain, which must have no bounds, drawn from the bell curve."""
+        return self._choose(samplers.Normal(mean, sd))
+
+    def quantized(self, q: float) -> Self:
+        """Return this domain with values rounded to multiples of `q`."""
+        return dataclasses.replace(self, sampler=samplers.Quantized(self.get_sampler(), q))
+
+    def _draw(self, generator: np.random.Generator, config: Any, size: int) -> Any:
+        sampler = self.get_sampler()
+        values = self._draw_with(
+            sampler.sampler if isinstance(sampler, samplers.Quantized) else sampler, generator, size
+        )
+        if isinstance(sampler, samplers.Quantized):
+            values = np.round(values / sampler.q) * sampler.q
+        # The logarithm and the quantum round, and may so leave the range by the last bit.
+        return np.clip(values, self.lower, self.upper)
+
+    def _draw_with(self, sampler: samplers.Sampler, generator: np.random.Generator, size: int) -> Any:
+        if isinstance(sampler, samplers.Normal):
+            return generator.normal(sampler.mean, sampler.sd, size)
+        lower, upper = self._get_bounds()
+        if isinstance(sampler, samplers.LogUniform):
+            return np.exp(generator.uniform(math.log(lower), math.log(upper), size))
+        return generator.uniform(lower, upper, size)
+
+    def _get_bounds(self) -> tuple[float, float]:
+        assert self.lower is not None
+        assert self.upper is not None
+        return self.lower, self.upper
+
+    def is_valid(self, value: Any) -> bool:
+        lower, upper = self._get_bounds()
+        return samplers.is_real(value) and lower <= value <= upper
+
+    @property
+    def domain_str(self) -> str:
+        return f"({self.lower}, {self.upper})"
+
+
+@final
+@dataclass(frozen=True)
+class Integer(_Choosable):
+    """A range of integers. The upper bound is left out, unless values are multiples of a quantum other than 1.
+
+    Raises:
+        TypeError: A bound is no integer.
+        ValueError: The bounds are reversed, or leave no value.
+
+    Example:
+        >>> from hocket.tune.search.space import Integer
+        >>> Integer(1, 5).sample(random_state=7)
+        4
+    """
+
+    lower: int
+    """The least value."""
+    upper: int
+    """The value above the greatest; with a quantum other than 1 the greatest."""
+    sampler: samplers.Sampler | None = None
+    """How values are drawn. Default: uniformly."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "lower", samplers.check_integer("lower", self.lower))
+        object.__setattr__(self, "upper", samplers.check_integer("upper", self.upper))
+        sampler = self.sampler
+        if isinstance(sampler, samplers.Quantized):
+            samplers.check_integer("q", sampler.q)
+            sampler = sampler.sampler
+        if isinstance(sampler, samplers.LogUniform):
+            samplers.check_logarithm(self.lower, self.upper)
+        if self.lower > self.upper:
+            raise ValueError(
+                f"lower must be less than upper, but received {self.lower!r} and {self.upper!r}. Swap them."
+            )
+        if self.get_range():
+            return
+        if self.get_quantum() == 1:
+            raise ValueError(
+                f"lower must be less than upper, which is left out, but received {self.lower!r} and {self.upper!r}. "
+                f"For the one value {self.lower} write upper={self.lower + 1}, or the value itself."
+            )
+        raise ValueError(
+            f"There is no multiple of q={self.get_quantum()} from {self.lower} to {self.upper}. Write wider bounds, or "
+            "a smaller q."
+        )
+
+    def get_quantum(self) -> int:
+        """Return what all values are multiples of."""
+        return int(self.sampler.q) if isinstance(self.sampler, samplers.Quantized) else 1
+
+    def get_range(self) -> range:
+        """Return all values."""
+        q = self.get_quantum()
+        return range(-(-self.lower // q) * q, self.upper + (0 if q == 1 else 1), q)
+
+    def cast(self, value: Any) -> int:
+        return int(value)
+
+    def loguniform(self, base: object = None) -> Self:
+        """Return this domain, drawn so that the logarithm is uniform. `base` is ignored."""
+        samplers.warn_of_base(base, 3)
+        return self._choose(samplers.LogUniform())
+
+    def quantized(self, q: int) -> Self:
+        """Return this domain with the multiples of `q` only; both bounds are included unless it is 1."""
+        return dataclasses.replace(self, sampler=samplers.Quantized(self.get_sampler(), q))
+
+    def _draw(self, generator: np.random.Generator, config: Any, size: int) -> Any:
+        values, sampler = self.get_range(), self.get_sampler()
+        q = values.step
+        low, high = values.start // q, values.start // q + len(values)
+        if isinstance(sampler.sampler if isinstance(sampler, samplers.Quantized) else sampler, samplers.LogUniform):
+            drawn = np.exp(generator.uniform(math.log(low), math.log(high), size))
+            places = np.clip(np.floor(drawn).astype(np.int64), low, high - 1)
+        else:
+            places = generator.integers(low, high, size)
+        return places * q
+
+    def is_valid(self, value: Any) -> bool:
+        return samplers.is_real(value) and self.lower <= value and (value < self.upper or value in self.get_range())
+
+    @property
+    def domain_str(self) -> str:
+        return f"({self.lower}, {self.upper})"
+
+
+@final
+@dataclass(frozen=True)
+class Categorical(_Choosable):
+    """One of several values, of any type. A value that is a dict or list may hold domains of its own.
+
+    Raises:
+        TypeError: The values do not come in an order of their own: a set, or a string.
+        ValueError: There are none.
+
+    Example:
+        >>> from hocket.tune.search.space import Categorical
+        >>> Categorical(["relu", "tanh"]).is_valid("tanh")
+        True
+    """
+
+    categories: Sequence[Any]
+    """The values."""
+    sampler: samplers.Sampler | None = None
+    """How values are drawn. Default: uniformly."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "categories", tuple(samplers.check_values("choice", self.categories)))
+
+    def grid(self) -> Self:
+        """Return this domain with the values taken in turn, as `grid_search` does."""
+        return self._choose(samplers.Grid())
+
+    def __len__(self) -> int:
+        return len(self.categories)
+
+    def __getitem__(self, item: int) -> Any:
+        return self.categories[item]
+
+    def _draw(self, generator: np.random.Generator, config: Any, size: int) -> Any:
+        if self.is_grid():
+            raise ValueError(
+                f"The values {self.domain_str} are taken in turn, so none can be drawn. Write choice(...) for that."
+            )
+        return [self.categories[place] for place in generator.integers(0, len(self.categories), size)]
+
+    def is_valid(self, value: Any) -> bool:
+        return samplers.find_equal(self.categories, value) is not None
+
+    @property
+    def domain_str(self) -> str:
+        return f"{list(self.categories)}"
+
+
+@final
+@dataclass(frozen=True)
+class Function(Domain):
+    """What a function returns; it may be given the values that were drawn before.
+
+    Raises:
+        TypeError: It cannot be called.
+        ValueError: It takes more than one argument.
+
+    Example:
+        >>> from hocket.tune.search.space import Function
+        >>> Function(lambda config: 2 * config["width"]).sample({"width": 8})
+        16
+    """
+
+    func: Callable[..., Any]
+    """Called with the configuration, or without arguments."""
+
+    def __post_init__(self) -> None:
+        if not callable(self.func):
+            raise TypeError(
+                f"sample_from must be given a function, but received {self.func!r}. Write "
+                'sample_from(lambda config: 2 * config["x"]); a constant stands in the space as it is.'
+            )
+        if not (self.passes_config or self._binds()):
+            raise ValueError(
+                f"sample_from's function must take the configuration, or nothing, but {self.func!r} has the arguments "
+                f'{inspect.signature(self.func)}. Write sample_from(lambda config: 2 * config["x"]).'
+            )
+
+    @property
+    def passes_config(self) -> bool:
+        """Whether the function is given the configuration."""
+        return self._binds({})
+
+    def _binds(self, *args: object) -> bool:
+        try:
+            inspect.signature(self.func).bind(*args)
+        except TypeError:
+            return False
+        except ValueError:  # a builtin that does not tell
+            return True
+        return True
+
+    def _draw(self, generator: np.random.Generator, config: Any, size: int) -> Any:
+        if not self.passes_config:
+            return [self.func() for _ in range(size)]
+        configs = config if isinstance(config, list) else [config] * size
+        return [self.func(configs[place]) for place in range(size)]
+
+    def is_valid(self, value: Any) -> bool:
+        return True
+
+    def is_function(self) -> bool:
+        return True
+
+    @property
+    def domain_str(self) -> str:
+        return f"{self.func}()"

@@ -1,0 +1,30 @@
+"""Optuna, which enters here."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+from hocket import exceptions
+
+
+@functools.cache
+def load() -> Any:
+    """Return Optuna.
+
+    It says less from then on: warnings, unless its verbosity was set to something other than its default. Who wants
+    more calls ``optuna.logging.set_verbosity`` after an `OptunaSearch` was made.
+
+    Raises:
+        MissingExtraError: It is not installed.
+    """
+    try:
+        import optuna
+    except ImportError as error:
+        raise exceptions.MissingExtraError(
+            f"OptunaSearch needs Optuna, and {error.name!r} cannot be imported. Run pip install 'hocket[tune]', or "
+            "search with BasicVariantGenerator."
+        ) from error
+    if optuna.logging.get_verbosity() == optuna.logging.INFO:
+        optuna.logging.set_verbosity(optuna.logging.WARNING)
+    return optuna

@@ -1,0 +1,338 @@
+"""A searcher that proposes what Optuna's samplers do.
+
+The search's trials are trials of an Optuna study. A proposal depends on the seed, on its number and on what the study
+holds (`randomness` sees to that). A search that goes on after a crash has a new study: its trials are put into it as
+they were proposed, without asking the sampler, if the sampler looks at nothing but trials. Samplers that leave notes in
+the study when they propose (CMA-ES, NSGA-II, grids, quasi-random sequences) are asked again, in the same order.
+
+Akiba, Sano, Yanase, Ohta and Koyama, "Optuna: A Next-generation Hyperparameter Optimization Framework", 2019. The
+default sampler is the Tree-structured Parzen Estimator of Bergstra, Bardenet, Bengio and Kégl, "Algorithms for
+Hyper-Parameter Optimization", 2011.
+"""
+
+from __future__ import annotations
+
+import copy
+import logging
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final, final
+
+import cloudpickle
+
+from hocket.tune import errors
+from hocket.tune.schedulers import contract
+from hocket.tune.search import paths, points, searcher
+from hocket.tune.search.optuna import adapter, distributions, options, randomness
+
+_log = logging.getLogger(__name__)
+
+TRIAL_ID: Final = "hocket:trial_id"
+"""The user attribute of a trial in Optuna's storage that says which of ours it is."""
+
+_ANONYMOUS: Final = "_metric"
+"""The metric if only a mode is given. Ray's name."""
+
+
+@final
+class OptunaSearch(searcher.Searcher):
+    """Proposes configurations by a sampler of Optuna's. Needs the extra ``tune``.
+
+    Args:
+        space: A dict of domains, or of Optuna's distributions; or a function that suggests values of an Optuna trial
+            and may return a dict of constants. Default: the search's ``param_space``.
+        metric: The metric, or a list of several. Default: the search's.
+        mode: ``"min"`` or ``"max"``, or a list with one for each metric. Default: the search's.
+        points_to_evaluate: Configurations to begin with, as far as they are known.
+        sampler: One of ``optuna.samplers``. It keeps its seed if it was made with one. Default: ``TPESampler()``.
+        study_name: The study's name in Optuna's storage. Default: ``"optuna"``.
+        storage: An Optuna storage or its URL, such as ``"sqlite:///study.db"``, in which other programs can look at the
+            study; trials that it holds already count. Default: this process's memory.
+        seed: 0 or more. Default: the sampler's, or else the search's.
+        evaluated_rewards: The results of `points_to_evaluate`, if they are known. Then these are not tried again.
+
+    Raises:
+        MissingExtraError: Optuna is not installed.
+        TypeError: An argument is of a wrong type.
+        ValueError: An argument has a value that cannot be, or Optuna cannot draw a domain of the space.
+
+    Example:
+        >>> from hocket.tune.search.optuna import OptunaSearch
+        >>> from hocket.tune.search.space import uniform
+        >>> searcher = OptunaSearch({"x": uniform(-1, 1)}, metric="loss", mode="min", seed=1)
+        >>> config = searcher.suggest("t0")
+        >>> searcher.on_trial_complete("t0", {"loss": config["x"] ** 2})
+    """
+
+    def __init__(
+        self,
+        space: Any = None,
+        metric: str | list[str] | None = None,
+        mode: str | list[str] | None = None,
+        points_to_evaluate: Sequence[Mapping[str, Any]] | None = None,
+        sampler: Any = None,
+        study_name: str | None = None,
+        storage: Any = None,
+        seed: int | None = None,
+        evaluated_rewards: Sequence[float] | None = None,
+    ) -> None:
+        self._optuna = adapter.load()
+        options.check_objectives(metric, mode)
+        super().__init__(metric or (_ANONYMOUS if mode else None), mode)  # type: ignore[arg-type]
+        self._space = None if space is None or space == {} else distributions.build(space)
+        self._points = copy.deepcopy(points.check(points_to_evaluate))
+        self._rewards = None if evaluated_rewards is None else list(evaluated_rewards)
+        options.check(self._optuna, sampler, storage, seed, self._points, self._rewards)
+        self._sampler, self._study_name, self._seed = sampler, study_name or "optuna", seed
+        self._given_storage, self._search_seed = storage, 0
+        self._constants: dict[str, Any] = {}
+        self._study: Any = None
+        #: Configurations whose results were known before there was a study.
+        self._early: list[dict[str, Any]] = []
+        #: How many trials were proposed or restored; the number of the next.
+        self._proposed = 0
+        #: Optuna's ids of trials, and those of them that it was told the result of.
+        self._ids: dict[str, int] = {}
+        self._told: set[str] = set()
+        #: Trials that the storage had before, by our ids.
+        self._present: dict[str, Any] = {}
+        self._exhausted = False
+
+    def set_search_properties(
+        self, metric: str | None, mode: str | None, config: Mapping[str, Any], **spec: Any
+    ) -> bool:
+        """Take the search's metric, mode, space and seed, as far as the searcher has none of its own.
+
+        Args:
+            metric: The metric.
+            mode: ``"max"`` or ``"min"``.
+            config: The space. If the searcher has its own, what of this is constant is added to its proposals.
+            **spec: ``seed``.
+
+        Returns:
+            False if both have a space, or both a metric or mode and they differ.
+
+        Raises:
+            TypeError: Something in the space looks like a domain and is none.
+            ValueError: Optuna cannot draw a domain, or there is none.
+        """
+        for ours, theirs in ((self.metric, metric), (self.mode, mode)):
+            if ours and theirs and ours not in (theirs, _ANONYMOUS):
+                return False
+        if self._study is not None and config:
+            return False
+        if self._space is not None and paths.is_open(dict(config)):
+            return False
+        if self._space is None:
+            self._space = distributions.build(config)
+        else:
+            self._constants = dict(config)
+        self.metric = metric if self.metric in (None, _ANONYMOUS) and metric else self.metric
+        self.mode = self.mode or mode
+        self._search_seed = int(spec.get("seed") or 0)
+        self._get_study()
+        return True
+
+    def suggest(self, trial_id: str) -> dict[str, Any] | str | None:
+        study, space = self._get_study(), self._get_space()
+        if trial_id in self._present:
+            frozen = self._adopt(trial_id)
+            return self._complete(space.build_config(frozen))
+        if self._exhausted:
+            return self.FINISHED
+        self._randomness.seed_for(self._proposed)
+        if self._rewards is None and self._proposed < len(self._points):
+            study.enqueue_trial(space.read(self._points[self._proposed], partial=True)[0])
+        trial, config = space.ask(study)
+        self._proposed += 1
+        self._ids[trial_id] = trial._trial_id
+        if self._given_storage is not None:
+            self._storage.set_trial_user_attr(trial._trial_id, TRIAL_ID, trial_id)
+        return self._complete(config)
+
+    def on_trial_restored(self, trial_id: str, config: Mapping[str, Any]) -> None:
+        """Put a trial into the study as it was proposed.
+
+        Raises:
+            ValueError: The configuration is not of this space.
+        """
+        self._get_study()
+        if trial_id in self._present:
+            self._adopt(trial_id)
+            return
+        params, found = self._get_space().read(config)
+        if not self._randomness.proposes_from_trials_alone:
+            self.suggest(trial_id)
+            if self._storage.get_trial(self._ids[trial_id]).params == params:
+                return
+            _log.warning(
+                "Trial %s was proposed with other values than %s would be now. Was the search begun with another "
+                "sampler, seed or space, or another version of Optuna?", trial_id, params,
+            )  # fmt: skip
+            self._storage.set_trial_state_values(self._ids[trial_id], self._optuna.trial.TrialState.FAIL)
+            self._proposed -= 1
+        self._ids[trial_id] = self._put(params, found, self._optuna.trial.TrialState.RUNNING, {TRIAL_ID: trial_id})
+        self._proposed += 1
+
+    def on_trial_result(self, trial_id: str, result: Mapping[str, Any]) -> None:
+        """Note a report, which a trial without a last result counts by. With several metrics there is nothing to do."""
+        if len(self._get_names()) > 1 or trial_id not in self._ids or trial_id in self._told:
+            return
+        value = self._read_values(result)[0]
+        step = result.get("training_iteration")
+        if value is not None and isinstance(step, int):
+            self._storage.set_trial_intermediate_value(self._ids[trial_id], step, value)
+
+    def on_trial_complete(self, trial_id: str, result: Mapping[str, Any] | None = None, error: bool = False) -> None:
+        """Tell the study a result: `result`'s metric; a trial without one is pruned, one that failed or has NaN failed.
+
+        A trial that was not proposed here is left out.
+        """
+        if trial_id not in self._ids or trial_id in self._told:
+            return
+        self._told.add(trial_id)
+        states = self._optuna.trial.TrialState
+        values = [None] if result is None else self._read_values(result)
+        if error or any(value is not None and math.isnan(value) for value in values):
+            self._tell(trial_id, None, states.FAIL)
+        elif None in values:
+            self._tell(trial_id, None, states.PRUNED)
+        else:
+            self._tell(trial_id, values, states.COMPLETE)
+
+    def add_evaluated_point(
+        self,
+        parameters: Mapping[str, Any],
+        value: float,
+        error: bool = False,
+        pruned: bool = False,
+        intermediate_values: Sequence[float] | None = None,
+    ) -> None:
+        """Take a configuration whose result is known.
+
+        Args:
+            parameters: The configuration.
+            value: Its metric.
+            error: Whether it failed; then `value` does not count.
+            pruned: Whether it was stopped early.
+            intermediate_values: The metric after each iteration.
+
+        Raises:
+            ValueError: The configuration is not of this space.
+        """
+        states = self._optuna.trial.TrialState
+        self._early.append(
+            {
+                "parameters": dict(parameters),
+                "state": states.FAIL if error else states.PRUNED if pruned else states.COMPLETE,
+                "values": None if error else list(value) if isinstance(value, Sequence) else [value],
+                "intermediate_values": dict(enumerate(intermediate_values or ())),
+            }
+        )
+        if self._study is not None:
+            self._add_points()
+
+    def save(self, checkpoint_path: str) -> None:
+        state = {key: value for key, value in vars(self).items() if key != "_optuna"}
+        Path(checkpoint_path).write_bytes(cloudpickle.dumps(state))
+
+    def restore(self, checkpoint_path: str) -> None:
+        vars(self).update(cloudpickle.loads(Path(checkpoint_path).read_bytes()))
+
+    # --- the study ----------------------------------------------------------------------------------------------------
+
+    def _get_space(self) -> distributions.OptunaSpace:
+        if self._space is None:
+            raise errors.TuneError(
+                "OptunaSearch has no space. Write OptunaSearch(space, ...), or give param_space to the Tuner."
+            )
+        return self._space
+
+    def _get_study(self) -> Any:
+        if self._study is not None:
+            return self._study
+        space = self._get_space()
+        if not self.metric or not self.mode:
+            raise errors.TuneError(
+                f"OptunaSearch needs a metric and a mode, but has metric={self.metric!r} and mode={self.mode!r}. Write "
+                'OptunaSearch(metric="loss", mode="min"), or give them to TuneConfig.'
+            )
+        optuna = self._optuna
+        for point in self._points:
+            optuna.trial.create_trial(
+                **_describe(*space.read(point, partial=True)), state=optuna.trial.TrialState.WAITING
+            )
+        sampler = self._sampler or optuna.samplers.TPESampler()
+        self._randomness = randomness.Randomness(sampler, self._seed, self._search_seed)
+        self._storage = optuna.storages.get_storage(self._given_storage)
+        given: Any = self.mode
+        modes = given if isinstance(given, list) else [given]
+        directions = ["minimize" if mode == "min" else "maximize" for mode in modes]
+        study = optuna.create_study(
+            storage=self._storage, sampler=sampler, pruner=optuna.pruners.NopPruner(), study_name=self._study_name,
+            directions=directions, load_if_exists=True,
+        )  # fmt: skip
+        if [direction.name.lower() for direction in study.directions] != directions:
+            raise ValueError(
+                f"The study {self._study_name!r} in the storage has the directions "
+                f"{[direction.name for direction in study.directions]}, but mode is {self.mode!r}. Give study_name "
+                "another name."
+            )
+        self._study = study
+        if self._given_storage is not None:
+            found = study.get_trials(deepcopy=False)
+            self._present = {each.user_attrs[TRIAL_ID]: each for each in found if TRIAL_ID in each.user_attrs}
+        for point, value in zip(self._points, self._rewards or (), strict=False):
+            self.add_evaluated_point(point, value)
+        self._add_points()
+        return study
+
+    def _add_points(self) -> None:
+        early, self._early = self._early, []
+        for each in early:
+            params, found = self._get_space().read(each.pop("parameters"))
+            mark = f"evaluated {params!r}"
+            if mark not in self._present:
+                self._put(params, found, attributes={TRIAL_ID: mark}, **each)
+
+    def _put(self, params: Any, found: Any, state: Any, attributes: dict[str, str], **rest: Any) -> int:
+        """Put a trial into the study as it is; return Optuna's id for it."""
+        trial = self._optuna.trial.create_trial(**_describe(params, found), state=state, user_attrs=attributes, **rest)
+        made: int = self._storage.create_new_trial(self._study._study_id, template_trial=trial)
+        return made
+
+    def _adopt(self, trial_id: str) -> Any:
+        """Go on with a trial that the storage has."""
+        frozen = self._present.pop(trial_id)
+        self._ids[trial_id] = frozen._trial_id
+        self._proposed += 1
+        if frozen.state.is_finished():
+            self._told.add(trial_id)
+        return frozen
+
+    def _tell(self, trial_id: str, values: Any, state: Any) -> None:
+        number = self._storage.get_trial_number_from_id(self._ids[trial_id])
+        try:
+            self._study.tell(number, values, state=state)
+        except RuntimeError:
+            # A sampler whose values are used up asks a loop of Optuna's to stop, after the trial has been told.
+            if not self._storage.get_trial(self._ids[trial_id]).state.is_finished():
+                raise
+            self._exhausted = True
+
+    def _read_values(self, result: Mapping[str, Any]) -> list[float | None]:
+        found = [contract.get_nested(result, name) for name in self._get_names()]
+        return [float(value) if hasattr(value, "__float__") else None for value in found]
+
+    def _get_names(self) -> list[str]:
+        given: Any = self.metric
+        return given if isinstance(given, list) else [given]
+
+    def _complete(self, config: dict[str, Any]) -> dict[str, Any]:
+        return {**self._constants, **config}
+
+
+def _describe(params: dict[str, Any], found: dict[str, Any]) -> dict[str, Any]:
+    """Return the two as `create_trial` takes them; of some values the distribution is not known yet."""
+    return {"params": {name: params[name] for name in found}, "distributions": found}
