@@ -1,0 +1,103 @@
+"""What all schedulers ask of their arguments, and how they read a report."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from hocket.tune.schedulers import contract
+
+
+def check_search(metric: object, mode: object, time_attr: object = "training_iteration") -> None:
+    """Check what says which number of a report counts.
+
+    Raises:
+        ValueError: A name is not one.
+    """
+    if metric is not None and (not isinstance(metric, str) or not metric):
+        raise ValueError(
+            f"metric must name a number of the reports, but received {metric!r}. Write metric='loss', or leave it out "
+            "to take TuneConfig's."
+        )
+    if mode not in (None, "min", "max"):
+        raise ValueError(
+            f"mode must be 'min' or 'max', but received {mode!r}. Write mode='max' if a larger metric is better."
+        )
+    if not isinstance(time_attr, str) or not time_attr:
+        raise ValueError(
+            f"time_attr must name a number of the reports that grows, but received {time_attr!r}. Write "
+            "time_attr='training_iteration' for the count of reports, or 'time_total_s' for seconds."
+        )
+
+
+def check_number(
+    name: str, value: object, *, above: float | None = None, least: float | None = None, most: float = math.inf
+) -> None:
+    """Check that a number lies in a range.
+
+    Args:
+        name: The argument's.
+        value: What was given.
+        above: It is more than this.
+        least: It is this or more.
+        most: It is this or less.
+
+    Raises:
+        ValueError: It does not.
+    """
+    low = -math.inf if least is None else least
+    rule = f"more than {above:g}" if above is not None else f"{low:g} or more"
+    rule += f", and {most:g} or less" if most < math.inf else ""
+    number = read_number(value)
+    if number is None or number < low or number > most or (above is not None and number <= above):
+        example = most if most < math.inf else (above + 1 if above is not None else low)
+        raise ValueError(f"{name} must be a number, {rule}, but received {value!r}. Write for example {example:g}.")
+
+
+def check_count(name: str, value: object) -> None:
+    """Check that a number is a whole one, 1 or more.
+
+    Raises:
+        ValueError: It is not.
+    """
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise ValueError(f"{name} must be a whole number, 1 or more, but received {value!r}. Write for example 1.")
+
+
+def check_seed(value: object) -> None:
+    """Check that a seed is a whole number, or None.
+
+    Raises:
+        ValueError: It is not.
+    """
+    if value is not None and (isinstance(value, bool) or not isinstance(value, int)):
+        raise ValueError(f"seed must be a whole number, but received {value!r}. Leave it out to take the search's.")
+
+
+def require_metric(scheduler: contract.TrialScheduler) -> None:
+    """Check, when the first trial comes, that both metric and mode are known.
+
+    Raises:
+        ValueError: One is not.
+    """
+    if not scheduler.metric or not scheduler.mode:
+        name = type(scheduler).__name__
+        raise ValueError(
+            f"{name} compares trials, so it must know their metric and mode, but has metric={scheduler.metric!r} and "
+            f"mode={scheduler.mode!r}. Write TuneConfig(metric='loss', mode='min', scheduler={name}(...)), or give "
+            "both to the scheduler."
+        )
+
+
+def read_number(value: object) -> float | None:
+    """Return a number as a float; None if it is none, or NaN."""
+    if isinstance(value, bool | str) or not hasattr(value, "__float__"):
+        return None
+    number = float(value)
+    return None if math.isnan(number) else number
+
+
+def read_time(result: Mapping[str, Any], time_attr: str) -> float | None:
+    """Return the time of a report; None if the report does not have it."""
+    return read_number(contract.get_nested(result, time_attr))

@@ -1,0 +1,62 @@
+"""Schedulers by their names, for programs that take one as an option."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any, Final
+
+from hocket.tune.schedulers import (
+    async_hyperband,
+    contract,
+    fifo,
+    hb_bohb,
+    hyperband,
+    median_stopping_rule,
+    pbt,
+    pbt_replay,
+    resource_changing_scheduler,
+)
+
+NAMES: Final[dict[str, Callable[..., contract.TrialScheduler]]] = {
+    "fifo": fifo.FIFOScheduler,
+    "async_hyperband": async_hyperband.AsyncHyperBandScheduler,
+    "asynchyperband": async_hyperband.AsyncHyperBandScheduler,
+    "asha": async_hyperband.AsyncHyperBandScheduler,
+    "median_stopping_rule": median_stopping_rule.MedianStoppingRule,
+    "medianstopping": median_stopping_rule.MedianStoppingRule,
+    "hyperband": hyperband.HyperBandScheduler,
+    "hb_bohb": hb_bohb.HyperBandForBOHB,
+    "pbt": pbt.PopulationBasedTraining,
+    "pbt_replay": pbt_replay.PopulationBasedTrainingReplay,
+    "resource_changing": resource_changing_scheduler.ResourceChangingScheduler,
+}
+"""Ray's names, and ``"asha"``."""
+
+
+def create_scheduler(scheduler: str, **kwargs: Any) -> contract.TrialScheduler:
+    """Make a scheduler, given its name.
+
+    Args:
+        scheduler: One of `NAMES`; upper case does not matter.
+        **kwargs: Its arguments. As in Ray, those that it does not have are ignored.
+
+    Raises:
+        ValueError: There is none of that name.
+        NotImplementedError: Ray has it, and Hocket does not.
+
+    Example:
+        >>> from hocket.tune.schedulers import create_scheduler
+        >>> create_scheduler("asha", max_t=9, perturbation_interval=3).debug_string()
+        'AsyncHyperBand: 0 stopped\\n1: none | 4: none'
+    """
+    name = scheduler.lower()
+    if name == "pb2":
+        raise NotImplementedError(
+            "Hocket has no PB2, which models scores with a Gaussian process. Write create_scheduler('pbt', "
+            "hyperparam_mutations={'lr': tune.uniform(low, high)}) with PB2's hyperparam_bounds."
+        )
+    if name not in NAMES:
+        raise ValueError(f"scheduler must be one of {', '.join(NAMES)}, but received {scheduler!r}. Write 'asha'.")
+    make = NAMES[name]
+    return make(**{key: value for key, value in kwargs.items() if key in inspect.signature(make).parameters})

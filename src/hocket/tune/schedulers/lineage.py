@@ -1,0 +1,82 @@
+"""Who of a population went on from whom, when, and with which configuration."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, final
+
+
+@final
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Policy:
+    """One change of a trial by `PopulationBasedTraining`: it went on as another one, with a new configuration."""
+
+    tag: str
+    """The tag of the trial that gave up its state, as it was before any change."""
+    source_tag: str
+    """The same of the one whose checkpoint it took."""
+    time: float
+    """At which ``training_iteration`` of its own it did."""
+    source_time: float
+    """At which one of the other trial."""
+    old_config: dict[str, Any]
+    """With what configuration the checkpoint came to be."""
+    new_config: dict[str, Any]
+    """With what it goes on."""
+
+    def to_row(self) -> list[Any]:
+        """Return it as Ray writes it, as one JSON list a line, to ``pbt_policy_<trial>.txt``."""
+        return [self.tag, self.source_tag, self.time, self.source_time, self.old_config, self.new_config]
+
+
+def trace(policies: Iterable[Policy], tag: str) -> list[Policy]:
+    """Return the changes that led to what a trial is now, in their order.
+
+    Args:
+        policies: All changes of a population, in their order.
+        tag: Of the trial.
+    """
+    traced = []
+    for policy in reversed(list(policies)):
+        if policy.tag == tag:
+            traced.append(policy)
+            tag = policy.source_tag
+    return traced[::-1]
+
+
+def read(source: str | pathlib.Path | Sequence[Policy | Sequence[Any]]) -> list[Policy]:
+    """Return changes from a file, or from rows of one.
+
+    Raises:
+        ValueError: There is no such file, or a row is none.
+    """
+    if not isinstance(source, str | pathlib.Path):
+        return [row if isinstance(row, Policy) else _parse(row, f"row {place}") for place, row in enumerate(source)]
+    path = pathlib.Path(source).expanduser()
+    if not path.is_file():
+        raise ValueError(f"policy_file must be a file of policies, but there is none at {str(path)!r}.")
+    policies = []
+    for number, line in enumerate(path.read_text().splitlines(), 1):
+        try:
+            row = json.loads(line)
+        except json.JSONDecodeError as error:
+            raise _build_error(f"line {number} of {str(path)!r}", line) from error
+        policies.append(_parse(row, f"line {number} of {str(path)!r}"))
+    return policies
+
+
+def _parse(row: Sequence[Any], where: str) -> Policy:
+    if not isinstance(row, list | tuple) or len(row) != 6 or not all(isinstance(config, dict) for config in row[4:]):
+        raise _build_error(where, row)
+    tag, source_tag, time, source_time, old, new = row
+    return Policy(tag=tag, source_tag=source_tag, time=time, source_time=source_time, old_config=old, new_config=new)
+
+
+def _build_error(where: str, row: object) -> ValueError:
+    return ValueError(
+        "A policy must be a list [tag, source's tag, time, source's time, old config, new config], but "
+        f"{where} is {row!r}. Give PopulationBasedTraining.policies, or a file with one such JSON list a line."
+    )

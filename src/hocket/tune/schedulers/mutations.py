@@ -1,0 +1,122 @@
+"""How a configuration is changed: drawn anew, or moved a little.
+
+What a mutation is drawn from is a list or tuple of values, a function without arguments, a domain (an object with a
+method ``sample``, as `hocket.tune.search.space` has), or a dict of these.
+"""
+
+from __future__ import annotations
+
+import copy
+import random
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol, TypeAlias, cast, runtime_checkable
+
+Config: TypeAlias = dict[str, Any]
+
+
+@runtime_checkable
+class Domain(Protocol):
+    """What values can be drawn from."""
+
+    def sample(self, *, random_state: int | None = None) -> Any:
+        """Return a value; with the same number, the same one."""
+
+
+def check(mutations: object, name: str = "hyperparam_mutations") -> None:
+    """Check that values can be drawn from each mutation.
+
+    Args:
+        mutations: A dict.
+        name: What it is called in errors.
+
+    Raises:
+        TypeError: It is none, or has something else in it.
+        ValueError: A list is empty.
+    """
+    if not isinstance(mutations, Mapping):
+        raise TypeError(f"{name} must be a dict, but received {mutations!r}. Write {{'lr': tune.loguniform(1e-4, 1)}}.")
+    for key, source in mutations.items():
+        where = f"{name}[{key!r}]"
+        if isinstance(source, Mapping):
+            check(source, where)
+        elif isinstance(source, list | tuple):
+            if not source:
+                raise ValueError(f"{where} must not be empty, but received {source!r}. Leave the key out.")
+        elif isinstance(source, type) or not (isinstance(source, Domain) or callable(source)):
+            raise TypeError(
+                f"{where} must be a list, a domain such as tune.uniform(0, 1), a function without arguments, or a dict "
+                f"of these, but received {source!r}. Write [{source!r}] for one value."
+            )
+
+
+def complete(config: Mapping[str, Any], mutations: Mapping[str, Any], drawn: random.Random) -> Config:
+    """Return a configuration with what it does not have drawn from the mutations."""
+    completed = dict(config)
+    for key, source in mutations.items():
+        if isinstance(source, Mapping):
+            inner = completed.get(key, {})
+            if isinstance(inner, Mapping):
+                completed[key] = complete(inner, source, drawn)
+        elif key not in completed:
+            completed[key] = draw(source, drawn)
+    return completed
+
+
+def draw(source: Any, drawn: random.Random) -> Any:
+    """Return a value from a list, a domain or a function."""
+    if isinstance(source, list | tuple):
+        return drawn.choice(source)
+    if isinstance(source, Domain):
+        return source.sample(random_state=drawn.getrandbits(32))
+    return cast(Callable[[], Any], source)()
+
+
+def explore(
+    config: Mapping[str, Any],
+    mutations: Mapping[str, Any],
+    drawn: random.Random,
+    resample_probability: float,
+    factors: Sequence[float],
+) -> Config:
+    """Return a changed copy of a configuration.
+
+    Args:
+        config: It has all keys of `mutations`.
+        mutations: What changes, and from what new values are drawn.
+        drawn: Where all chances come from.
+        resample_probability: How likely each value is drawn anew.
+        factors: By one of these a number is multiplied otherwise. A value of a list moves to a neighbour.
+    """
+    changed = copy.deepcopy(dict(config))
+    for key, source in mutations.items():
+        old = config[key]
+        if isinstance(source, Mapping):
+            changed[key] = explore(old, source, drawn, resample_probability, factors)
+            continue
+        values = source if isinstance(source, list | tuple) else getattr(source, "categories", None)
+        resamples = drawn.random() < resample_probability
+        if values is not None:
+            changed[key] = _shift(old, list(values), drawn, resamples)
+        elif resamples or isinstance(old, bool) or not isinstance(old, int | float):
+            changed[key] = old if isinstance(old, bool) and not resamples else draw(source, drawn)
+        else:
+            changed[key] = old * drawn.choice(factors)
+        if isinstance(old, int) and values is None:  # what has begun as a whole number stays one
+            changed[key] = bool(changed[key]) if isinstance(old, bool) else round(changed[key])
+    return changed
+
+
+def _shift(old: Any, values: list[Any], drawn: random.Random, resamples: bool) -> Any:
+    if resamples or old not in values:
+        return drawn.choice(values)
+    place = values.index(old) + drawn.choice((-1, 1))
+    return values[min(max(place, 0), len(values) - 1)]
+
+
+def keep(config: Mapping[str, Any], mutations: Mapping[str, Any]) -> Config:
+    """Return what of a configuration is mutated."""
+    return {
+        key: keep(config[key], source) if isinstance(source, Mapping) else config[key]
+        for key, source in mutations.items()
+        if key in config
+    }

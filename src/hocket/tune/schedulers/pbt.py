@@ -1,0 +1,307 @@
+"""Population based training: the worst of a population go on as the best, with changed hyperparameters.
+
+Jaderberg, Dalibard, Osindero, Czarnecki, Donahue, Razavi, Vinyals, Green, Dunning, Simonyan, Fernando and Kavukcuoglu,
+"Population Based Training of Neural Networks" (2017): truncation selection, and exploration by resampling or
+perturbation.
+
+Each trial is looked at when `perturbation_interval` has passed since it was looked at before. Of all trials that have a
+score by then, those in the lowest quantile take the checkpoint and the time of one in the highest, drawn at random.
+Asynchronously this is done with each trial as it comes; with ``synch=True`` all wait for each other, and are looked at
+together. A trial that has ended or failed is no longer one of the population, and nobody waits for it.
+
+NaN is the lowest score, so a trial that has diverged goes on as another one. (In Ray it stays as it is.) Without a
+checkpoint nobody can go on from a trial, so functions should save one with each report.
+
+Chances are drawn from a generator for each change, which the seed, the trial's number and its time determine. So the
+same scores lead to the same changes, whatever else is going on. Functions among `hyperparam_mutations` draw from what
+they want; for searches that can be repeated, write domains.
+
+A search proposes trials, as long as it has some, before it asks which one is to run: the population is what has been
+proposed, and a trial gives way only to others that are there.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, final
+
+from hocket.tune import errors
+from hocket.tune import trial as trials
+from hocket.tune.schedulers import checks, contract, fifo, lineage, mutations
+
+
+class PopulationBasedTraining(fifo.FIFOScheduler):
+    """Has bad trials go on from the checkpoints of good ones, with changed hyperparameters.
+
+    If there are more trials than can run, they take turns. Meant for subclassing.
+
+    Args:
+        time_attr: What counts as time in a report: any number that grows. It goes on from the checkpoint's.
+        metric: The metric; the search's, if it is left out.
+        mode: ``"max"`` or ``"min"``; the search's, if it is left out.
+        perturbation_interval: How much time lies between two changes of a trial, in units of `time_attr`.
+        burn_in_period: Before this time nothing is changed.
+        hyperparam_mutations: What changes: for each key of the configuration a list of values, a domain
+            (`tune.uniform`), a function without arguments, or a dict of these. A trial whose configuration does not
+            have one of the keys gets a drawn value.
+        quantile_fraction: Which part of the population counts as bad, and which as good. 0 to 0.5.
+        resample_probability: How likely a value is drawn anew. If it is not, a number is multiplied by a factor, a
+            value of a list or of `tune.choice` moves to a neighbour, and a bool stays as it is.
+        perturbation_factors: The factors. Whole numbers are rounded afterwards.
+        custom_explore_fn: Called with the changed configuration of a trial; returns what it goes on with.
+        log_config: Whether `policies` are kept.
+        require_attrs: Whether it is an error if a report lacks the metric or the time. If not, it is left alone.
+        synch: Whether all wait for each other at each interval.
+        seed: Of all chances; the search's, if it is left out.
+
+    Raises:
+        ValueError: An argument is out of range, or the metric is not known when the first trial comes.
+        TypeError: Something else than those is among the mutations, or cannot be called.
+        TuneError: Nothing is to be changed; or later, a report lacks what is required.
+
+    Example:
+        >>> from hocket.tune.schedulers import PopulationBasedTraining
+        >>> from hocket.tune.simulation import simulate
+        >>> pbt = PopulationBasedTraining(
+        ...     "training_iteration", perturbation_interval=2, hyperparam_mutations={"step": [1, 2, 3]}, seed=0
+        ... )
+        >>> def climb(config, step, height):
+        ...     return (height + config["step"],) * 2 if step <= 4 else None
+        >>> configs = [{"step": 1}, {"step": 1}, {"step": 1}, {"step": 3}]
+        >>> run = simulate(pbt, [climb] * 4, num_workers=4, metric="height", mode="max", configs=configs, state=0)
+        >>> [policy.source_tag for policy in pbt.policies]
+        ['3']
+    """
+
+    def __init__(
+        self,
+        time_attr: str = "time_total_s",
+        metric: str | None = None,
+        mode: str | None = None,
+        perturbation_interval: float = 60.0,
+        burn_in_period: float = 0.0,
+        hyperparam_mutations: Mapping[str, Any] | None = None,
+        quantile_fraction: float = 0.25,
+        resample_probability: float = 0.25,
+        perturbation_factors: Sequence[float] = (1.2, 0.8),
+        custom_explore_fn: Callable[[dict[str, Any]], dict[str, Any]] | None = None,
+        log_config: bool = True,
+        require_attrs: bool = True,
+        synch: bool = False,
+        seed: int | None = None,
+    ) -> None:
+        checks.check_search(metric, mode, time_attr)
+        checks.check_number("perturbation_interval", perturbation_interval, above=0)
+        checks.check_number("burn_in_period", burn_in_period, least=0)
+        checks.check_number("quantile_fraction", quantile_fraction, least=0, most=0.5)
+        checks.check_number("resample_probability", resample_probability, least=0, most=1)
+        checks.check_seed(seed)
+        _check_exploration(hyperparam_mutations, perturbation_factors, custom_explore_fn)
+        self.metric, self.mode = metric, mode
+        self._time_attr = time_attr
+        self._interval = perturbation_interval
+        self._burn_in = burn_in_period
+        self._mutations = dict(hyperparam_mutations or {})
+        self._quantile = quantile_fraction
+        self._resample_probability = resample_probability
+        self._factors = tuple(perturbation_factors)
+        self._custom_explore = custom_explore_fn
+        self._keeps_policies = log_config
+        self._requires_attrs = require_attrs
+        self._synch = synch
+        self._seed = seed
+        #: All changes so far, in their order.
+        self.policies: list[lineage.Policy] = []
+        #: The trials that have not ended, in the order in which they were proposed.
+        self._members: dict[trials.Trial, _Member] = {}
+        #: With `synch`: the time at which all wait for each other.
+        self._meeting = max(self._interval, self._burn_in)
+        self._num_changes = 0
+
+    # --- what comes in ------------------------------------------------------------------------------------------------
+
+    def complete_config(self, config: Mapping[str, Any], number: int) -> dict[str, Any]:
+        """Return a configuration with what it lacks of `hyperparam_mutations`, drawn for the trial of a number."""
+        return mutations.complete(config, self._mutations, self._open_generator("begin", number, 0))
+
+    def on_trial_add(self, controls: contract.TrialControls, trial: trials.Trial) -> None:
+        """Take a trial into the population, and complete its configuration."""
+        checks.require_metric(self)
+        trial.config = self.complete_config(trial.config, trial.number)
+        self._members[trial] = _Member(trial.experiment_tag or str(trial.number))
+
+    def on_trial_result(
+        self, controls: contract.TrialControls, trial: trials.Trial, result: Mapping[str, Any]
+    ) -> contract.Decision:
+        """Look at a trial whose interval has passed."""
+        time, score = checks.read_time(result, self._time_attr), self.get_score(result)
+        if time is None or score is None or trial not in self._members:
+            self._check_result(trial, result)
+            return self.CONTINUE
+        member = self._members[trial]
+        member.iteration = checks.read_time(result, "training_iteration") or 0
+        due = self._meeting if self._synch else max(self._burn_in, member.looked_at + self._interval)
+        if time < due:
+            return self.CONTINUE
+        member.score, member.time = score, time
+        if self._synch:
+            if not self._waits(self._members):
+                self._meet(controls, reporting=trial)
+            return self.CONTINUE if self._waits([trial]) else self.PAUSE
+        member.looked_at = time
+        low, high = self._split()
+        if trial in high:
+            controls.save_trial(trial)
+        elif trial in low:
+            self._exploit(controls, trial, high)
+        waiting = (trials.Status.PENDING, trials.Status.PAUSED)
+        others = (other.status in waiting for other in self._members if other is not trial)
+        return self.PAUSE if any(others) else self.CONTINUE
+
+    def on_trial_complete(
+        self, controls: contract.TrialControls, trial: trials.Trial, result: Mapping[str, Any]
+    ) -> None:
+        """Go on without a trial that has ended."""
+        self._leave(controls, trial)
+
+    def on_trial_error(self, controls: contract.TrialControls, trial: trials.Trial) -> None:
+        """Go on without a trial that has failed."""
+        self._leave(controls, trial)
+
+    def on_trial_remove(self, controls: contract.TrialControls, trial: trials.Trial) -> None:
+        """Go on without a trial that was ended."""
+        self._leave(controls, trial)
+
+    def choose_trial_to_run(self, controls: contract.TrialControls) -> trials.Trial | None:
+        """Return the waiting trial that has come least far; with `synch`, if it has not come to the meeting."""
+        waiting = (trials.Status.PENDING, trials.Status.PAUSED)
+        found = [trial for trial in controls.get_trials() if trial.status in waiting and trial in self._members]
+        if self._synch:
+            found = [trial for trial in found if self._waits([trial])]
+        return min(found, key=lambda trial: (self._members[trial].time, trial.number), default=None)
+
+    def _leave(self, controls: contract.TrialControls, trial: trials.Trial) -> None:
+        if self._members.pop(trial, None) and self._synch and self._members and not self._waits(self._members):
+            self._meet(controls)
+
+    def _check_result(self, trial: trials.Trial, result: Mapping[str, Any]) -> None:
+        for name in (self._time_attr, self.metric):
+            if self._requires_attrs and name is not None and contract.get_nested(result, name) is None:
+                raise errors.TuneError(
+                    f"{type(self).__name__} needs {name!r} in each report, but trial {trial.trial_id} has reported "
+                    f"{sorted(result)}. Report it, or write require_attrs=False to leave such reports alone."
+                )
+
+    # --- what is changed ----------------------------------------------------------------------------------------------
+
+    def _split(self) -> tuple[list[trials.Trial], list[trials.Trial]]:
+        """Return the lowest and the highest quantile of those that have a score."""
+        scored = [(member.score, trial) for trial, member in self._members.items() if member.score is not None]
+        scored.sort(key=lambda pair: pair[0])
+        count = min(math.ceil(len(scored) * self._quantile), len(scored) // 2)
+        ranked = [trial for _, trial in scored]
+        return ranked[:count], ranked[len(ranked) - count :]
+
+    def _waits(self, group: Iterable[trials.Trial]) -> bool:
+        """Return whether one of a group has not come to the meeting."""
+        return any(self._members[trial].time < self._meeting for trial in group)
+
+    def _meet(self, controls: contract.TrialControls, reporting: trials.Trial | None = None) -> None:
+        """Look at all trials together."""
+        low, high = self._split()
+        for member in self._members.values():
+            member.looked_at = member.time
+        if reporting in high and reporting is not None:
+            controls.save_trial(reporting)
+        for trial in low:
+            self._exploit(controls, trial, high)
+        times = [member.time for member in self._members.values()]
+        self._meeting = max(self._meeting + self._interval, *times)
+        if min(times) >= self._meeting:  # all reports are further apart than the interval
+            self._meeting = max(times) + self._interval
+
+    def _exploit(self, controls: contract.TrialControls, trial: trials.Trial, sources: Sequence[trials.Trial]) -> None:
+        """Have a trial go on as one of the good ones that has a checkpoint, if one has."""
+        member = self._members[trial]
+        sources = [source for source in sources if source.checkpoint is not None]
+        if not sources:
+            return
+        drawn = self._open_generator("change", trial.number, member.time)
+        source = drawn.choice(sources)
+        taken = self._members[source]
+        config = self._explore(source.config, drawn)
+        if self._keeps_policies:
+            self.policies.append(
+                lineage.Policy(
+                    tag=member.tag,
+                    source_tag=taken.tag,
+                    time=member.iteration,
+                    source_time=taken.iteration,
+                    old_config=source.config,
+                    new_config=config,
+                )
+            )
+        member.time, member.looked_at, member.iteration = taken.time, taken.looked_at, taken.iteration
+        self._num_changes += 1
+        controls.exploit(trial, source, config, tag=f"@perturbed{_describe(mutations.keep(config, self._mutations))}")
+
+    def _explore(self, config: Mapping[str, Any], drawn: random.Random) -> dict[str, Any]:
+        changed = mutations.explore(config, self._mutations, drawn, self._resample_probability, self._factors)
+        if self._custom_explore is None:
+            return changed
+        explored = self._custom_explore(changed)
+        if not isinstance(explored, dict):
+            raise errors.TuneError(
+                f"custom_explore_fn must return the configuration that a trial goes on with, but returned {explored!r}."
+                " End it with `return config`."
+            )
+        return explored
+
+    def _open_generator(self, purpose: str, number: int, time: float) -> random.Random:
+        seed = self._search_seed if self._seed is None else self._seed
+        return random.Random(f"{purpose}/{seed}/{number}/{float(time)!r}")  # noqa: S311 - a search is no secret
+
+    def debug_string(self) -> str:
+        """Return how many changes it has made."""
+        return f"{type(self).__name__}: {len(self._members)} trials, {self._num_changes} changes"
+
+
+@final
+@dataclass(slots=True)
+class _Member:
+    """What is known of a trial of the population."""
+
+    tag: str
+    score: float | None = None
+    """When it was looked at; None before."""
+    time: float = 0.0
+    """The same."""
+    iteration: float = 0.0
+    """Of its latest report."""
+    looked_at: float = 0.0
+    """From when its interval counts."""
+
+
+def _describe(config: Mapping[str, Any]) -> str:
+    return "[" + ",".join(f"{key}={value}" for key, value in config.items()) + "]"
+
+
+def _check_exploration(changes: object, factors: object, explore: object) -> None:
+    if not changes and explore is None:
+        raise errors.TuneError(
+            f"PopulationBasedTraining changes hyperparameters, so it must be told which, but received {changes!r}. "
+            "Write hyperparam_mutations={'lr': tune.loguniform(1e-4, 1e-1)}, or a custom_explore_fn."
+        )
+    mutations.check(changes or {})
+    if explore is not None and not callable(explore):
+        raise TypeError(
+            f"custom_explore_fn must be a function from a configuration to another, but received {explore!r}. Leave it "
+            "out if the mutations are enough."
+        )
+    if not isinstance(factors, list | tuple) or not factors or any(checks.read_number(one) is None for one in factors):
+        raise ValueError(
+            f"perturbation_factors must be numbers, but received {factors!r}. Write perturbation_factors=(1.2, 0.8)."
+        )

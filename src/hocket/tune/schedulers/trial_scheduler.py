@@ -1,0 +1,6 @@
+"""The module where Ray has the base of schedulers."""
+
+from hocket.tune.schedulers.contract import TrialScheduler
+from hocket.tune.schedulers.fifo import FIFOScheduler
+
+__all__ = ["FIFOScheduler", "TrialScheduler"]
