@@ -105,13 +105,7 @@ class ActorHost:
         return started
 
     def _has_room(self, live: live_trial.LiveTrial) -> bool:
-        for name, amount in live.resources.items():
-            if amount > self._total.get(name, 0.0) + 1e-9:
-                raise exceptions.InfeasibleResourcesError(
-                    f"Trial {live.trial.trial_id} holds {dict(live.resources)}, but the session has "
-                    f"{self._total.get(name, 0.0):g} of {name}. Ask for less with tune.with_resources(...), or start "
-                    f"with more: hocket.init(num_cpus=...)."
-                )
+        check_feasible(live, self._total)
         return all(
             self._used.get(name, 0.0) + amount <= self._total[name] + 1e-9
             for name, amount in live.resources.items()
@@ -216,6 +210,21 @@ class ActorHost:
         self._release(running, is_usable=False)
 
 
+def check_feasible(live: live_trial.LiveTrial, total: Mapping[str, float]) -> None:
+    """Raise for a trial that can never begin.
+
+    Raises:
+        InfeasibleResourcesError: It holds more than the session has.
+    """
+    for name, amount in live.resources.items():
+        if amount > total.get(name, 0.0) + 1e-9:
+            raise exceptions.InfeasibleResourcesError(
+                f"Trial {live.trial.trial_id} holds {dict(live.resources)}, but the session has "
+                f"{total.get(name, 0.0):g} of {name}. Ask for less with tune.with_resources(...), or start with more: "
+                "hocket.init(num_cpus=...)."
+            )
+
+
 def build_actor(resources: Mapping[str, float], program_ref: object) -> actor.ActorHandle:
     """Start an actor that holds what a trial asks for."""
     known = {"CPU": "num_cpus", "GPU": "num_gpus", "memory": "memory"}
@@ -230,7 +239,9 @@ def build_actor(resources: Mapping[str, float], program_ref: object) -> actor.Ac
 def run_here(search: searches.Search, program: programs.Program, budget_s: float | None) -> None:
     """Run trials in this process, one after another: breakpoints work. Nothing ends a trial but its reports."""
     deadline = None if budget_s is None else time.monotonic() + budget_s
+    total = api.cluster_resources()
     while (live := search.choose()) is not None:
+        check_feasible(live, total)
         search.step("on_step_begin")
         handle = _Here(search, live, deadline)
         search.handle(live, trial_actor.introduce())

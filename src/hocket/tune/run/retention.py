@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +35,25 @@ def choose_surplus(
 def remove(folder: Path, checkpoint: live_trial.SavedCheckpoint) -> None:
     """Remove a checkpoint of the trial whose folder it is."""
     storage.remove(storage.Storage(str(folder.parent), folder.name), folder / checkpoint.name)
+
+
+def remove_strays(folder: Path, known: Iterable[str]) -> None:
+    """Remove what an attempt that was killed has left in a trial's folder: checkpoints that it had written and not
+    reported, and halves of them.
+
+    Args:
+        folder: The trial's.
+        known: The names of the checkpoints that are in the log.
+    """
+    if not folder.is_dir():
+        return
+    own = storage.Storage(str(folder.parent), folder.name)
+    storage.close_storage(own)
+    kept = set(known)
+    for inner in folder.iterdir():
+        if inner.name not in kept and inner.is_dir() and storage.get_optional_manifest(inner) is not None:
+            storage.remove(own, inner)
+    storage.close_storage(own)
 
 
 def give(source: Path, target: Path) -> None:

@@ -104,6 +104,7 @@ class Search:
     def begin(self, live: live_trial.LiveTrial) -> orders.Assignment:
         """Note that a trial begins or goes on; return what it is told."""
         live.rewind()
+        retention.remove_strays(self.settings.folder / live.folder, [one.name for one in live.checkpoints])
         live.trial.status = trials.Status.RUNNING
         self.log.append(
             "start",
@@ -259,7 +260,8 @@ class Search:
         fail_fast = self.settings.run.failure_config.fail_fast
         if fail_fast:
             self.ending = f"trial {live.trial.trial_id} failed, and fail_fast is {fail_fast!r}"
-            self.error = error if fail_fast == "raise" else None
+            if fail_fast == "raise" and self.error is None:
+                self.error = error
 
     def finish(
         self,

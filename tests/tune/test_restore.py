@@ -1,0 +1,199 @@
+"""Searches that were ended at any moment go on as if they had not been."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import textwrap
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hocket import tune
+from hocket.tune import history, log
+from hocket.tune.trial import Status
+from tests.tune import programs
+
+pytestmark = [pytest.mark.timeout(120), pytest.mark.usefixtures("shared_session")]
+
+SPACE = {"x": tune.uniform(0, 1), "steps": 3}
+KILLS = int(os.environ.get("HOCKET_TEST_TUNE_KILLS", "6"))
+
+
+def build(path: Path, marks: Path, num_samples: int = 6, name: str = "search", **run: Any) -> tune.Tuner:
+    return tune.Tuner(
+        programs.save_steps,
+        param_space={**SPACE, "marks": str(marks)},
+        tune_config=tune.TuneConfig(num_samples=num_samples, seed=5),
+        run_config=tune.RunConfig(name=name, storage_path=path, verbose=0, **run),
+    )
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory, shared_session: object) -> list[float]:
+    """What is proposed if nothing happens."""
+    folder = tmp_path_factory.mktemp("undisturbed")
+    return [one.config["x"] for one in build(folder, folder, num_samples=10).fit()]
+
+
+SCRIPT = """
+    import sys
+    from hocket import tune
+    from tests.tune import programs
+    path, marks, kill_after = sys.argv[1], sys.argv[2], int(sys.argv[3])
+    import os, signal
+    from hocket.tune import log
+
+    append = log.Writer.append
+    written = 0
+
+    def counting(self, *args, **kwargs):
+        global written
+        append(self, *args, **kwargs)
+        written += 1
+        if written == kill_after:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    log.Writer.append = counting
+    tuner = tune.Tuner(
+        programs.save_steps,
+        param_space={"x": tune.uniform(0, 1), "steps": 3, "marks": marks},
+        tune_config=tune.TuneConfig(num_samples=6, seed=5),
+        run_config=tune.RunConfig(name="search", storage_path=path, verbose=0),
+    )
+    tuner.fit()
+"""
+
+
+@pytest.mark.parametrize("number", range(KILLS))
+def test_a_killed_driver_loses_and_repeats_nothing(number: int, undisturbed: list[float], tmp_path: Path) -> None:
+    """Killed after a line of the log, cut at a random byte of it; moved; then with more samples and another rule."""
+    moment = random.Random(number)
+    marks = tmp_path / "marks"
+    marks.mkdir()
+    kill_after = moment.randint(2, 40)
+    command = [sys.executable, "-c", textwrap.dedent(SCRIPT), str(tmp_path), str(marks), str(kill_after)]
+    killed = subprocess.run(command, check=False, capture_output=True, text=True, timeout=60)
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
+
+    moved = tmp_path / "moved"
+    shutil.move(tmp_path / "search", moved)
+    file = moved / log.NAME
+    content = file.read_bytes()
+    begin = content.rstrip(b"\n").rfind(b"\n") + 1
+    file.write_bytes(content[: max(moment.randint(begin, len(content)), content.find(b"\n") + 1)])
+    before = {one.trial.trial_id: one for one in history.read(moved)}
+    done = {name for name, one in before.items() if one.trial.is_finished}
+    seen = {
+        name: file.read_text().split()
+        for name, file in ((f"{x:.6g}", marks / f"{x:.6g}") for x in undisturbed)
+        if file.exists()
+    }
+
+    found = tune.Tuner.restore(
+        moved,
+        programs.save_steps,
+        tune_config=tune.TuneConfig(num_samples=10),
+        run_config=tune.RunConfig(stop={"training_iteration": 2}, verbose=0),
+    ).fit()
+    assert [one.config["x"] for one in found] == undisturbed
+    assert {one.status for one in found} == {Status.TERMINATED}
+    for one in found:
+        name = f"{one.config['x']:.6g}"
+        steps = (marks / name).read_text().split()
+        reported = [report["training_iteration"] for report in one.metrics_history]
+        if one.trial_id in done:
+            assert steps == seen[name], "it does not run again"
+        assert reported == list(range(1, len(reported) + 1))
+        assert [report["score"] for report in one.metrics_history] == pytest.approx(
+            [one.config["x"] * step for step in reported]
+        )
+        assert max(Counter(steps).values()) <= 2, "a step that was not committed is done again, once"
+
+
+@pytest.mark.parametrize("step", [1, 2, 3])
+def test_a_killed_trial_goes_on_from_its_checkpoint(step: int, tmp_path: Path) -> None:
+    config = {"x": 0.5, "steps": 3, "marks": str(tmp_path), "dies_at": (0.5, step)}
+    found = tune.Tuner(
+        programs.save_steps,
+        param_space=config,
+        run_config=tune.RunConfig(storage_path=tmp_path, verbose=0, failure_config=tune.FailureConfig(max_failures=1)),
+    ).fit()
+    assert (tmp_path / "died").exists()
+    assert [report["score"] for report in found[0].metrics_history] == [0.5, 1.0, 1.5]
+    assert (tmp_path / "0.5").read_text().split() == [str(one) for one in sorted([1, 2, 3, step])]
+
+
+def test_failed_trials_go_on_or_begin_anew_if_told(tmp_path: Path) -> None:
+    def objective(config: dict[str, Any]) -> None:
+        if not Path(config["marks"], "mended").exists():
+            programs.save_steps({**config, "steps": 2})
+            raise OSError("broken")
+        programs.save_steps(config)
+
+    def fit(**options: bool) -> tune.Result:
+        return tune.Tuner.restore(tmp_path / "search", objective, **options).fit()[0]
+
+    config = {"x": 1, "steps": 4, "marks": str(tmp_path)}
+    run = tune.RunConfig(name="search", storage_path=tmp_path, verbose=0)
+    (first,) = tune.Tuner(objective, param_space=config, run_config=run).fit()
+    assert first.status is Status.ERROR
+    (tmp_path / "mended").touch()
+    assert fit().status is Status.ERROR
+    assert fit(resume_errored=True).status is Status.TERMINATED
+    assert (tmp_path / "1").read_text().split() == ["1", "2", "3", "4"]
+    assert fit(restart_errored=True).status is Status.TERMINATED, "it has not failed"
+    assert (tmp_path / "1").read_text().split() == ["1", "2", "3", "4"]
+
+
+def test_errors_name_what_is_missing(tmp_path: Path) -> None:
+    with pytest.raises(tune.TuneError, match=r"There is no search in .*: it has no search.jsonl"):
+        tune.Tuner.restore(tmp_path, programs.save_steps)
+    assert not tune.Tuner.can_restore(tmp_path)
+    build(tmp_path, tmp_path, num_samples=1).fit()
+    assert tune.Tuner.can_restore(tmp_path / "search")
+    (tmp_path / "search" / "tuner.pickle").unlink()
+    with pytest.raises(
+        tune.TuneError, match=r"was given as param_space could not be kept \(tuner.pickle is not there\)"
+    ):
+        tune.Tuner.restore(tmp_path / "search", programs.save_steps)
+
+
+def test_damage_is_told(tmp_path: Path) -> None:
+    build(tmp_path, tmp_path, num_samples=1).fit()
+    file = tmp_path / "search" / log.NAME
+    lines = file.read_bytes().split(b"\n")
+    file.write_bytes(b"\n".join([lines[0], b"{spoiled", *lines[1:]]))
+    with pytest.raises(tune.TuneError, match=r"Line 2 of .* is damaged"):
+        history.read(tmp_path / "search")
+    file.write_bytes(json.dumps({"event": "session", "version": 99}).encode() + b"\n")
+    with pytest.raises(tune.TuneError, match="was written by a newer Hocket"):
+        tune.Tuner.restore(tmp_path / "search", programs.save_steps).fit()
+
+
+def test_two_writers(tmp_path: Path) -> None:
+    writer = log.Writer(tmp_path)
+    try:
+        with pytest.raises(tune.TuneError, match="goes on already"):
+            log.Writer(tmp_path)
+    finally:
+        writer.close()
+
+
+def test_a_narrower_space(tmp_path: Path) -> None:
+    build(tmp_path, tmp_path, num_samples=2).fit()
+    found = tune.Tuner.restore(
+        tmp_path / "search",
+        programs.save_steps,
+        param_space={"x": tune.uniform(0.4, 0.5), "steps": 1, "marks": str(tmp_path)},
+        tune_config=tune.TuneConfig(num_samples=8),
+    ).fit()
+    assert len(found) == 8
+    assert all(0.4 <= one.config["x"] <= 0.5 for one in found[2:])

@@ -1,0 +1,268 @@
+"""A search, from a space to its results, on each engine."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import hocket
+from hocket import exceptions, tune
+from hocket.tune import history, log
+from hocket.tune.trial import Status
+from tests.tune import programs
+
+pytestmark = [pytest.mark.timeout(60), pytest.mark.usefixtures("any_session")]
+
+
+@pytest.fixture
+def run_config(tmp_path: Path) -> tune.RunConfig:
+    return tune.RunConfig(name="search", storage_path=tmp_path, verbose=0)
+
+
+def search(
+    trainable: Any, path: Path, space: dict[str, Any], *, stop: Any = None, callbacks: Any = (), **settings: Any
+) -> tune.ResultGrid:
+    run = {name: settings.pop(name) for name in ("failure_config", "checkpoint_config") if name in settings}
+    return tune.Tuner(
+        trainable,
+        param_space=space,
+        tune_config=tune.TuneConfig(**settings),
+        run_config=tune.RunConfig(name="search", storage_path=path, verbose=0, stop=stop, callbacks=callbacks, **run),
+    ).fit()
+
+
+def test_a_grid_in_its_order_with_all_reports(tmp_path: Path) -> None:
+    found = search(programs.report_steps, tmp_path, {"x": tune.grid_search([3, 1, 2])}, metric="score", mode="max")
+    assert [one.config["x"] for one in found] == [3, 1, 2]
+    assert [[report["score"] for report in one.metrics_history] for one in found] == [[3, 6, 9], [1, 2, 3], [2, 4, 6]]
+    assert found.get_best_result().config == {"x": 3}
+    assert found.get_best_result(mode="min").config == {"x": 1}
+    assert (found.num_terminated, found.num_errors, found.errors) == (3, 0, [])
+    last = found[0].metrics
+    assert last is not None
+    assert last["training_iteration"] == 3
+    assert last["done"] is True
+    assert last["trial_id"] == found[0].trial_id
+    assert last["pid"] > 0
+    assert last["time_total_s"] >= last["time_this_iter_s"] > 0
+    frame = found.get_dataframe(filter_metric="score", filter_mode="min")
+    assert list(frame["score"]) == [3, 1, 2]
+    assert list(frame["config/x"]) == [3, 1, 2]
+    assert found[1].metrics_dataframe["score"].tolist() == [1, 2, 3]
+
+
+@pytest.mark.parametrize("scope", ["last", "all", "avg", "last-5-avg", "last-10-avg"])
+def test_scopes(tmp_path: Path, scope: str) -> None:
+    def objective(config: dict[str, Any]) -> Any:
+        yield from ({"score": value} for value in config["values"])
+
+    values = [[9.0, 0.0, 0.0, 0.0, 0.0, 0.0, 1.0], [4.0, 4.0, 4.0, 3.0, 3.0, 0.0, 0.5], [float("nan")]]
+    found = search(objective, tmp_path, {"values": tune.grid_search(values)})
+    expected = {"last": 0, "all": 0, "avg": 1, "last-5-avg": 1, "last-10-avg": 1}[scope]
+    assert found.get_best_result("score", "max", scope).config["values"] == values[expected]
+    with pytest.raises(ValueError, match=r"scope must be one of"):
+        found.get_best_result("score", "max", "first")
+
+
+def test_what_is_returned_is_a_report_and_nothing_is_none(tmp_path: Path) -> None:
+    found = search(lambda config: {"score": 1} if config["x"] else None, tmp_path, {"x": tune.grid_search([0, 1])})
+    assert found[0].metrics is None
+    assert found[1].metrics is not None
+    assert found[1].metrics["score"] == 1
+    assert [one.status for one in found] == [Status.TERMINATED] * 2
+
+
+def test_a_trial_that_raises_fails_alone(tmp_path: Path) -> None:
+    def objective(config: dict[str, Any]) -> None:
+        tune.report({"score": config["x"]})
+        if config["x"] == 1:
+            raise KeyError("one")
+
+    found = search(objective, tmp_path, {"x": tune.grid_search([0, 1, 2])})
+    assert [one.status for one in found] == [Status.TERMINATED, Status.ERROR, Status.TERMINATED]
+    assert isinstance(found[1].error, KeyError)
+    assert found[1].reason == "KeyError: 'one'"
+    assert found[1].metrics is not None
+    assert "line" in (history.read(tmp_path / "search")[1].text or ""), "its traceback"
+
+
+def test_stop_rules(tmp_path: Path) -> None:
+    found = search(
+        programs.Counting, tmp_path, {"x": tune.grid_search([1, 5])}, stop={"score": 10, "training_iteration": 4}
+    )
+    assert [[report["score"] for report in one.metrics_history] for one in found] == [[1, 2, 3, 4], [5, 10]]
+    assert {one.reason for one in found} == {"a stop rule of the search"}
+
+
+def test_functions_are_left_from_their_report(tmp_path: Path) -> None:
+    def objective(config: dict[str, Any]) -> None:
+        step = 0
+        try:
+            while True:
+                step += 1
+                tune.report({"score": step})
+        finally:
+            (tmp_path / "left").write_text(str(step))
+
+    search(objective, tmp_path, {}, stop={"training_iteration": 3})
+    assert (tmp_path / "left").read_text() == "3"
+
+
+def test_checkpoints_are_kept_as_told(tmp_path: Path) -> None:
+    kept = tune.CheckpointConfig(num_to_keep=2, checkpoint_score_attribute="score", checkpoint_score_order="min")
+    (found,) = search(programs.save_steps, tmp_path, {"x": 1, "steps": 5}, checkpoint_config=kept)
+    assert [metrics["score"] for _, metrics in found.best_checkpoints] == [1, 2, 5], "the two best, and the latest"
+    assert found.checkpoint is not None
+    assert json.loads(Path(found.checkpoint.path, "state.json").read_text()) == {"step": 5, "x": 1}
+    best = found.get_best_checkpoint("score", "min")
+    assert best is not None
+    assert json.loads(Path(best.path, "state.json").read_text())["step"] == 1
+
+
+def test_classes_save_as_told(tmp_path: Path) -> None:
+    config = tune.CheckpointConfig(checkpoint_frequency=2, checkpoint_at_end=True)
+    (found,) = search(programs.Counting, tmp_path, {"x": 1}, stop={"training_iteration": 5}, checkpoint_config=config)
+    assert [metrics["training_iteration"] for _, metrics in found.best_checkpoints] == [2, 4, 5]
+
+
+def test_a_trial_that_fails_goes_on_from_its_checkpoint(tmp_path: Path, request: pytest.FixtureRequest) -> None:
+    def objective(config: dict[str, Any]) -> None:
+        programs.save_steps({"x": 1, "steps": 2})
+        if not (tmp_path / "failed").exists():
+            (tmp_path / "failed").write_text("")
+            raise OSError("once")
+        programs.save_steps({"x": 1, "steps": 4})
+
+    (found,) = search(objective, tmp_path, {}, failure_config=tune.FailureConfig(max_failures=1))
+    assert [report["score"] for report in found.metrics_history][-1] == 4
+    assert found.status is Status.TERMINATED
+    assert found.metrics is not None
+    assert found.metrics["iterations_since_restore"] == found.metrics["training_iteration"] - 2
+    events = [record["event"] for record in log.read(tmp_path / "search")]
+    assert events.count("retry") == 1
+
+
+def test_fail_fast(tmp_path: Path) -> None:
+    def objective(config: dict[str, Any]) -> None:
+        raise ValueError(f"bad {config['x']}")
+
+    space = {"x": tune.grid_search(list(range(20)))}
+    found = search(objective, tmp_path, space, failure_config=tune.FailureConfig(fail_fast=True))
+    assert 1 <= len(found) < 20
+    with pytest.raises(ValueError, match=r"bad \d"):
+        search(objective, tmp_path / "b", space, failure_config=tune.FailureConfig(fail_fast="raise"))
+
+
+def test_callbacks_hear_everything_in_order(tmp_path: Path) -> None:
+    heard: list[str] = []
+
+    class Follow(tune.Callback):
+        def __getattribute__(self, name: str) -> Any:
+            if name.startswith("on_trial") or name in ("setup", "on_experiment_end"):
+                return lambda *args, **info: heard.append(name)
+            return super().__getattribute__(name)
+
+    search(programs.save_steps, tmp_path, {"x": 1, "steps": 2}, callbacks=[Follow()])
+    assert heard == [
+        "setup",
+        "on_trial_start",
+        "on_trial_save",
+        "on_trial_result",
+        "on_trial_save",
+        "on_trial_result",
+        "on_trial_complete",
+        "on_experiment_end",
+    ]
+
+
+def test_parameters_and_resources(tmp_path: Path) -> None:
+    def objective(config: dict[str, Any], data: list[int]) -> dict[str, Any]:
+        return {"score": sum(data), "cpus": tune.get_context().get_trial_resources()["CPU"]}
+
+    given = tune.with_resources(tune.with_parameters(objective, data=[1, 2]), {"cpu": 0.5})
+    (found,) = search(given, tmp_path, {})
+    assert found.metrics is not None
+    assert (found.metrics["score"], found.metrics["cpus"]) == (3, 0.5)
+
+
+def test_context(tmp_path: Path) -> None:
+    def objective(config: dict[str, Any]) -> dict[str, Any]:
+        context = tune.get_context()
+        Path(context.get_trial_dir(), "note").write_text("here")
+        return {"told": [context.get_experiment_name(), context.get_trial_id(), context.get_trial_name()]}
+
+    (found,) = search(objective, tmp_path, {})
+    assert found.metrics is not None
+    assert found.metrics["told"] == ["search", found.trial_id, f"objective_{found.trial_id}"]
+    assert Path(found.path, "note").read_text() == "here"
+
+
+def test_the_same_seed_is_the_same_search(tmp_path: Path) -> None:
+    space = {"x": tune.uniform(0, 1), "inner": {"y": tune.choice([1, 2, 3])}}
+    found = [
+        [
+            one.config
+            for one in search(
+                programs.report_steps, tmp_path / str(most), space, num_samples=6, seed=3, max_concurrent_trials=most
+            )
+        ]
+        for most in (1, 2)
+    ]
+    assert found[0] == found[1]
+    assert len({one["x"] for one in found[0]}) == 6
+
+
+def test_nan_never_wins_and_says_so(tmp_path: Path) -> None:
+    found = search(lambda config: {"loss": config["x"]}, tmp_path, {"x": tune.grid_search([math.nan, 2.0])})
+    assert found.get_best_result("loss", "min").config == {"x": 2.0}
+    assert found.get_best_result("loss", "max").config == {"x": 2.0}
+    with pytest.raises(tune.TuneError, match=r"No trial has reported the metric 'acc'; they have \["):
+        found.get_best_result("acc", "max")
+    with pytest.raises(ValueError, match="No metric is given"):
+        found.get_best_result()
+
+
+def test_a_metric_that_is_never_reported_is_named(tmp_path: Path) -> None:
+    with pytest.raises(
+        tune.TuneError, match=r"No report of trial \w+ has the metric 'accuracy'; its last one has .*'loss'"
+    ):
+        search(lambda config: {"loss": 1}, tmp_path, {}, metric="accuracy", mode="max")
+
+
+def test_two_searches_of_one_name(tmp_path: Path) -> None:
+    search(programs.report_steps, tmp_path, {"x": 1})
+    with pytest.raises(tune.TuneError, match=r"There is a search in .* already. Go on with it by Tuner.restore"):
+        search(programs.report_steps, tmp_path, {"x": 1})
+
+
+def test_tune_run(tmp_path: Path) -> None:
+    analysis = tune.run(
+        programs.report_steps,
+        config={"x": tune.grid_search([1, 2])},
+        metric="score",
+        mode="max",
+        storage_path=tmp_path,
+        name="old",
+        verbose=0,
+    )
+    assert analysis.best_config == {"x": 2}
+    assert analysis.best_result["score"] == 6
+    assert analysis.dataframe()["score"].tolist() == [3, 6]
+    again = tune.run(programs.report_steps, name="old", storage_path=tmp_path, resume=True, verbose=0)
+    assert len(again.trials) == 2
+    with pytest.raises(tune.TuneError, match=r"1 of 1 trials failed; the first is \w+: ZeroDivisionError"):
+        tune.run(lambda config: 1 / 0, storage_path=tmp_path, verbose=0)
+
+
+def test_more_than_there_is(tmp_path: Path) -> None:
+    with pytest.raises(
+        exceptions.InfeasibleResourcesError, match=r"Trial \w+ holds .*but the session has 0 of unobtainium"
+    ):
+        search(tune.with_resources(programs.report_steps, {"unobtainium": 1}), tmp_path, {"x": 1})
