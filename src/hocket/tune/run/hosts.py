@@ -9,6 +9,7 @@ A trial whose process dies, or which says nothing for too long, fails alone.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -39,8 +40,10 @@ class _Running:
     ref: Any
     """What has its next events."""
     heard: float
-    """When it was heard of last."""
+    """When it was heard of last; infinite as long as its process starts."""
     held: Mapping[str, float] = field(default_factory=dict)
+    introduction: orders.Introduction | None = None
+    """Which process it is; None as long as it starts."""
 
 
 @final
@@ -71,7 +74,8 @@ class ActorHost:
         self._deadline = None if budget_s is None else time.monotonic() + budget_s
         self._timeout_s = timeout_s
         self._running: dict[Any, _Running] = {}
-        self._idle: list[tuple[Mapping[str, float], actor.ActorHandle]] = []
+        self._idle: list[_Running] = []
+        """What is left of trials that have ended: their processes, in the order in which they ended."""
         self._total = api.cluster_resources()
         self._used: dict[str, float] = {}
         self._next: live_trial.LiveTrial | None = None
@@ -98,10 +102,10 @@ class ActorHost:
             if self._next is None:
                 self._next = self._search.choose()
             live = self._next
-            if live is None or not self._has_room(live):
+            if live is None or self._search.ending or not self._has_room(live):
                 break
             self._next, started = None, True
-            self._start(live, self._take_actor(live.resources))
+            self._start(self._take_actor(live))
         return started
 
     def _has_room(self, live: live_trial.LiveTrial) -> bool:
@@ -112,28 +116,29 @@ class ActorHost:
             if amount
         )
 
-    def _take_actor(self, resources: Mapping[str, float]) -> actor.ActorHandle:
-        for position, (held, handle) in enumerate(self._idle):
-            if held == resources:
+    def _take_actor(self, live: live_trial.LiveTrial) -> _Running:
+        for position, idle in enumerate(self._idle):
+            if idle.held == live.resources:
                 del self._idle[position]
-                return handle
+                return _Running(live, idle.handle, None, 0.0, idle.held, idle.introduction)
         self._drop_idle()
-        return build_actor(resources, self._program_ref)
+        return _Running(live, build_actor(live.resources, self._program_ref), None, math.inf, live.resources)
 
     def _drop_idle(self) -> None:
         while self._idle:
-            api.kill(self._idle.pop()[1])
+            api.kill(self._idle.pop().handle)
 
-    def _start(self, live: live_trial.LiveTrial, handle: actor.ActorHandle) -> None:
-        held = live.resources
-        for name, amount in held.items():
+    def _start(self, running: _Running) -> None:
+        for name, amount in running.held.items():
             self._used[name] = self._used.get(name, 0.0) + amount
-        handle.run.remote(self._search.begin(live))
-        self._ask(_Running(live, handle, None, time.monotonic(), held))
+        running.handle.run.remote(self._search.begin(running.live))
+        if running.introduction is not None:
+            self._search.handle(running.live, running.introduction)
+        self._ask(running)
 
     def _ask(self, running: _Running, order: orders.Order | None = None) -> None:
         running.ref = running.handle.exchange.remote(order)
-        running.heard = time.monotonic()
+        running.heard = time.monotonic() if running.introduction is not None else math.inf
         self._running[running.ref] = running
 
     # --- waiting ------------------------------------------------------------------------------------------------------
@@ -154,7 +159,8 @@ class ActorHost:
         """Return how long may be waited at most."""
         moments = [self._deadline if not self._search.ending else self._kill_at]
         if self._timeout_s is not None:
-            moments.append(min(running.heard for running in self._running.values()) + self._timeout_s)
+            heard = min(running.heard for running in self._running.values())
+            moments.append(heard + self._timeout_s if math.isfinite(heard) else None)
         if self._search.has_stopper:
             moments.append(time.monotonic() + _LOOK_SECONDS)
         known = [moment for moment in moments if moment is not None]
@@ -170,7 +176,9 @@ class ActorHost:
         order = None
         for event in events:
             order = self._search.handle(running.live, event)
-        if order is not None:
+            if isinstance(event, orders.Introduction):
+                running.introduction = event
+        if order is not None or isinstance(events[-1], orders.Introduction):
             self._ask(running, order)
             return
         is_usable = self._reuses and isinstance(events[-1], orders.Ended) and events[-1].error is None
@@ -180,7 +188,7 @@ class ActorHost:
         for name, amount in running.held.items():
             self._used[name] -= amount
         if is_usable:
-            self._idle.append((running.held, running.handle))
+            self._idle.append(running)
         else:
             api.kill(running.handle)
 

@@ -25,10 +25,13 @@ class TrialActor:
         self._program = program
         self._events: queue.SimpleQueue[orders.Event] = queue.SimpleQueue()
         self._orders: queue.SimpleQueue[orders.Order] = queue.SimpleQueue()
+        self._is_known = False
 
     def run(self, assignment: orders.Assignment) -> None:
         """Run a trial; `exchange` has what becomes of it."""
-        self._events.put(introduce())
+        if not self._is_known:
+            self._is_known = True
+            self._events.put(introduce())
         run_trial(self._program, assignment, self._ask, self._events.put)
 
     def exchange(self, order: orders.Order | None = None) -> Sequence[orders.Event]:
@@ -46,8 +49,10 @@ class TrialActor:
 
 
 def _is_waited_for(event: orders.Event) -> bool:
-    """Tell whether nothing comes after an event before it is answered, or at all."""
-    return isinstance(event, orders.Ended) or (isinstance(event, orders.Report) and not event.is_last)
+    """Tell whether the search is to hear of an event at once: nothing comes before it has answered, or for a while."""
+    return isinstance(event, orders.Ended | orders.Introduction) or (
+        isinstance(event, orders.Report) and not event.is_last
+    )
 
 
 def _make_portable(event: orders.Event) -> orders.Event:

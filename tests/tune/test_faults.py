@@ -1,0 +1,185 @@
+"""A trial that crashes, hangs or is killed costs that trial only; nothing waits for ever."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import textwrap
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import hocket
+from hocket import exceptions, train, tune
+from hocket.tune import log
+from hocket.tune.trial import Status
+from tests.tune import programs
+
+pytestmark = [pytest.mark.timeout(90), pytest.mark.usefixtures("session")]
+
+
+def fit(trainable: Any, path: Path, space: dict[str, Any], run: dict[str, Any] | None = None, **settings: Any) -> Any:
+    return tune.Tuner(
+        trainable,
+        param_space=space,
+        tune_config=tune.TuneConfig(**settings),
+        run_config=tune.RunConfig(name="search", storage_path=path, verbose=0, **(run or {})),
+    ).fit()
+
+
+@pytest.mark.parametrize("end", ["segfault", "kill", "exit", "sys.exit"])
+def test_a_process_that_dies_costs_its_trial_only(end: Any, tmp_path: Path) -> None:
+    def objective(config: dict[str, Any]) -> dict[str, Any]:
+        tune.report({"score": config["x"]})
+        if config["x"] == 1:
+            if end == "segfault":
+                ctypes.string_at(0)
+            if end == "kill":
+                signal.raise_signal(signal.SIGKILL)
+            if end == "exit":
+                os._exit(3)
+            if end == "sys.exit":
+                sys.exit(3)
+        return {"score": config["x"]}
+
+    found = fit(objective, tmp_path, {"x": tune.grid_search([0, 1, 2, 3])})
+    assert [one.status for one in found] == [Status.TERMINATED, Status.ERROR, Status.TERMINATED, Status.TERMINATED]
+    kind = SystemExit if end == "sys.exit" else exceptions.ActorDiedError
+    assert isinstance(found[1].error, kind)
+    assert found[1].metrics is not None
+    assert found[1].metrics["score"] == 1, "what it had reported stays"
+
+
+def test_a_trial_that_hangs_is_ended(tmp_path: Path) -> None:
+    def objective(config: dict[str, Any]) -> dict[str, Any]:
+        if config["x"] == 0:
+            threading.Event().wait()
+        return {"score": config["x"]}
+
+    found = fit(objective, tmp_path, {"x": tune.grid_search([0, 1, 2])}, trial_timeout_s=3)
+    assert [one.status for one in found] == [Status.ERROR, Status.TERMINATED, Status.TERMINATED]
+    assert found[0].reason == "TuneError: It has not reported for 3 s, which is TuneConfig(trial_timeout_s=...)."
+
+
+def test_the_time_budget_ends_what_runs(tmp_path: Path) -> None:
+    def objective(config: dict[str, Any]) -> None:
+        if config["x"]:
+            threading.Event().wait()
+        while True:
+            tune.report({"score": 1})
+            time.sleep(0.01)
+
+    found = fit(objective, tmp_path, {"x": tune.grid_search([0, 1, 2])}, time_budget_s=1)
+    assert [one.status for one in found] == [Status.TERMINATED, Status.TERMINATED, Status.PENDING]
+    assert {one.reason for one in found[:2]} == {"the time budget of the search is over"}
+
+
+def test_nested_tasks_on_one_cpu(tmp_path: Path) -> None:
+    hocket.shutdown()
+    hocket.init(num_cpus=1)
+
+    @hocket.remote
+    def double(value: int) -> int:
+        return value if value > 20 else hocket.get(double.remote(2 * value))
+
+    def objective(config: dict[str, Any]) -> dict[str, Any]:
+        return {"score": sum(hocket.get([double.remote(config["x"]) for _ in range(3)]))}
+
+    found = fit(objective, tmp_path, {"x": tune.grid_search([1, 2])})
+    assert [one.metrics["score"] for one in found] == [96, 96]
+
+
+def test_trials_of_different_sizes_do_not_starve(tmp_path: Path) -> None:
+    """The large one is the second; two CPUs."""
+    order: list[int] = []
+
+    class Follow(tune.Callback):
+        def on_trial_start(self, iteration: int, trials: Any, trial: Any, **info: Any) -> None:
+            order.append(trial.config["cpus"])
+
+    sized = tune.with_resources(programs.report_steps, lambda config: {"CPU": config["cpus"]})
+    space = {"x": 1, "cpus": tune.grid_search([1, 2, 1, 1, 2, 1])}
+    found = fit(sized, tmp_path, space, {"callbacks": [Follow()]})
+    assert order == [1, 2, 1, 1, 2, 1]
+    assert {one.status for one in found} == {Status.TERMINATED}
+
+
+def test_trainers_are_trials_with_gangs_of_their_own(tmp_path: Path) -> None:
+    def loop(config: dict[str, Any]) -> None:
+        for step in range(3):
+            with tempfile.TemporaryDirectory() as folder:
+                Path(folder, "state").write_text(str(step))
+                train.report({"loss": config["lr"] * (3 - step)}, train.Checkpoint.from_directory(folder))
+
+    trainer = train.DataParallelTrainer(
+        loop, train_loop_config={"lr": 9}, scaling_config=train.ScalingConfig(num_workers=2)
+    )
+    space = {"train_loop_config": {"lr": tune.grid_search([0.1, 0.2])}}
+    found = fit(trainer, tmp_path, space, metric="loss", mode="min")
+    assert found.get_best_result().config == {"train_loop_config": {"lr": 0.1}}
+    assert [report["loss"] for report in found[1].metrics_history] == pytest.approx([0.6, 0.4, 0.2])
+    assert Path(found[0].checkpoint.path, "state").read_text() == "2"
+    with pytest.raises(tune.TuneError, match=r"The space of a trainer has the keys .* but received \['lr'\]"):
+        fit(trainer, tmp_path / "b", {"lr": 1})
+
+
+def test_a_trainer_is_stopped_by_its_search(tmp_path: Path) -> None:
+    def loop() -> None:
+        for step in range(1000):
+            train.report({"loss": step})
+
+    trainer = train.DataParallelTrainer(loop, scaling_config=train.ScalingConfig(num_workers=2))
+    (found,) = fit(trainer, tmp_path, {}, {"stop": {"training_iteration": 3}})
+    assert len(found.metrics_history) == 3
+    assert found.status is Status.TERMINATED
+
+
+def test_ctrl_c_ends_trials_and_the_search_can_go_on(tmp_path: Path) -> None:
+    script = """
+        import sys, time
+        from hocket import tune
+        def objective(config):
+            for step in range(10_000):
+                tune.report({"score": step})
+                print("step", flush=True)
+                time.sleep(0.01)
+        tune.Tuner(objective, run_config=tune.RunConfig(name="search", storage_path=sys.argv[1], verbose=0)).fit()
+    """
+    process = subprocess.Popen(
+        [sys.executable, "-c", textwrap.dedent(script), str(tmp_path)], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    assert process.stdout is not None
+    process.stdout.readline()
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=30)
+    assert b"KeyboardInterrupt" in errors
+    assert tune.Tuner.can_restore(tmp_path / "search")
+    reports = [record for record in log.read(tmp_path / "search") if record["event"] == "report"]
+    assert reports
+
+
+def test_a_log_that_cannot_be_written_ends_the_search(tmp_path: Path) -> None:
+    script = """
+        import resource, signal, sys
+        from hocket import tune
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        def objective(config):
+            for step in range(10_000):
+                tune.report({"score": step})
+        class FillDisk(tune.Callback):
+            def on_trial_result(self, *args, **info):
+                resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, resource.RLIM_INFINITY))
+        run = tune.RunConfig(name="search", storage_path=sys.argv[1], verbose=0, callbacks=[FillDisk()])
+        tune.Tuner(objective, run_config=run).fit()
+    """
+    command = [sys.executable, "-c", textwrap.dedent(script), str(tmp_path)]
+    found = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    assert "TuneError: The log of the search cannot be written" in found.stderr, found.stderr
+    assert len(list(log.read(tmp_path / "search"))) > 50, "what was written is whole"
