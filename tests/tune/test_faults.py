@@ -15,12 +15,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.tune import programs
 
 import hocket
 from hocket import exceptions, train, tune
 from hocket.tune import log
 from hocket.tune.trial import Status
-from tests.tune import programs
 
 pytestmark = [pytest.mark.timeout(90), pytest.mark.usefixtures("session")]
 

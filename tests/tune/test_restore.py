@@ -15,11 +15,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.tune import programs
 
 from hocket import tune
 from hocket.tune import history, log
 from hocket.tune.trial import Status
-from tests.tune import programs
 
 pytestmark = [pytest.mark.timeout(120), pytest.mark.usefixtures("shared_session")]
 
@@ -138,8 +138,11 @@ def test_failed_trials_go_on_or_begin_anew_if_told(tmp_path: Path) -> None:
             raise OSError("broken")
         programs.save_steps(config)
 
-    def fit(**options: bool) -> tune.Result:
-        return tune.Tuner.restore(tmp_path / "search", objective, **options).fit()[0]
+    def fit(*, resume_errored: bool = False, restart_errored: bool = False) -> tune.Result:
+        tuner = tune.Tuner.restore(
+            tmp_path / "search", objective, resume_errored=resume_errored, restart_errored=restart_errored
+        )
+        return tuner.fit()[0]
 
     config = {"x": 1, "steps": 4, "marks": str(tmp_path)}
     run = tune.RunConfig(name="search", storage_path=tmp_path, verbose=0)

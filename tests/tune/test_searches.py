@@ -4,19 +4,15 @@ from __future__ import annotations
 
 import json
 import math
-import os
-import signal
-import time
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.tune import programs
 
-import hocket
 from hocket import exceptions, tune
 from hocket.tune import history, log
 from hocket.tune.trial import Status
-from tests.tune import programs
 
 pytestmark = [pytest.mark.timeout(60), pytest.mark.usefixtures("any_session")]
 

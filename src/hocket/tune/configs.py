@@ -193,7 +193,7 @@ class RunConfig:
     """Which checkpoints of a trial are kept."""
     sync_config: object = None
     """Without meaning here: files are written where they belong."""
-    stop: stopper.Stop = None
+    stop: object = None
     """When a trial ends: ``{"accuracy": 0.9, "training_iteration": 10}`` (at one of them), a function of a trial's id
     and its report, or a `Stopper`."""
     verbose: int = 1

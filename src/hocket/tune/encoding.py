@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import base64
 import json
-import math
 import pickle
 from collections.abc import Mapping
 from typing import Any, Final
@@ -63,6 +62,10 @@ def make_portable(error: BaseException) -> BaseException:
     return error
 
 
-def is_number(value: object) -> bool:
-    """Tell whether a metric is a number that can be compared: neither NaN nor a truth value."""
-    return isinstance(value, int | float) and not isinstance(value, bool) and not math.isnan(value)
+def try_pickle(value: object) -> bytes | str:
+    """Return a value pickled, or why it cannot be."""
+    try:
+        blob: bytes = cloudpickle.dumps(value)
+    except Exception as error:
+        return f"{texts.name_class(type(error))}: {texts.safe_text(error)}"
+    return blob

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from hocket.train import configs as train_configs
-from hocket.tune import callback, configs, errors, experiment_analysis, resources, stopper, tuner
+from hocket.tune import callback, configs, errors, experiment_analysis, resources, tuner
 from hocket.tune import trial as trials
 from hocket.tune.schedulers import contract
 from hocket.tune.schedulers import creation as scheduler_creation
@@ -24,7 +24,7 @@ class Experiment:
     name: str
     run: Any
     """What is searched over: a function, a `Trainable`, or a name."""
-    stop: stopper.Stop = None
+    stop: object = None
     config: Mapping[str, Any] = field(default_factory=dict)
     """The space."""
     resources_per_trial: Any = None
@@ -41,7 +41,7 @@ def run(
     name: str | None = None,
     metric: str | None = None,
     mode: str | None = None,
-    stop: stopper.Stop = None,
+    stop: object = None,
     time_budget_s: float | dt.timedelta | None = None,
     config: Mapping[str, Any] | None = None,
     resources_per_trial: Any = None,

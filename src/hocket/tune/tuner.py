@@ -14,7 +14,7 @@ from typing import Any, Final, final
 import cloudpickle
 
 from hocket import addresses
-from hocket.tune import configs, errors, log, opening, program_builder, result_grid
+from hocket.tune import configs, encoding, errors, log, opening, program_builder, result_grid
 
 SETUP_NAME: Final = "tuner.pickle"
 """The file in a search's folder that has what its `Tuner` was given, for `Tuner.restore`."""
@@ -109,6 +109,8 @@ class Tuner:
             TuneError: There is no search in the folder.
         """
         addresses.refuse(path, "path")
+        if storage_filesystem is not None:
+            raise ValueError("storage_filesystem must be None: searches are folders of this machine. Leave it out.")
         folder = Path(path).expanduser().absolute()
         log.check_folder(folder)
         tuner = cls(
@@ -182,13 +184,7 @@ def build_name(of: str) -> str:
 
 def _pickle_setup(setup: opening.Setup) -> bytes:
     given = {"space": setup.space, "tune": setup.tune, "run": setup.run}
-    found = {}
-    for name, value in given.items():
-        try:
-            found[name] = cloudpickle.dumps(value)
-        except Exception as error:
-            found[name] = f"{type(error).__name__}: {error}"
-    blob: bytes = cloudpickle.dumps(found)
+    blob: bytes = cloudpickle.dumps({name: encoding.try_pickle(value) for name, value in given.items()})
     return blob
 
 

@@ -3,14 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, final
+from typing import Any, Protocol, final
 
-from hocket.tune import errors
+from hocket.tune import errors, log
 from hocket.tune import trial as trials
-from hocket.tune.run import live_trial, retention
+from hocket.tune.run import live_trial, retention, settings
 
-if TYPE_CHECKING:
-    from hocket.tune.run import search as searches
+
+class Trials(Protocol):
+    """What `Controls` needs of a search."""
+
+    settings: settings.Settings
+    log: log.Writer
+    live: dict[str, live_trial.LiveTrial]
+    is_replaying: bool
+
+    def finish(self, live: live_trial.LiveTrial, status: trials.Status, reason: str) -> None:
+        """Note that a trial is over."""
+
+    def keep(self, live: live_trial.LiveTrial, name: str) -> None:
+        """Take a checkpoint of a trial."""
 
 
 @final
@@ -21,7 +33,7 @@ class Controls:
         search: Whose trials they are.
     """
 
-    def __init__(self, search: searches.Search) -> None:
+    def __init__(self, search: Trials) -> None:
         self._search = search
         self.wants_checkpoint = False
         """Whether the trial that reports is to save."""
@@ -59,9 +71,9 @@ class Controls:
             return
         if self._find_source(source.trial_id) is None:
             raise errors.TuneError(
-                f"{type(search.settings.scheduler).__name__} wants trial {trial.trial_id} to go on from a checkpoint of "
-                f"trial {source.trial_id}, which has saved none. Report checkpoints (tune.report(metrics, checkpoint="
-                "...)), or use a Trainable with save_checkpoint()."
+                f"{type(search.settings.scheduler).__name__} wants trial {trial.trial_id} to go on from a checkpoint "
+                f"of trial {source.trial_id}, which has saved none. Report checkpoints, as in tune.report(metrics, "
+                "checkpoint=...), or use a Trainable with save_checkpoint()."
             )
         live = search.live[trial.trial_id]
         self._exploits[trial.trial_id] = source.trial_id, config, tag

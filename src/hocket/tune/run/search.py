@@ -8,7 +8,7 @@ into a new `Search` (`replay`). What its scheduler may do to trials is in `contr
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, final
 
 from hocket.tune import callback, encoding, errors, log, stopper

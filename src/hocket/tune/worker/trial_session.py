@@ -119,9 +119,9 @@ def get_session(caller: str) -> TrialSession:
         RuntimeError: None does.
     """
     found = worker_session.get_optional_session()
-    if not isinstance(found, TrialSession):
-        raise RuntimeError(
-            f"hocket.tune.{caller}() was called outside a trial. Call it in the function that is given to a Tuner; in "
-            f"a trainer's function write hocket.train.{caller}(), and in a Trainable return a dict from step()."
-        )
-    return found
+    if isinstance(found, TrialSession):
+        return found
+    raise RuntimeError(
+        f"hocket.tune.{caller}() was called outside a trial. Call it in the function that is given to a Tuner; in "
+        f"a trainer's function write hocket.train.{caller}(), and in a Trainable return a dict from step()."
+    )
