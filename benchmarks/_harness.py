@@ -44,6 +44,7 @@ PEERS = {
     "in place": "torch",
     "synchronous": "torch",
     "tensorflow": "tensorflow",
+    "optuna": "optuna",
 }
 """Peer to the module it needs. `futures` is ProcessPoolExecutor, `pool` is multiprocessing.Pool, `memcpy` a plain copy,
 `array` a loop over one in memory; the cores are JAX's without us; `in place` is ours without a journal, `synchronous`

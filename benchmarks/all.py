@@ -18,6 +18,7 @@ PROGRAMS = (
     "collective",
     "train_jax",
     "parameter_server",
+    "tune",
 )
 
 
