@@ -15,7 +15,7 @@ from hocket.tune import errors
 from hocket.tune.search import ConcurrencyLimiter, Repeater, Searcher, create_searcher, space
 from hocket.tune.search.optuna import OptunaSearch
 
-optuna = pytest.importorskip("optuna", reason="needs Optuna: pip install 'hocket[tune]'")
+optuna: Any = pytest.importorskip("optuna", reason="needs Optuna: pip install 'hocket[tune]'")
 
 pytestmark = pytest.mark.filterwarnings("ignore::optuna.exceptions.ExperimentalWarning")
 
@@ -25,6 +25,9 @@ SPACE = {
     "epochs": 10,
 }
 NUMBERS = {"x": space.uniform(-1, 1), "y": space.uniform(-1, 1)}
+
+untyped: Any = OptunaSearch
+"""For arguments that a type checker would not let pass."""
 
 
 def compute_loss(config: dict[str, Any]) -> float:
@@ -87,21 +90,21 @@ def resume(searcher: Searcher, log: list[Call]) -> None:
 
 SAMPLERS: dict[str, Callable[[], Any]] = {
     "default": lambda: None,
-    "random": lambda: optuna.samplers.RandomSampler(),
+    "random": optuna.samplers.RandomSampler,
     "tpe": lambda: optuna.samplers.TPESampler(n_startup_trials=5),
     "tpe seeded": lambda: optuna.samplers.TPESampler(n_startup_trials=5, seed=3),
     "multivariate": lambda: optuna.samplers.TPESampler(n_startup_trials=5, multivariate=True),
     "group": lambda: optuna.samplers.TPESampler(n_startup_trials=5, multivariate=True, group=True, constant_liar=True),
     "nsga2": lambda: optuna.samplers.NSGAIISampler(population_size=6),
     "nsga3": lambda: optuna.samplers.NSGAIIISampler(population_size=6),
-    "brute force": lambda: optuna.samplers.BruteForceSampler(),
+    "brute force": optuna.samplers.BruteForceSampler,
     "partly fixed": lambda: optuna.samplers.PartialFixedSampler(
         {"x": 0.5}, optuna.samplers.TPESampler(n_startup_trials=5)
     ),
 }
 HARDER: dict[str, tuple[str, Callable[[], Any]]] = {
     "cma": ("cmaes", lambda: optuna.samplers.CmaEsSampler(n_startup_trials=2, popsize=4)),
-    "qmc": ("scipy", lambda: optuna.samplers.QMCSampler()),
+    "qmc": ("scipy", lambda: optuna.samplers.QMCSampler(scramble=True)),
     "qmc seeded": ("scipy", lambda: optuna.samplers.QMCSampler(seed=3, scramble=True)),
 }
 DISCRETE = {"x": space.choice([0.1, 0.2, 0.4]), "y": space.quniform(0, 1, 0.25)}
@@ -139,14 +142,14 @@ def test_so_it_does_with_samplers_of_other_libraries(name: str) -> None:
 def test_so_it_does_with_gaussian_processes() -> None:
     pytest.importorskip("torch", reason="Optuna's GPSampler needs PyTorch")
     pytest.importorskip("scipy", reason="and SciPy")
-    check_resumption(lambda: optuna.samplers.GPSampler(n_startup_trials=5), NUMBERS, 12, (0, 7, 11))
+    check_resumption(lambda: optuna.samplers.GPSampler(n_startup_trials=5), NUMBERS, 9, (0, 8))
 
 
 def test_so_it_does_over_a_grid_until_that_is_gone_through() -> None:
     grid = {"x": [-1, 0, 1], "y": [0, 1]}
     given = {"x": space.randint(-1, 2), "y": space.randint(0, 2)}
-    check_resumption(lambda: optuna.samplers.GridSampler(grid), given, 6, range(6))
-    searcher = OptunaSearch(given, "loss", "min", sampler=optuna.samplers.GridSampler(grid))
+    check_resumption(lambda: optuna.samplers.GridSampler(grid, seed=0), given, 6, range(6))
+    searcher = OptunaSearch(given, "loss", "min", sampler=optuna.samplers.GridSampler(grid, seed=0))
     log = search(searcher, 20, at_once=1)
     assert len({tuple(call[2].values()) for call in log if call[0] == "restored"}) == 6
     assert searcher.suggest("more") == Searcher.FINISHED
@@ -221,7 +224,7 @@ def test_restoring_asks_no_sampler() -> None:
 
 
 def test_each_domain_that_optuna_has() -> None:
-    given = {
+    given: dict[str, Any] = {
         "a": space.uniform(0, 1),
         "b": space.quniform(0, 1, 0.25),
         "c": space.loguniform(1e-3, 1),
@@ -299,7 +302,7 @@ def test_a_quantum_on_a_logarithmic_scale_is_ignored_with_a_warning() -> None:
         (lambda: OptunaSearch(NUMBERS, sampler=3), TypeError, "sampler must be one of optuna.samplers, but received 3"),
         (lambda: OptunaSearch(NUMBERS, storage=3), TypeError, "storage must be one of optuna.storages or a URL"),
         (lambda: OptunaSearch(NUMBERS, seed=-1), ValueError, "seed must be an int of 0 or more, but received -1"),
-        (lambda: OptunaSearch(NUMBERS, points_to_evaluate=3), TypeError, "must be a list of dicts, but received 3"),
+        (lambda: untyped(NUMBERS, points_to_evaluate=3), TypeError, "must be a list of dicts, but received 3"),
         (lambda: OptunaSearch(NUMBERS, evaluated_rewards=[1]), ValueError, "one entry for each of the 0 points"),
         (
             lambda: OptunaSearch(NUMBERS).suggest("t"),
@@ -398,6 +401,7 @@ def test_a_storage_holds_each_trial_once_however_often_a_search_is_resumed(tmp_p
                                       evaluated_rewards=[1.17]), 8, at_once=1)  # fmt: skip
     log = search(build(), 5, at_once=1)
     assert log == undisturbed[: len(log)]
+    fresh = build()
     for _ in range(2):
         fresh = build()
         replay(fresh, log)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hocket.tune import errors
+from hocket.tune import errors, search
 from hocket.tune.search import (
     BasicVariantGenerator,
     ConcurrencyLimiter,
@@ -22,8 +22,11 @@ from hocket.tune.search import (
 
 GRID = {"a": space.grid_search([1, 2]), "b": space.randint(0, 1000)}
 
+untyped: Any = search
+"""For arguments that a type checker would not let pass."""
 
-def begin(searcher: Searcher, given: Mapping[str, Any], num_samples: int = 4, seed: int = 1) -> Searcher:
+
+def begin(searcher: Searcher, given: Mapping[str, Any], num_samples: int = 4, seed: int = 1) -> Any:
     assert searcher.set_search_properties("loss", "min", given, num_samples=num_samples, seed=seed)
     return searcher
 
@@ -122,24 +125,32 @@ def test_without_end() -> None:
 @pytest.mark.parametrize(
     ("make", "error", "text"),
     [
-        (lambda: BasicVariantGenerator(max_concurrent=-1), ValueError, "max_concurrent must be 0 or more trials"),
         (
-            lambda: BasicVariantGenerator(random_state="a"),
+            lambda: untyped.BasicVariantGenerator(max_concurrent=-1),
+            ValueError,
+            "max_concurrent must be 0 or more trials",
+        ),
+        (
+            lambda: untyped.BasicVariantGenerator(random_state="a"),
             TypeError,
             "random_state must be a seed or a numpy generator",
         ),
-        (lambda: BasicVariantGenerator(random_state=-1), ValueError, "random_state must be 0 or more"),
+        (lambda: untyped.BasicVariantGenerator(random_state=-1), ValueError, "random_state must be 0 or more"),
         (
-            lambda: BasicVariantGenerator({"a": 1}),
+            lambda: untyped.BasicVariantGenerator({"a": 1}),
             TypeError,
             r"must be a list of dicts, but received {'a': 1}. Write \[",
         ),
-        (lambda: BasicVariantGenerator([3]), TypeError, "must be a list of dicts, but one is 3"),
-        (lambda: BasicVariantGenerator().suggest("t"), errors.TuneError, "has no space yet"),
-        (lambda: ConcurrencyLimiter(3, 1), TypeError, "ConcurrencyLimiter must be given a Searcher, but received 3"),
-        (lambda: ConcurrencyLimiter(Recorder(), 0), ValueError, "max_concurrent must be 1 or more trials"),
-        (lambda: Repeater(3, 1), TypeError, "Repeater must be given a Searcher, but received 3"),
-        (lambda: Repeater(Recorder(), 0), ValueError, "repeat must be 1 or more trials, but received 0"),
+        (lambda: untyped.BasicVariantGenerator([3]), TypeError, "must be a list of dicts, but one is 3"),
+        (lambda: untyped.BasicVariantGenerator().suggest("t"), errors.TuneError, "has no space yet"),
+        (
+            lambda: untyped.ConcurrencyLimiter(3, 1),
+            TypeError,
+            "ConcurrencyLimiter must be given a Searcher, but received 3",
+        ),
+        (lambda: untyped.ConcurrencyLimiter(Recorder(), 0), ValueError, "max_concurrent must be 1 or more trials"),
+        (lambda: untyped.Repeater(3, 1), TypeError, "Repeater must be given a Searcher, but received 3"),
+        (lambda: untyped.Repeater(Recorder(), 0), ValueError, "repeat must be 1 or more trials, but received 0"),
     ],
 )
 def test_what_cannot_be_is_refused(make: Any, error: type[Exception], text: str) -> None:

@@ -17,6 +17,9 @@ from hocket.tune.search import sample, space, variants
 SETTINGS = hypothesis.settings(max_examples=100, deadline=None)
 SEEDS = st.integers(0, 2**32)
 
+untyped: Any = space
+"""For arguments that a type checker would not let pass."""
+
 
 # --- domains ----------------------------------------------------------------------------------------------------------
 
@@ -132,35 +135,55 @@ def test_a_base_is_ignored_with_a_warning_at_the_callers_line() -> None:
 @pytest.mark.parametrize(
     ("make", "error", "text"),
     [
-        (lambda: space.uniform(2, 1), ValueError, r"lower must not be more than upper, but received 2 and 1. Swap"),
-        (lambda: space.uniform("1", 2), TypeError, r"lower must be a number, but received '1'. Write 1.0 without"),
-        (lambda: space.uniform("low", 2), TypeError, r"lower must be a number, but received 'low'\.$"),
-        (lambda: space.uniform(0, math.nan), ValueError, r"upper must be a number, but received nan"),
-        (lambda: space.uniform(0, math.inf), ValueError, r"Uniform needs two finite bounds, but received 0 and inf"),
-        (lambda: space.uniform(0, True), TypeError, r"upper must be a number, but received True"),
-        (lambda: space.loguniform(0, 1), ValueError, r"must begin above 0, but received lower=0, upper=1. Write the b"),
-        (lambda: space.loguniform(-4, -1), ValueError, r"such as 1e-4 for -4"),
-        (lambda: space.quniform(0, 1, 0.3), ValueError, r"upper must be a multiple of q=0.3, but received 1. The near"),
-        (lambda: space.quniform(0, 1, 0), ValueError, r"q must be more than 0, but received 0"),
-        (lambda: space.randn(0, 0), ValueError, r"sd must be more than 0 and finite, but received 0"),
-        (lambda: space.randn(math.inf), ValueError, r"mean must be a finite number, but received inf"),
-        (lambda: space.Float(0, 1).normal(), ValueError, r"have no bounds, but received 0 and 1. Write randn"),
-        (lambda: space.randint(3, 3), ValueError, r"which is left out, but received 3 and 3. For the one value 3 writ"),
-        (lambda: space.randint(0.5, 3), TypeError, r"lower must be an integer, but received 0.5. For floats there are"),
-        (lambda: space.randint(4, 3), ValueError, r"lower must be less than upper, but received 4 and 3. Swap"),
-        (lambda: space.randint(0, 2**70), ValueError, r"upper must fit in 64 bits"),
-        (lambda: space.qrandint(1, 9, 2.5), TypeError, r"q must be an integer, but received 2.5"),
-        (lambda: space.lograndint(0, 3), ValueError, r"must begin above 0, but received lower=0"),
-        (lambda: space.choice([]), ValueError, r"choice must be given at least one value, but received \[\]"),
-        (lambda: space.choice("adam"), TypeError, r"choice must be given a list of values, but received 'adam'. For o"),
-        (lambda: space.choice(3), TypeError, r"write choice\(\[3\]\)"),
-        (lambda: space.choice({1, 2}), TypeError, r"whose order differs from run to run. Write choice\(sorted"),
-        (lambda: space.grid_search([]), ValueError, r"grid_search must be given at least one value"),
-        (lambda: space.grid_search(3), TypeError, r"write grid_search\(\[3\]\)"),
-        (lambda: space.sample_from(3), TypeError, r"sample_from must be given a function, but received 3"),
-        (lambda: space.sample_from(lambda a, b: a), ValueError, r"must take the configuration, or nothing"),
-        (lambda: space.uniform(0, 1).sample(size=0), ValueError, r"size must be 1 or more, but received 0"),
-        (lambda: space.Categorical([1]).grid().sample(), ValueError, r"are taken in turn, so none can be drawn"),
+        (lambda: untyped.uniform(2, 1), ValueError, r"lower must not be more than upper, but received 2 and 1. Swap"),
+        (lambda: untyped.uniform("1", 2), TypeError, r"lower must be a number, but received '1'. Write 1.0 without"),
+        (lambda: untyped.uniform("low", 2), TypeError, r"lower must be a number, but received 'low'\.$"),
+        (lambda: untyped.uniform(0, math.nan), ValueError, r"upper must be a number, but received nan"),
+        (lambda: untyped.uniform(0, math.inf), ValueError, r"Uniform needs two finite bounds, but received 0 and inf"),
+        (lambda: untyped.uniform(0, True), TypeError, r"upper must be a number, but received True"),
+        (
+            lambda: untyped.loguniform(0, 1),
+            ValueError,
+            r"must begin above 0, but received lower=0, upper=1. Write the b",
+        ),
+        (lambda: untyped.loguniform(-4, -1), ValueError, r"such as 1e-4 for -4"),
+        (
+            lambda: untyped.quniform(0, 1, 0.3),
+            ValueError,
+            r"upper must be a multiple of q=0.3, but received 1. The near",
+        ),
+        (lambda: untyped.quniform(0, 1, 0), ValueError, r"q must be more than 0, but received 0"),
+        (lambda: untyped.randn(0, 0), ValueError, r"sd must be more than 0 and finite, but received 0"),
+        (lambda: untyped.randn(math.inf), ValueError, r"mean must be a finite number, but received inf"),
+        (lambda: untyped.Float(0, 1).normal(), ValueError, r"have no bounds, but received 0 and 1. Write randn"),
+        (
+            lambda: untyped.randint(3, 3),
+            ValueError,
+            r"which is left out, but received 3 and 3. For the one value 3 writ",
+        ),
+        (
+            lambda: untyped.randint(0.5, 3),
+            TypeError,
+            r"lower must be an integer, but received 0.5. For floats there are",
+        ),
+        (lambda: untyped.randint(4, 3), ValueError, r"lower must be less than upper, but received 4 and 3. Swap"),
+        (lambda: untyped.randint(0, 2**70), ValueError, r"upper must fit in 64 bits"),
+        (lambda: untyped.qrandint(1, 9, 2.5), TypeError, r"q must be an integer, but received 2.5"),
+        (lambda: untyped.lograndint(0, 3), ValueError, r"must begin above 0, but received lower=0"),
+        (lambda: untyped.choice([]), ValueError, r"choice must be given at least one value, but received \[\]"),
+        (
+            lambda: untyped.choice("adam"),
+            TypeError,
+            r"choice must be given a list of values, but received 'adam'. For o",
+        ),
+        (lambda: untyped.choice(3), TypeError, r"write choice\(\[3\]\)"),
+        (lambda: untyped.choice({1, 2}), TypeError, r"whose order differs from run to run. Write choice\(sorted"),
+        (lambda: untyped.grid_search([]), ValueError, r"grid_search must be given at least one value"),
+        (lambda: untyped.grid_search(3), TypeError, r"write grid_search\(\[3\]\)"),
+        (lambda: untyped.sample_from(3), TypeError, r"sample_from must be given a function, but received 3"),
+        (lambda: untyped.sample_from(lambda a, b: a), ValueError, r"must take the configuration, or nothing"),
+        (lambda: untyped.uniform(0, 1).sample(size=0), ValueError, r"size must be 1 or more, but received 0"),
+        (lambda: untyped.Categorical([1]).grid().sample(), ValueError, r"are taken in turn, so none can be drawn"),
     ],
 )
 def test_domains_that_cannot_be_are_refused(make: Any, error: type[Exception], text: str) -> None:

@@ -13,6 +13,9 @@ import pytest
 from hocket.tune import errors, stopper
 from hocket.tune.stopper import stoppers
 
+untyped: Any = stopper
+"""For arguments that a type checker would not let pass."""
+
 
 class Never(stopper.Stopper):
     """Notes what it is shown."""
@@ -93,11 +96,12 @@ def test_stoppers_decide_as_rays_do(name: str, seed: int) -> None:
     pytest.importorskip("ray", reason="the extra ray is not installed")
     theirs = pytest.importorskip("ray.tune.stopper", reason="Ray's own extra tune is not installed")
     draws = random.Random(seed)
-    options: dict[str, Any] = {
+    choices: dict[str, dict[str, Any]] = {
         "TrialPlateauStopper": {"metric": "loss", "std": 0.2, "num_results": 3, "grace_period": 5},
         "ExperimentPlateauStopper": {"metric": "loss", "std": 0.01, "top": 5, "patience": 3},
         "MaximumIterationStopper": {"max_iter": 30},
-    }[name]
+    }
+    options = choices[name]
     ours, reference = getattr(stopper, name)(**options), getattr(theirs, name)(**options)
     for _ in range(200):
         trial, result = draws.choice("abc"), {"loss": round(draws.random(), 2)}
@@ -138,46 +142,46 @@ def test_what_stop_may_be() -> None:
 @pytest.mark.parametrize(
     ("make", "error", "text"),
     [
-        (lambda: stopper.build_stopper(3), TypeError, "a Stopper or a list of Stoppers, but received 3"),
-        (lambda: stopper.build_stopper([print]), TypeError, "A list for stop must hold Stoppers, but one is <built-in"),
+        (lambda: untyped.build_stopper(3), TypeError, "a Stopper or a list of Stoppers, but received 3"),
+        (lambda: untyped.build_stopper([print]), TypeError, "A list for stop must hold Stoppers, but one is <built-in"),
         (
-            lambda: stopper.build_stopper(Never),
+            lambda: untyped.build_stopper(Never),
             TypeError,
             "an object of a class that inherits from hocket.tune.Stopper",
         ),
         (
-            lambda: stopper.build_stopper({"loss": "low"}),
+            lambda: untyped.build_stopper({"loss": "low"}),
             TypeError,
             r"stop=\{'loss': ...\} must be a number, but received",
         ),
-        (lambda: stopper.build_stopper({"a": {"b": math.nan}}), ValueError, r"stop=\{'a/b': ...\} must be a number"),
-        (lambda: stopper.CombinedStopper(print), TypeError, "must be given Stoppers, but received"),
-        (lambda: stopper.FunctionStopper(3), TypeError, "function must be a function, but received 3"),
+        (lambda: untyped.build_stopper({"a": {"b": math.nan}}), ValueError, r"stop=\{'a/b': ...\} must be a number"),
+        (lambda: untyped.CombinedStopper(print), TypeError, "must be given Stoppers, but received"),
+        (lambda: untyped.FunctionStopper(3), TypeError, "function must be a function, but received 3"),
         (
-            lambda: stopper.MaximumIterationStopper(0),
+            lambda: untyped.MaximumIterationStopper(0),
             ValueError,
             "max_iter must be an int of 1 or more, but received 0",
         ),
-        (lambda: stopper.TimeoutStopper("1h"), TypeError, "timeout must be seconds or a datetime.timedelta"),
-        (lambda: stopper.TimeoutStopper(-1), ValueError, "timeout must be 0 or more seconds, but received -1"),
-        (lambda: stopper.TrialPlateauStopper(3), TypeError, "metric must be the name of a metric, but received 3"),
-        (lambda: stopper.TrialPlateauStopper("l", std=0), ValueError, "std must be more than 0, but received 0"),
-        (lambda: stopper.TrialPlateauStopper("l", std="a"), TypeError, "std must be a number, but received 'a'"),
+        (lambda: untyped.TimeoutStopper("1h"), TypeError, "timeout must be seconds or a datetime.timedelta"),
+        (lambda: untyped.TimeoutStopper(-1), ValueError, "timeout must be 0 or more seconds, but received -1"),
+        (lambda: untyped.TrialPlateauStopper(3), TypeError, "metric must be the name of a metric, but received 3"),
+        (lambda: untyped.TrialPlateauStopper("l", std=0), ValueError, "std must be more than 0, but received 0"),
+        (lambda: untyped.TrialPlateauStopper("l", std="a"), TypeError, "std must be a number, but received 'a'"),
         (
-            lambda: stopper.TrialPlateauStopper("l", num_results=0),
+            lambda: untyped.TrialPlateauStopper("l", num_results=0),
             ValueError,
             "num_results must be an int of 1 or more",
         ),
-        (lambda: stopper.TrialPlateauStopper("l", grace_period=-1), ValueError, "grace_period must be an int of 0 or"),
+        (lambda: untyped.TrialPlateauStopper("l", grace_period=-1), ValueError, "grace_period must be an int of 0 or"),
         (
-            lambda: stopper.TrialPlateauStopper("l", metric_threshold=1),
+            lambda: untyped.TrialPlateauStopper("l", metric_threshold=1),
             ValueError,
             "mode must be 'min' or 'max', but rec",
         ),
-        (lambda: stopper.ExperimentPlateauStopper("l", top=1), ValueError, "top must be an int of 2 or more"),
-        (lambda: stopper.ExperimentPlateauStopper("l", mode="up"), ValueError, "mode must be 'min' or 'max'"),
+        (lambda: untyped.ExperimentPlateauStopper("l", top=1), ValueError, "top must be an int of 2 or more"),
+        (lambda: untyped.ExperimentPlateauStopper("l", mode="up"), ValueError, "mode must be 'min' or 'max'"),
         (
-            lambda: stopper.ExperimentPlateauStopper("l", patience=-1),
+            lambda: untyped.ExperimentPlateauStopper("l", patience=-1),
             ValueError,
             "patience must be an int of 0 or more",
         ),

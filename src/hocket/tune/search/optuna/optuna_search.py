@@ -299,7 +299,9 @@ class OptunaSearch(searcher.Searcher):
     def _put(self, params: Any, found: Any, state: Any, attributes: dict[str, str], **rest: Any) -> int:
         """Put a trial into the study as it is; return Optuna's id for it."""
         trial = self._optuna.trial.create_trial(**_describe(params, found), state=state, user_attrs=attributes, **rest)
-        made: int = self._storage.create_new_trial(self._study._study_id, template_trial=trial)
+        made: int = self._storage.create_new_trial(
+            self._storage.get_study_id_from_name(self._study_name), template_trial=trial
+        )
         return made
 
     def _adopt(self, trial_id: str) -> Any:

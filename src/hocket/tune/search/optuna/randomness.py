@@ -3,6 +3,9 @@
 A sampler keeps generators, whose state depends on all that was ever drawn. Here they are seeded anew before each
 proposal, with the search's seed and the number of the proposal. Then a proposal depends on these two and on the trials
 that the study holds, and a search that goes on with a new sampler proposes what the old one would have.
+
+In Optuna 3.6 (not in 4.5) a `GridSampler` without a seed shuffles its grid anew in each process, so it
+needs one to be resumed.
 """
 
 from __future__ import annotations
