@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, final
 
@@ -137,7 +137,7 @@ class ActorHost:
         self._ask(running)
 
     def _ask(self, running: _Running, order: orders.Order | None = None) -> None:
-        running.ref = running.handle.exchange.remote(order)
+        running.ref = running.handle.exchange.remote(None if order is None else orders.pack_order(order))
         running.heard = time.monotonic() if running.introduction is not None else math.inf
         self._running[running.ref] = running
 
@@ -168,7 +168,7 @@ class ActorHost:
 
     def _handle(self, running: _Running) -> None:
         try:
-            events: Sequence[orders.Event] = api.get(running.ref)
+            events = [orders.unpack(row) for row in api.get(running.ref)]
         except exceptions.ActorError as error:
             self._release(running, is_usable=False)
             self._search.fail(running.live, error)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,3 +97,37 @@ Exchange: TypeAlias = Callable[[Report], Order]
 """Hands over a report, and waits for the answer."""
 Post: TypeAlias = Callable[[Event], None]
 """Hands over an event that waits for no answer."""
+
+
+# --- as they travel ---------------------------------------------------------------------------------------------------
+#
+# Reports come a thousand times a second, and tuples of plain values are pickled four times as fast as records.
+
+_KINDS: Final = (Introduction, Report, Saved, Ended)
+
+Row: TypeAlias = tuple[Any, ...]
+
+
+def pack(event: Event) -> Row:
+    """Return an event as a tuple of plain values."""
+    kind = type(event)
+    return (_KINDS.index(kind), *(getattr(event, name) for name in kind.__slots__))
+
+
+def unpack(row: Row) -> Event:
+    """Return the event that `pack` was given."""
+    event: Event = _KINDS[row[0]](*row[1:])
+    return event
+
+
+def pack_order(order: Order) -> int:
+    """Return an order as a number."""
+    return order.action + 4 * order.saves
+
+
+def unpack_order(code: int) -> Order:
+    """Return the order that `pack_order` was given."""
+    return _ORDERS[code]
+
+
+_ORDERS: Final = {action + 4 * saves: Order(action, saves) for action in Action for saves in (False, True)}

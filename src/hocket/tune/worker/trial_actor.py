@@ -34,14 +34,18 @@ class TrialActor:
             self._events.put(introduce())
         run_trial(self._program, assignment, self._ask, self._events.put)
 
-    def exchange(self, order: orders.Order | None = None) -> Sequence[orders.Event]:
-        """Answer the trial's last report, if there is an answer; return what it does next, one event or several."""
+    def exchange(self, order: int | None = None) -> Sequence[orders.Row]:
+        """Answer the trial's last report, if there is an answer; return what it does next, one event or several.
+
+        Args:
+            order: The answer, packed, as is what is returned.
+        """
         if order is not None:
-            self._orders.put(order)
+            self._orders.put(orders.unpack_order(order))
         found = [self._events.get()]
         while not _is_waited_for(found[-1]):
             found.append(self._events.get())
-        return [_make_portable(event) for event in found]
+        return [orders.pack(_make_portable(event)) for event in found]
 
     def _ask(self, report: orders.Report) -> orders.Order:
         self._events.put(report)
