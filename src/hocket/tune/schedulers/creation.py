@@ -13,6 +13,7 @@ from hocket.tune.schedulers import (
     hb_bohb,
     hyperband,
     median_stopping_rule,
+    pb2,
     pbt,
     pbt_replay,
     resource_changing_scheduler,
@@ -29,6 +30,7 @@ NAMES: Final[dict[str, Callable[..., contract.TrialScheduler]]] = {
     "hb_bohb": hb_bohb.HyperBandForBOHB,
     "pbt": pbt.PopulationBasedTraining,
     "pbt_replay": pbt_replay.PopulationBasedTrainingReplay,
+    "pb2": pb2.PB2,
     "resource_changing": resource_changing_scheduler.ResourceChangingScheduler,
 }
 """Ray's names, and ``"asha"``."""
@@ -51,11 +53,6 @@ def create_scheduler(scheduler: str, **kwargs: Any) -> contract.TrialScheduler:
         'AsyncHyperBand: 0 stopped\\n1: none | 4: none'
     """
     name = scheduler.lower()
-    if name == "pb2":
-        raise NotImplementedError(
-            "Hocket has no PB2, which models scores with a Gaussian process. Write create_scheduler('pbt', "
-            "hyperparam_mutations={'lr': tune.uniform(low, high)}) with PB2's hyperparam_bounds."
-        )
     if name not in NAMES:
         raise ValueError(f"scheduler must be one of {', '.join(NAMES)}, but received {scheduler!r}. Write 'asha'.")
     make = NAMES[name]

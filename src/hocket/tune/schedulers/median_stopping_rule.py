@@ -16,6 +16,8 @@ so does a mean with it. (Ray leaves out means that are not finite.)
 from __future__ import annotations
 
 import bisect
+import collections
+import heapq
 import math
 from collections.abc import Mapping
 from typing import Any, Final, final
@@ -77,10 +79,15 @@ class MedianStoppingRule(fifo.FIFOScheduler):
         self._yields: dict[str, float] = {}
         #: Those that were stopped, or with ``hard_stop=False`` paused.
         self._stopped: set[str] = set()
+        #: Those that may not have begun, in their order, and a heap of those that may be paused: stopped ones last,
+        #: and among the others those first that have come least far.
+        self._new: collections.deque[trials.Trial] = collections.deque()
+        self._paused: list[tuple[bool, float, int, trials.Trial]] = []
 
     def on_trial_add(self, controls: contract.TrialControls, trial: trials.Trial) -> None:
         """Check that the metric is known."""
         checks.require_metric(self)
+        self._new.append(trial)
 
     def on_trial_result(
         self, controls: contract.TrialControls, trial: trials.Trial, result: Mapping[str, Any]
@@ -96,12 +103,16 @@ class MedianStoppingRule(fifo.FIFOScheduler):
         if len(others) < self._num_samples:
             if self._can_yield(controls, trial, time):
                 self._yields[trial.trial_id] = time
+                heapq.heappush(self._paused, (False, time, trial.number, trial))
                 return self.PAUSE
             return self.CONTINUE
         if self._curves[trial.trial_id].best >= others.compute_median():
             return self.CONTINUE
         self._stopped.add(trial.trial_id)
-        return self.STOP if self._stops else self.PAUSE
+        if self._stops:
+            return self.STOP
+        heapq.heappush(self._paused, (True, time, trial.number, trial))
+        return self.PAUSE
 
     def on_trial_complete(
         self, controls: contract.TrialControls, trial: trials.Trial, result: Mapping[str, Any]
@@ -113,17 +124,15 @@ class MedianStoppingRule(fifo.FIFOScheduler):
 
     def choose_trial_to_run(self, controls: contract.TrialControls) -> trials.Trial | None:
         """Return the first that has not begun; else the paused one that has come least far, stopped ones last."""
-        paused = []
-        for trial in controls.get_trials():
-            if trial.status is trials.Status.PENDING:
-                return trial
-            if trial.status is trials.Status.PAUSED:
-                paused.append(trial)
-        return min(
-            paused,
-            key=lambda trial: (trial.trial_id in self._stopped, self._get_last(trial), trial.number),
-            default=None,
-        )
+        while self._new and self._new[0].status is not trials.Status.PENDING:
+            self._new.popleft()
+        if self._new:
+            return self._new[0]
+        while self._paused and self._paused[0][-1].status is not trials.Status.PAUSED:
+            heapq.heappop(self._paused)
+        if self._paused:
+            return self._paused[0][-1]
+        return super().choose_trial_to_run(controls)  # those that a search has set aside by itself
 
     def _note(self, trial: trials.Trial, time: float, score: float) -> None:
         curve = self._curves.setdefault(trial.trial_id, _Curve())

@@ -30,7 +30,7 @@ from typing import Any, final
 
 from hocket.tune import errors
 from hocket.tune import trial as trials
-from hocket.tune.schedulers import checks, contract, fifo, lineage, mutations
+from hocket.tune.schedulers import checks, contract, fifo, lineage, mutations, pbt_replay
 
 
 class PopulationBasedTraining(fifo.FIFOScheduler):
@@ -267,6 +267,10 @@ class PopulationBasedTraining(fifo.FIFOScheduler):
     def debug_string(self) -> str:
         """Return how many changes it has made."""
         return f"{type(self).__name__}: {len(self._members)} trials, {self._num_changes} changes"
+
+
+PopulationBasedTrainingReplay = pbt_replay.PopulationBasedTrainingReplay
+"""Ray has it in this module."""
 
 
 @final

@@ -1,0 +1,76 @@
+"""What is the same for all schedulers, and how they are made by name."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+from typing import Any, cast
+
+import pytest
+
+from hocket.tune import schedulers
+from hocket.tune import trial as trials
+from hocket.tune.schedulers import TrialControls, create_scheduler
+from hocket.tune.schedulers.creation import NAMES
+from hocket.tune.simulation import simulate
+
+ARGUMENTS: dict[str, dict[str, Any]] = {
+    "pbt": {"hyperparam_mutations": {"x": [1, 2]}},
+    "pbt_replay": {"policy_file": []},
+}
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if name not in ("pb2", "resource_changing")])
+def test_schedulers_by_name(name: str) -> None:
+    scheduler = create_scheduler(name.upper(), not_an_argument=1, **ARGUMENTS.get(name, {}))
+    assert isinstance(scheduler, schedulers.FIFOScheduler)
+    curves = [[1.0, 2.0]] if name == "pbt_replay" else [[1.0, 2.0], [3.0]]
+    run = simulate(scheduler, curves, metric="a", mode="max", configs=[{"x": 1}] * len(curves))
+    assert {trial.ending for trial in run.trials} <= {"complete", "stop"}
+    assert type(scheduler).__name__[:4] in scheduler.debug_string()
+
+
+def test_names_that_are_none() -> None:
+    with pytest.raises(ValueError, match=r"scheduler must be one of fifo, async_hyperband, .*, but received 'best'"):
+        create_scheduler("best")
+    with pytest.raises(NotImplementedError, match=r"has no PB2, .* Write PopulationBasedTraining"):
+        create_scheduler("pb2", hyperparam_bounds={"lr": [0, 1]})
+    with pytest.raises(NotImplementedError, match="a trial keeps the CPUs and GPUs with which it has begun"):
+        create_scheduler("resource_changing")
+
+
+RAYS = ("async_hyperband.ASHAScheduler", "async_hyperband.AsyncHyperBandScheduler", "hyperband.HyperBandScheduler",
+        "hb_bohb.HyperBandForBOHB", "median_stopping_rule.MedianStoppingRule", "pbt.PopulationBasedTraining",
+        "pbt.PopulationBasedTrainingReplay", "resource_changing_scheduler.ResourceChangingScheduler",
+        "trial_scheduler.FIFOScheduler", "trial_scheduler.TrialScheduler")  # fmt: skip
+
+
+@pytest.mark.slow  # Ray is imported
+@pytest.mark.parametrize("path", RAYS)
+def test_modules_and_arguments_are_rays(path: str) -> None:
+    pytest.importorskip("ray.tune.schedulers", reason="needs Ray: pip install 'hocket[ray]'")
+    module, name = path.split(".")
+    theirs = getattr(importlib.import_module(f"ray.tune.schedulers.{module}"), name)
+    ours = getattr(importlib.import_module(f"hocket.tune.schedulers.{module}"), name)
+    assert ours is getattr(schedulers, name)
+    wanted = [(one.name, one.default) for one in inspect.signature(theirs).parameters.values()]
+    has = [(one.name, one.default) for one in inspect.signature(ours).parameters.values()]
+    if name == "ResourceChangingScheduler":
+        wanted, has = [(name, None) for name, _ in wanted], [(name, None) for name, _ in has]
+    assert has[: len(wanted)] == wanted
+    assert {name for name, _ in has[len(wanted) :]} <= {"seed"}
+
+
+def test_first_in_first_out() -> None:
+    statuses = ("RUNNING", "PAUSED", "PENDING", "PENDING", "PAUSED")
+    listed = [trials.Trial(str(number), number, {}, status=trials.Status(name)) for number, name in enumerate(statuses)]
+
+    class Controls:
+        def get_trials(self) -> list[trials.Trial]:
+            return listed
+
+    fifo, controls = schedulers.FIFOScheduler(), cast(TrialControls, Controls())
+    for number in (2, 3, 1, 4):
+        assert fifo.choose_trial_to_run(controls) is listed[number]
+        listed[number].status = trials.Status.RUNNING
+    assert fifo.choose_trial_to_run(controls) is None
