@@ -121,6 +121,7 @@ def _build_settings(
         seed=seed,
         tune=tune,
         run=setup.run,
+        space=setup.space,
         searcher=chosen,
         scheduler=scheduler,
         stopper=stopper.build_stopper(setup.run.stop),
@@ -155,11 +156,6 @@ def _prepare_scheduler(given: contract.TrialScheduler, tune: configs.TuneConfig,
         raise ValueError(
             f"{type(given).__name__} was made with metric={given.metric!r} and mode={given.mode!r}, but TuneConfig has "
             f"metric={tune.metric!r} and mode={tune.mode!r}. Give them in one place."
-        )
-    if not isinstance(given, fifo.FIFOScheduler) and (given.metric is None or given.mode is None):
-        raise ValueError(
-            f"{type(given).__name__} compares trials, so it needs a metric and a mode. Write TuneConfig(metric='loss', "
-            "mode='min')."
         )
 
 

@@ -69,12 +69,8 @@ class Controls:
         search = self._search
         if search.is_replaying:
             return
-        if self._find_source(source.trial_id) is None:
-            raise errors.TuneError(
-                f"{type(search.settings.scheduler).__name__} wants trial {trial.trial_id} to go on from a checkpoint "
-                f"of trial {source.trial_id}, which has saved none. Report checkpoints, as in tune.report(metrics, "
-                "checkpoint=...), or use a Trainable with save_checkpoint()."
-            )
+        if not (trial is source and self.wants_checkpoint):
+            self._get_source(source.trial_id)
         live = search.live[trial.trial_id]
         self._exploits[trial.trial_id] = source.trial_id, config, tag
         if trial.status is trials.Status.RUNNING:
@@ -87,19 +83,23 @@ class Controls:
         if live.latest is not None:
             self._sources[live.trial.trial_id] = live.folder, live.latest
 
-    def _find_source(self, trial_id: str) -> tuple[str, live_trial.SavedCheckpoint] | None:
+    def _get_source(self, trial_id: str) -> tuple[str, live_trial.SavedCheckpoint]:
         live = self._search.live.get(trial_id)
-        if live is None:
-            return self._sources.get(trial_id)
-        return None if live.latest is None else (live.folder, live.latest)
+        if live is not None and live.latest is not None:
+            return live.folder, live.latest
+        if trial_id in self._sources:
+            return self._sources[trial_id]
+        raise errors.TuneError(
+            f"{type(self._search.settings.scheduler).__name__} wants a trial to go on from a checkpoint of trial "
+            f"{trial_id}, which has saved none. Report checkpoints, as in tune.report(metrics, checkpoint=...), or use "
+            "a Trainable with save_checkpoint()."
+        )
 
     def carry_out_exploit(self, live: live_trial.LiveTrial) -> None:
         """Give a trial, which has left its function, another one's checkpoint and its new configuration."""
         search = self._search
         source, config, tag = self._exploits.pop(live.trial.trial_id)
-        found = self._find_source(source)
-        assert found is not None, "exploit() has looked, and the latest is always kept"
-        (source_folder, latest), name = found, f"checkpoint_{live.saved:06d}"
+        (source_folder, latest), name = self._get_source(source), f"checkpoint_{live.saved:06d}"
         folder = search.settings.folder / live.folder
         folder.mkdir(parents=True, exist_ok=True)
         retention.give(search.settings.folder / source_folder / latest.name, folder / name)

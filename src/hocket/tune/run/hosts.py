@@ -168,6 +168,13 @@ class ActorHost:
 
     def _handle(self, running: _Running) -> None:
         try:
+            self._follow(running)
+        except BaseException:  # a callback has raised, or the log cannot be written
+            api.kill(running.handle)
+            raise
+
+    def _follow(self, running: _Running) -> None:
+        try:
             events = [orders.unpack(row) for row in api.get(running.ref)]
         except exceptions.ActorError as error:
             self._release(running, is_usable=False)
@@ -256,6 +263,8 @@ def run_here(search: searches.Search, program: programs.Program, budget_s: float
         trial_actor.run_trial(program, search.begin(live), handle.ask, handle.post)
         search.step("on_step_end")
         handle.look()
+        if handle.error is not None:
+            raise handle.error
 
 
 @final
@@ -264,17 +273,25 @@ class _Here:
 
     def __init__(self, search: searches.Search, live: live_trial.LiveTrial, deadline: float | None) -> None:
         self._search, self._live, self._deadline = search, live, deadline
+        self.error: BaseException | None = None
+        """What came out of the search, and not out of the trial."""
 
     def ask(self, report: orders.Report) -> orders.Order:
         """Hand over a report; return the answer."""
         self.look()
-        order = self._search.handle(self._live, report)
-        assert order is not None, "a report that waits is answered"
-        return order
+        return self._handle(report) or orders.Order(orders.Action.STOP)
 
     def post(self, event: orders.Event) -> None:
         """Hand over an event."""
-        self._search.handle(self._live, event)
+        self._handle(event)
+
+    def _handle(self, event: orders.Event) -> orders.Order | None:
+        if self.error is None:
+            try:
+                return self._search.handle(self._live, event)
+            except BaseException as error:  # not the trial's: it passes by the function
+                self.error = error
+        return None
 
     def look(self) -> None:
         """End the search if its time is over."""

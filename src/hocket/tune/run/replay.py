@@ -72,6 +72,7 @@ def _add(search: searches.Search, record: Mapping[str, Any]) -> None:
 
 def _start(search: searches.Search, record: Mapping[str, Any]) -> None:
     live = search.live[record["id"]]
+    search.settings.scheduler.choose_trial_to_run(search.controls)  # some note there what they have chosen
     if record["checkpoint"] is None:
         live.checkpoints.clear()
     live.rewind()

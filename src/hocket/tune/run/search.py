@@ -15,6 +15,7 @@ from hocket.tune import callback, encoding, errors, log, stopper
 from hocket.tune import trial as trials
 from hocket.tune.run import controls, live_trial, proposals, results, retention, settings
 from hocket.tune.schedulers import contract
+from hocket.tune.search import variants
 from hocket.tune.worker import orders
 
 _GO_ON = orders.Order(orders.Action.GO_ON)
@@ -55,10 +56,23 @@ class Search:
         """Return the trial that is to begin, or to go on; None if none is now."""
         if self.ending:
             return None
-        chosen = self.settings.scheduler.choose_trial_to_run(self.controls)
+        scheduler = self.settings.scheduler
+        if scheduler.looks_ahead:
+            self._look_ahead(None)
+        chosen = scheduler.choose_trial_to_run(self.controls)
         while chosen is None and self._propose():
-            chosen = self.settings.scheduler.choose_trial_to_run(self.controls)
-        return None if chosen is None else self.live[chosen.trial_id]
+            chosen = scheduler.choose_trial_to_run(self.controls)
+        if chosen is None:
+            return None
+        if scheduler.looks_ahead:
+            self._look_ahead(chosen)
+        return self.live[chosen.trial_id]
+
+    def _look_ahead(self, chosen: trials.Trial | None) -> None:
+        """Have a trial wait that is not the one which begins."""
+        pending = trials.Status.PENDING
+        if not any(one.trial.status is pending and one.trial is not chosen for one in self.live.values()):
+            self._propose()
 
     @property
     def is_exhausted(self) -> bool:
@@ -74,12 +88,17 @@ class Search:
         config = self.proposals.propose(number, trial_id)
         if config is None:
             return False
-        tag = getattr(self.settings.searcher, "last_tag", "")
-        trial = trials.Trial(trial_id, number, config, f"{number}_{tag}" if tag else str(number))
+        trial = trials.Trial(trial_id, number, config, self.build_tag(number, config))
+        folder = self.add(trial).folder
         self.log.append(
-            "trial", id=trial_id, number=number, config=config, tag=trial.experiment_tag, folder=self.add(trial).folder
+            "trial", id=trial_id, number=number, config=trial.config, tag=trial.experiment_tag, folder=folder
         )
         return True
+
+    def build_tag(self, number: int, config: dict[str, Any]) -> str:
+        """Return a trial's number with what was chosen for it."""
+        values = variants.format_tag(variants.find_values(self.settings.space, config))
+        return f"{number}_{values}" if values else str(number)
 
     def add(self, trial: trials.Trial, folder: str | None = None) -> live_trial.LiveTrial:
         """Take a new trial."""
@@ -212,7 +231,7 @@ class Search:
         self.controls.wants_checkpoint = False
         decision = self.settings.scheduler.on_trial_result(self.controls, live.trial, result)
         if live.fate is live_trial.Fate.EXPLOIT:
-            return orders.Order(orders.Action.LEAVE)
+            return orders.Order(orders.Action.LEAVE, saves=self.controls.wants_checkpoint)
         if live.fate is live_trial.Fate.STOP or decision == contract.TrialScheduler.STOP:
             live.fate, live.reason = live_trial.Fate.STOP, live.reason or "its scheduler"
             return _STOP

@@ -29,6 +29,7 @@ class Settings:
     seed: int
     tune: configs.TuneConfig
     run: configs.RunConfig
+    space: Mapping[str, Any]
     searcher: searcher.Searcher
     """It knows its space."""
     scheduler: contract.TrialScheduler

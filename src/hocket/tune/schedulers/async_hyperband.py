@@ -53,6 +53,8 @@ class AsyncHyperBandScheduler(fifo.FIFOScheduler):
         [4, 1]
     """
 
+    looks_ahead = False
+
     def __init__(
         self,
         time_attr: str = "training_iteration",

@@ -70,6 +70,9 @@ class TrialScheduler:
     """The metric that counts; nested ones with ``/``. None until the search says it."""
     mode: str | None = None
     """``"max"`` or ``"min"``."""
+    looks_ahead: bool = True
+    """Whether a trial waits whenever another begins, as long as there are more, so that the choice is between it and
+    those that are paused, and none takes itself for the last. False for a scheduler that pauses none: then a trial is proposed only when it can begin."""
 
     def set_search_properties(self, metric: str | None, mode: str | None, **spec: object) -> bool:
         """Take the search's metric and mode.
@@ -77,7 +80,7 @@ class TrialScheduler:
         Returns:
             False if the scheduler was made with others, so that both cannot hold.
         """
-        if self.metric and metric and (metric, mode) != (self.metric, self.mode):
+        if (self.metric and metric and metric != self.metric) or (self.mode and mode and mode != self.mode):
             return False
         self.metric, self.mode = self.metric or metric, self.mode or mode
         return True

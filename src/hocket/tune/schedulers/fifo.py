@@ -20,6 +20,8 @@ class FIFOScheduler(contract.TrialScheduler):
     #: The search's seed.
     _search_seed: int = 0
 
+    looks_ahead = False
+
     def set_search_properties(self, metric: str | None, mode: str | None, **spec: object) -> bool:
         """Take the search's metric, mode and seed.
 

@@ -58,6 +58,8 @@ class HyperBandScheduler(fifo.FIFOScheduler):
         [4, 4, 4, 2, 4, 4, 1, 1, 2, 4]
     """
 
+    looks_ahead = True
+
     def __init__(
         self,
         time_attr: str = "training_iteration",

@@ -53,6 +53,8 @@ class MedianStoppingRule(fifo.FIFOScheduler):
         [3, 3, 2]
     """
 
+    looks_ahead = True
+
     def __init__(
         self,
         time_attr: str = "time_total_s",

@@ -76,6 +76,8 @@ class PopulationBasedTraining(fifo.FIFOScheduler):
         ['3']
     """
 
+    looks_ahead = True
+
     def __init__(
         self,
         time_attr: str = "time_total_s",

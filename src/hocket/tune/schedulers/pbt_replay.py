@@ -37,6 +37,8 @@ class PopulationBasedTrainingReplay(fifo.FIFOScheduler):
         [0.1, 0.1, 0.2, 0.2]
     """
 
+    looks_ahead = True
+
     def __init__(self, policy_file: str | pathlib.Path | Sequence[lineage.Policy | Sequence[Any]]) -> None:
         policies = lineage.read(policy_file)
         traced = lineage.trace(policies, policies[-1].tag) if policies else []
