@@ -72,7 +72,8 @@ class TrialScheduler:
     """``"max"`` or ``"min"``."""
     looks_ahead: bool = True
     """Whether a trial waits whenever another begins, as long as there are more, so that the choice is between it and
-    those that are paused, and none takes itself for the last. False for a scheduler that pauses none: then a trial is proposed only when it can begin."""
+    those that are paused, and none takes itself for the last. False for a scheduler that pauses none: then a trial is
+    proposed only when it can begin."""
 
     def set_search_properties(self, metric: str | None, mode: str | None, **spec: object) -> bool:
         """Take the search's metric and mode.
