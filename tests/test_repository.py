@@ -160,6 +160,22 @@ def test_the_example_of_datasets_runs(tmp_path):
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize(
+    "kind", ["grid", *(pytest.param(kind, marks=pytest.mark.long) for kind in ("optuna", "asha", "population"))]
+)
+def test_the_example_of_searches_runs(kind, tmp_path):
+    program = ROOT / "examples" / "search_digits.py"
+    command = [sys.executable, str(program), kind, "--plot", "curves.png"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    *shown, best = done.stdout.splitlines()
+    assert best.startswith('best {"')
+    assert float(shown[0].split()[0]) > 0.5
+    assert (tmp_path / "curves.png").read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize(
     ("name", "options", "lines"),
     [
         ("keras_mnist_2022", ["--epochs", "2", "--steps-per-epoch", "3"], ["rank 0: {'loss': [", "rank 1: {'loss': ["]),

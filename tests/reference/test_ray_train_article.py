@@ -142,13 +142,33 @@ def test_gpus_that_are_not_there_are_told(tmp_path: Path) -> None:
     assert "use_gpu=False" in refusal
 
 
-@pytest.mark.parametrize(
-    "line", ["from hocket import train, tune", "import hocket.tune", "from hocket.tune import Tuner"]
-)
-def test_a_search_is_told_what_to_write(tmp_path: Path, line: str) -> None:
-    refusal = programs.read_refusal(programs.run(line, tmp_path))
-    assert refusal.startswith("ImportError: Hocket has no hyperparameter search yet")
-    assert "call fit() once for each configuration" in refusal
+def test_the_search_as_it_is_written(tmp_path: Path) -> None:
+    """Its last line asks for a metric that no trial reports."""
+    search = f"""
+from hocket import train, tune
+
+
+def objective(config):
+    return {{"acc": config["lr"] * config["n_layers"]}}
+
+
+search_space = {{
+    "lr": tune.grid_search([0.001, 0.01, 0.1]),
+    "n_layers": tune.choice([1, 2, 3]),
+}}
+
+run_config = tune.RunConfig(storage_path={str(tmp_path)!r})
+tuner = tune.Tuner(objective, param_space=search_space, run_config=run_config)
+results = tuner.fit()
+"""
+    found = programs.read_result(
+        programs.run(f'{search}print(results.get_best_result("acc", "max").config["lr"])', tmp_path)
+    )
+    assert found[-1] == "0.1"
+    refusal = programs.read_refusal(
+        programs.run(f'{search}print(results.get_best_result(metric="score", mode="min").config)', tmp_path)
+    )
+    assert "No trial has reported the metric 'score'; they have ['acc', " in refusal
 
 
 @pytest.mark.long

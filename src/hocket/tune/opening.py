@@ -79,7 +79,7 @@ def run(setup: Setup, folder: Path, resume: configs.ResumeConfig) -> None:
 
 
 def _run_in_actors(search: searches.Search, described: program_builder.Described, setup: Setup) -> None:
-    session.get_engine().expect_work(["hocket.tune.worker.trial_actor"])
+    session.get_engine().expect_work(program_builder.list_modules(described))
     reuses = setup.tune.reuse_actors
     hosts.ActorHost(
         search,

@@ -6,11 +6,14 @@ import functools
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from hocket import train
+from hocket.train.frameworks.torch import mentions
 from hocket.tune import parameters, resources, trainable
 from hocket.tune.worker import programs, trainer_program
+
+_OURS: Final = "hocket.tune.worker.trial_actor"
 
 _registered: dict[str, Any] = {}
 
@@ -78,6 +81,16 @@ def describe(given: Any, *, reuses: bool) -> Described:
     if isinstance(given, functools.partial):
         name = getattr(given.func, "__name__", name)
     return Described(programs.FunctionProgram(given), name, request, is_function=True, trainable=given)
+
+
+def list_modules(described: Described) -> list[str]:
+    """Return what trials will import, and can be imported before their processes fork."""
+    given = described.trainable
+    if isinstance(given, train.DataParallelTrainer):
+        return [_OURS]
+    functions = vars(given).values() if inspect.isclass(given) else [given]
+    uses_torch = any(mentions.finds(function, "torch") for function in functions if callable(function))
+    return [_OURS, "torch"] if uses_torch else [_OURS]
 
 
 def prepare(described: Described) -> None:
