@@ -49,7 +49,8 @@ def train_epoch(model: torch.nn.Module, loader: Any, optimizer: torch.optim.Opti
     """Take a step for each batch."""
     for images, labels in loader:
         optimizer.zero_grad()
-        torch.nn.functional.cross_entropy(model(images), labels).backward()
+        loss: Any = torch.nn.functional.cross_entropy(model(images), labels)
+        loss.backward()
         optimizer.step()
 
 
@@ -119,7 +120,7 @@ def build_tuner(kind: str, storage: str) -> tune.Tuner:
         "n_layers": tune.choice([1, 2, 3]),
     }
     run_config = tune.RunConfig(name=kind, storage_path=storage)
-    best = {"metric": "acc", "mode": "max"}
+    best: dict[str, Any] = {"metric": "acc", "mode": "max"}
     if kind == "grid":
         return tune.Tuner(
             objective, param_space=space, tune_config=tune.TuneConfig(seed=0, **best), run_config=run_config
