@@ -52,9 +52,9 @@ class Controls:
         if live is None or self._search.is_replaying:
             return
         if trial.status is trials.Status.RUNNING:
-            live.fate, live.reason = live_trial.Fate.STOP, "its scheduler"
+            live.fate, live.reason = live_trial.Fate.STOP, live_trial.BY_SCHEDULER
         else:
-            self._search.finish(live, trials.Status.TERMINATED, "its scheduler")
+            self._search.finish(live, trials.Status.TERMINATED, live_trial.BY_SCHEDULER)
 
     def save_trial(self, trial: trials.Trial) -> None:
         """Have the trial that has just reported save a checkpoint."""

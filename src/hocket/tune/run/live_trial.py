@@ -5,10 +5,14 @@ from __future__ import annotations
 import enum
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 from hocket.tune import trial as trials
 from hocket.tune.worker import orders
+
+
+BY_SCHEDULER: Final = "its scheduler"
+"""The reason of a trial that its scheduler has ended, which knows of it."""
 
 
 class Fate(enum.Enum):

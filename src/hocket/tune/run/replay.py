@@ -7,11 +7,12 @@ samples, another stop rule, another scheduler, a narrower space.
 
 from __future__ import annotations
 
+import contextlib
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from hocket.tune import configs
+from hocket.tune import configs, errors
 from hocket.tune import trial as trials
 from hocket.tune.run import live_trial
 from hocket.tune.run import search as searches
@@ -93,6 +94,8 @@ def _report(search: searches.Search, record: Mapping[str, Any]) -> None:
     search.proposals.hear_report(live.trial, live.trial.last_result)
     search.decide(live, live.trial.last_result)
     live.fate, live.reason = None, ""
+    with contextlib.suppress(errors.TuneError):  # another stop rule may be about metrics that were not reported then
+        search.settings.stopper(live.trial.trial_id, live.trial.last_result)
 
 
 def _save(search: searches.Search, record: Mapping[str, Any]) -> None:

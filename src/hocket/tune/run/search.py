@@ -233,7 +233,7 @@ class Search:
         if live.fate is live_trial.Fate.EXPLOIT:
             return orders.Order(orders.Action.LEAVE, saves=self.controls.wants_checkpoint)
         if live.fate is live_trial.Fate.STOP or decision == contract.TrialScheduler.STOP:
-            live.fate, live.reason = live_trial.Fate.STOP, live.reason or "its scheduler"
+            live.fate, live.reason = live_trial.Fate.STOP, live.reason or live_trial.BY_SCHEDULER
             return _STOP
         if decision == contract.TrialScheduler.PAUSE:
             live.fate = live_trial.Fate.PAUSE
@@ -314,7 +314,7 @@ class Search:
             scheduler.on_trial_error(self.controls, trial)
         elif was is not trials.Status.RUNNING:
             scheduler.on_trial_remove(self.controls, trial)
-        elif live.reason != "its scheduler":
+        elif live.reason != live_trial.BY_SCHEDULER:
             scheduler.on_trial_complete(self.controls, trial, trial.last_result)
         self.proposals.hear_end(trial, is_error=is_error)
         self.counts[status] += 1
