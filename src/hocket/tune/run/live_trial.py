@@ -10,7 +10,6 @@ from typing import Any, Final
 from hocket.tune import trial as trials
 from hocket.tune.worker import orders
 
-
 BY_SCHEDULER: Final = "its scheduler"
 """The reason of a trial that its scheduler has ended, which knows of it."""
 
