@@ -262,3 +262,25 @@ def test_more_than_there_is(tmp_path: Path) -> None:
         exceptions.InfeasibleResourcesError, match=r"Trial \w+ holds .*but the session has 0 of unobtainium"
     ):
         search(tune.with_resources(programs.report_steps, {"unobtainium": 1}), tmp_path, {"x": 1})
+
+
+@pytest.mark.parametrize("kind", ["history", "curves", "parallel", "slices"])
+def test_pictures(tmp_path: Path, kind: str) -> None:
+    pytest.importorskip("matplotlib", reason="needs matplotlib: pip install 'hocket[plot]'")
+    space = {"x": tune.loguniform(1e-3, 1), "inner": {"name": tune.choice(["a", "b"])}}
+    found = search(programs.report_steps, tmp_path, space, num_samples=4, seed=1, metric="score", mode="max")
+    found.plot(kind).savefig(tmp_path / "drawn.png")
+    assert (tmp_path / "drawn.png").read_bytes().startswith(b"\x89PNG")
+    with pytest.raises(ValueError, match=r"plot\(\) draws one of \['history'"):
+        found.plot("pie")
+    with pytest.raises(ValueError, match="No trial has a finite value of 'acc'"):
+        found.plot(kind, metric="acc", mode="max")
+
+
+def test_a_table(tmp_path: Path) -> None:
+    found = search(programs.report_steps, tmp_path, {"x": tune.grid_search([1, 3, 2])}, metric="score", mode="max")
+    lines = found.report(most=2).splitlines()
+    assert lines[0].split()[:3] == ["trial", "score", "reports"]
+    assert [line.split()[1] for line in lines[1:3]] == ["9", "6"]
+    assert lines[1].endswith("it returned; {'x': 3}")
+    assert lines[3] == "3 trials: 3 terminated"

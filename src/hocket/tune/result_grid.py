@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import functools
 import math
 import os
@@ -9,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final, NoReturn, final, overload
 
-from hocket.tune import errors, history
+from hocket.tune import errors, history, plots
 from hocket.tune import result as results
 from hocket.tune import trial as trials
 from hocket.tune.schedulers import contract
@@ -154,6 +155,52 @@ class ResultGrid(Sequence[results.Result]):
             row = {**(metrics or {}), "config": one.config, "logdir": Path(one.path).name}
             rows.append({"trial_id": one.trial_id, **results.flatten(row)})
         return results.build_frame(rows)
+
+    def plot(self, kind: str = "history", metric: str | None = None, mode: str | None = None) -> Any:
+        """Return a matplotlib figure, which a notebook shows, and ``savefig`` writes.
+
+        Args:
+            kind: ``"history"``: each trial's last value, and the best so far; ``"curves"``: all reports;
+                ``"parallel"``: each trial a line over its configuration; ``"slices"``: the value over each
+                hyperparameter.
+            metric: What is drawn. Default: the search's.
+            mode: ``"max"`` or ``"min"``. Default: the search's.
+
+        Raises:
+            ValueError: The kind is none of these, no metric is known, or no trial has it.
+            MissingExtraError: matplotlib is not installed.
+        """
+        name, _ = _check_metric(metric or self._metric, mode or self._mode)
+        return plots.draw(self._results, kind, name, str(mode or self._mode))
+
+    def report(self, metric: str | None = None, mode: str | None = None, most: int = 10) -> str:
+        """Return the results as a table: the best trials first, then how many ended how.
+
+        Args:
+            metric: What they are ordered by. Default: the search's.
+            mode: ``"max"`` or ``"min"``. Default: the search's.
+            most: How many trials it has.
+
+        Raises:
+            ValueError: No metric or mode is known.
+        """
+        name, sign = _check_metric(metric or self._metric, mode or self._mode)
+        values = {one.trial_id: contract.get_nested(one.metrics or {}, name) for one in self._results}
+
+        def rank(one: results.Result) -> float:
+            value = values[one.trial_id]
+            is_number = isinstance(value, int | float) and not math.isnan(value)
+            return -sign * value if is_number else math.inf
+
+        lines = [f"{'trial':<16} {name:>12} {'reports':>8}  how it ended; configuration"]
+        for one in sorted(self._results, key=rank)[:most]:
+            value = values[one.trial_id]
+            shown = f"{value:.6g}" if isinstance(value, int | float) else "-"
+            reason = one.reason or one.status.value.lower()
+            lines.append(f"{one.trial_id:<16} {shown:>12} {len(one.metrics_history):>8}  {reason}; {one.config}")
+        counts = collections.Counter(one.status.value.lower() for one in self._results)
+        told = ", ".join(f"{count} {status}" for status, count in sorted(counts.items()))
+        return "\n".join([*lines, f"{len(self._results)} trials: {told}"])
 
     def __repr__(self) -> str:
         return f"ResultGrid({str(self._folder)!r}, {len(self)} trials, {self.num_errors} failed)"

@@ -1,0 +1,136 @@
+"""Pictures of a search's results, with matplotlib: `ResultGrid.plot`."""
+
+from __future__ import annotations
+
+import importlib
+import math
+from collections.abc import Sequence
+from typing import Any, Final
+
+from hocket import exceptions
+from hocket.tune import result as results
+from hocket.tune.schedulers import contract
+
+KINDS: Final = ("history", "curves", "parallel", "slices")
+"""What can be drawn."""
+
+
+def draw(found: Sequence[results.Result], kind: str, metric: str, mode: str) -> Any:
+    """Return a matplotlib figure.
+
+    Args:
+        found: The trials' results.
+        kind: ``"history"``: each trial's last value, and the best so far; ``"curves"``: all reports;
+            ``"parallel"``: each trial a line over its configuration; ``"slices"``: the value over each hyperparameter.
+        metric: What is drawn.
+        mode: ``"max"`` or ``"min"``.
+
+    Raises:
+        MissingExtraError: matplotlib is not installed.
+        ValueError: The kind is none of these, or no trial has the metric.
+    """
+    if kind not in KINDS:
+        raise ValueError(f"plot() draws one of {list(KINDS)}, but received {kind!r}. Write plot('history').")
+    shown = [(one, value) for one in found if (value := _read(one.metrics or {}, metric)) is not None]
+    if not shown:
+        raise ValueError(f"No trial has a finite value of {metric!r}, so there is nothing to draw.")
+    try:
+        figures = importlib.import_module("matplotlib.figure")
+    except ImportError as error:
+        raise exceptions.MissingExtraError(
+            "ResultGrid.plot() needs matplotlib, which is not installed. Run pip install 'hocket[plot]'."
+        ) from error
+    figure = figures.Figure(figsize=(8, 4.5), layout="constrained")
+    _DRAWERS[kind](figure, shown, metric, mode)
+    return figure
+
+
+def _read(metrics: Any, metric: str) -> float | None:
+    value = contract.get_nested(metrics, metric)
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        return None
+    return float(value)
+
+
+Shown = Sequence[tuple[results.Result, float]]
+
+
+def _draw_history(figure: Any, shown: Shown, metric: str, mode: str) -> None:
+    axes = figure.subplots()
+    better = max if mode == "max" else min
+    best = [better(value for _, value in shown[: count + 1]) for count in range(len(shown))]
+    axes.plot([value for _, value in shown], "o", markersize=4, label="trial")
+    axes.step(range(len(best)), best, where="post", color="black", linewidth=1, label="best so far")
+    axes.set(xlabel="trial", ylabel=metric)
+    axes.legend()
+
+
+def _draw_curves(figure: Any, shown: Shown, metric: str, mode: str) -> None:
+    axes = figure.subplots()
+    best = (max if mode == "max" else min)(shown, key=lambda pair: pair[1])[0]
+    for one, _ in shown:
+        curve = [(report["training_iteration"], _read(report, metric)) for report in one.metrics_history]
+        points = [(step, value) for step, value in curve if value is not None]
+        style: dict[str, Any] = {"color": "C1", "zorder": 3} if one is best else {"color": "C0", "alpha": 0.4}
+        axes.plot([step for step, _ in points], [value for _, value in points], marker=".", linewidth=1, **style)
+    axes.set(xlabel="training_iteration", ylabel=metric, title=f"best: {best.trial_id}")
+
+
+def _list_parameters(shown: Shown) -> dict[str, list[Any]]:
+    """Return the hyperparameters that differ, each with its values by trial."""
+    rows = [results.flatten(one.config) for one, _ in shown]
+    names = [name for name in rows[0] if all(name in row for row in rows)]
+    found = {name: [row[name] for row in rows] for name in names}
+    return {name: values for name, values in found.items() if len({str(value) for value in values}) > 1}
+
+
+def _place(values: Sequence[Any]) -> tuple[list[float], str]:
+    """Return where values lie on an axis, and its scale: numbers where they are, others by their order."""
+    if all(isinstance(value, int | float) and not isinstance(value, bool) for value in values):
+        numbers = [float(value) for value in values]
+        spread = min(numbers) > 0 and max(numbers) / min(numbers) > 100  # a guess: drawn from a logarithmic range
+        return numbers, "log" if spread else "linear"
+    order = sorted({str(value) for value in values})
+    return [float(order.index(str(value))) for value in values], "linear"
+
+
+def _draw_slices(figure: Any, shown: Shown, metric: str, mode: str) -> None:
+    parameters = _list_parameters(shown) or {"trial": list(range(len(shown)))}
+    all_axes = figure.subplots(1, len(parameters), sharey=True, squeeze=False)[0]
+    for axes, (name, values) in zip(all_axes, parameters.items(), strict=True):
+        places, scale = _place(values)
+        axes.scatter(places, [value for _, value in shown], c=range(len(shown)), s=14)
+        axes.set(xlabel=name, xscale=scale)
+        _name_places(axes, values)
+    all_axes[0].set_ylabel(metric)
+
+
+def _name_places(axes: Any, values: Sequence[Any]) -> None:
+    if not all(isinstance(value, int | float) and not isinstance(value, bool) for value in values):
+        order = sorted({str(value) for value in values})
+        axes.set_xticks(range(len(order)), order, rotation=30, ha="right")
+
+
+def _draw_parallel(figure: Any, shown: Shown, metric: str, mode: str) -> None:
+    axes = figure.subplots()
+    columns = {**_list_parameters(shown), metric: [value for _, value in shown]}
+    heights = []
+    for values in columns.values():
+        places, scale = _place(values)
+        if scale == "log":
+            places = [math.log10(place) for place in places]
+        low, high = min(places), max(places)
+        heights.append([(place - low) / (high - low) if high > low else 0.5 for place in places])
+    ranks = heights[-1] if mode == "max" else [1 - height for height in heights[-1]]
+    for row, rank in zip(zip(*heights, strict=True), ranks, strict=True):
+        axes.plot(range(len(columns)), row, color=(0.1, 0.3 + 0.5 * rank, 0.9 - 0.8 * rank), alpha=0.3 + 0.6 * rank)
+    axes.set_xticks(range(len(columns)), list(columns))
+    axes.set_yticks([])
+
+
+_DRAWERS: Final = {
+    "history": _draw_history,
+    "curves": _draw_curves,
+    "parallel": _draw_parallel,
+    "slices": _draw_slices,
+}
