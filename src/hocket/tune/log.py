@@ -18,7 +18,8 @@ session     A search begins or goes on: ``time``, ``version``, ``seed``, ``prefi
 trial       A trial was proposed: ``id``, ``number``, ``config``, ``tag``, ``folder``.
 start       It begins or goes on: ``id``, ``time``, ``attempt``, ``iteration`` and ``checkpoint`` that it goes on from.
 process     Which process it runs in: ``id``, ``pid``, ``host``.
-report      It has reported: ``id``, ``metrics``, ``time`` and ``seconds`` since its report before, ``checkpoint``.
+report      It has reported: ``id``, ``metrics``, ``time`` and ``seconds`` since its report before, ``checkpoint``,
+            and what was decided then, about it and others: ``acts``.
 save        It has saved a checkpoint that belongs to its last report: ``id``, ``checkpoint``.
 pause       A scheduler has set it aside: ``id``.
 exploit     It goes on from another one's state: ``id``, ``source``, ``config``, ``tag``, ``checkpoint``, ``iteration``.

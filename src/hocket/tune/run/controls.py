@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, Protocol, final
+import contextlib
+from collections.abc import Iterator, Sequence
+from typing import Any, Protocol, TypeAlias, final
 
 from hocket.tune import errors, log
 from hocket.tune import trial as trials
@@ -21,8 +22,26 @@ class Trials(Protocol):
     def finish(self, live: live_trial.LiveTrial, status: trials.Status, reason: str) -> None:
         """Note that a trial is over."""
 
-    def keep(self, live: live_trial.LiveTrial, name: str) -> None:
+    def register(self, live: live_trial.LiveTrial, name: str) -> None:
         """Take a checkpoint of a trial."""
+
+    def prune(self, live: live_trial.LiveTrial) -> None:
+        """Remove checkpoints of a trial that are not kept."""
+
+
+Act: TypeAlias = list[Any]
+"""What is to be done to a trial, as it stands in the log: ``["stop", id, reason]``, ``["pause", id]`` or
+``["exploit", id, source, config, tag]``."""
+
+
+def stop(trial: trials.Trial, reason: str) -> Act:
+    """Return that a trial is to end."""
+    return ["stop", trial.trial_id, reason]
+
+
+def pause(trial: trials.Trial) -> Act:
+    """Return that a trial is to be set aside."""
+    return ["pause", trial.trial_id]
 
 
 @final
@@ -37,6 +56,8 @@ class Controls:
         self._search = search
         self.wants_checkpoint = False
         """Whether the trial that reports is to save."""
+        self._collected: list[Act] | None = None
+        """What is asked for while a report is decided about; None at other times, when it is done at once."""
         self._exploits: dict[str, tuple[str, dict[str, Any], str]] = {}
         """What trials go on with that have not left their functions: the source's id, the configuration and the tag."""
         self._sources: dict[str, tuple[str, live_trial.SavedCheckpoint]] = {}
@@ -46,15 +67,18 @@ class Controls:
         """Return the trials that are not finished."""
         return [live.trial for live in self._search.live.values()]
 
+    @contextlib.contextmanager
+    def collected(self) -> Iterator[list[Act]]:
+        """Give a list of what is asked for in the block, which is not done yet: it goes into the log first."""
+        self.wants_checkpoint, self._collected = False, []
+        try:
+            yield self._collected
+        finally:
+            self._collected = None
+
     def stop_trial(self, trial: trials.Trial) -> None:
         """End a trial: at once if it does not run, else at its next report."""
-        live = self._search.live.get(trial.trial_id)
-        if live is None or self._search.is_replaying:
-            return
-        if trial.status is trials.Status.RUNNING:
-            live.fate, live.reason = live_trial.Fate.STOP, live_trial.BY_SCHEDULER
-        else:
-            self._search.finish(live, trials.Status.TERMINATED, live_trial.BY_SCHEDULER)
+        self._take(stop(trial, live_trial.BY_SCHEDULER))
 
     def save_trial(self, trial: trials.Trial) -> None:
         """Have the trial that has just reported save a checkpoint."""
@@ -66,17 +90,34 @@ class Controls:
         Raises:
             TuneError: The other one has saved none.
         """
-        search = self._search
-        if search.is_replaying:
-            return
-        if not (trial is source and self.wants_checkpoint):
+        if not self._search.is_replaying and not (trial is source and self.wants_checkpoint):
             self._get_source(source.trial_id)
-        live = search.live[trial.trial_id]
-        self._exploits[trial.trial_id] = source.trial_id, config, tag
-        if trial.status is trials.Status.RUNNING:
-            live.fate = live_trial.Fate.EXPLOIT
+        self._take(["exploit", trial.trial_id, source.trial_id, config, tag])
+
+    def _take(self, act: Act) -> None:
+        if self._collected is not None:
+            self._collected.append(act)
+        elif not self._search.is_replaying:
+            self.perform(act)
+
+    def perform(self, act: Act) -> None:
+        """Do what was asked for: at once to a trial that does not run, else when it leaves its function."""
+        kind, trial_id, *more = act
+        live = self._search.live.get(trial_id)
+        if live is None:
+            return
+        runs = live.trial.status is trials.Status.RUNNING
+        if kind == "stop":
+            live.fate, live.reason = live_trial.Fate.STOP, more[0]
+            if not runs:
+                self._search.finish(live, trials.Status.TERMINATED, more[0])
+        elif kind == "pause":
+            live.fate = live_trial.Fate.PAUSE
         else:
-            self.carry_out_exploit(live)
+            live.fate = live_trial.Fate.EXPLOIT
+            self._exploits[trial_id] = more[0], more[1], more[2]
+            if not runs:
+                self.carry_out_exploit(live)
 
     def remember(self, live: live_trial.LiveTrial) -> None:
         """Note the latest checkpoint of a trial that is over."""
@@ -115,6 +156,7 @@ class Controls:
             seconds=latest.seconds,
         )
         self.take_exploit(live, latest, config, tag, name)
+        search.prune(live)
 
     def take_exploit(
         self,
@@ -127,7 +169,7 @@ class Controls:
         """Note what a trial goes on from."""
         live.iteration, live.seconds = latest.iteration, latest.seconds
         live.trial.last_result = dict(latest.metrics) or live.trial.last_result
-        self._search.keep(live, name)
+        self._search.register(live, name)
         live.trial.config, live.trial.experiment_tag = config, tag
         live.resources = self._search.settings.request(config)
         live.trial.status, live.fate = trials.Status.PENDING, None

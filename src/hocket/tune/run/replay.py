@@ -14,7 +14,7 @@ from typing import Any
 
 from hocket.tune import configs, errors
 from hocket.tune import trial as trials
-from hocket.tune.run import live_trial
+from hocket.tune.run import controls, live_trial
 from hocket.tune.run import search as searches
 from hocket.tune.worker import orders
 
@@ -24,15 +24,42 @@ def replay(search: searches.Search, records: Sequence[Mapping[str, Any]], resume
     records = [*records, *_revive(search, records, resume)]
     revived = Counter(record["id"] for record in records if record["event"] == "revive")
     search.is_replaying = True
+    undone: dict[str, controls.Act] = {}
     for record in records:
         event = record["event"]
-        if event == "end" and revived[record["id"]]:  # it goes on later: as if it had only failed once
-            revived[record["id"]] -= 1
-            _retry(search, record)
-        elif event in _HANDLERS:
-            _HANDLERS[event](search, record)
+        try:
+            if event == "end" and revived[record["id"]]:  # it goes on later: as if it had only failed once
+                revived[record["id"]] -= 1
+                _retry(search, record)
+            elif event in _HANDLERS:
+                _HANDLERS[event](search, record)
+        except KeyError as error:
+            raise errors.TuneError(
+                f"The log of the search is damaged: its record {record!r} does not fit what stands before it ({error}). "
+                "Has a part of it been removed?"
+            ) from error
+        if event in ("start", "pause", "exploit", "end"):
+            undone.pop(record["id"], None)
+        undone.update({act[1]: act for act in record.get("acts", ())})
     search.is_replaying = False
+    for act in undone.values():
+        _catch_up(search, act)
     _resume(search, resume)
+
+
+def _catch_up(search: searches.Search, act: controls.Act) -> None:
+    """Do what was decided, and written down, and not done any more."""
+    live = search.live.get(act[1])
+    if live is None:
+        return
+    if live.trial.status is trials.Status.RUNNING:
+        live.trial.status = trials.Status.PENDING  # its process is gone
+    if act[0] == "pause":
+        search.log.append("pause", id=act[1])
+        live.trial.status = trials.Status.PAUSED
+    else:
+        with contextlib.suppress(errors.TuneError):  # it was to be saved first, so it goes on from what it has
+            search.controls.perform(act)
 
 
 def _revive(
@@ -90,16 +117,23 @@ def _report(search: searches.Search, record: Mapping[str, Any]) -> None:
     report = orders.Report(record["metrics"], record["seconds"], record["time"], record["checkpoint"])
     live.trial.last_result = search.complete(live, report)
     if report.checkpoint is not None:
-        search.keep(live, report.checkpoint)
+        search.register(live, report.checkpoint)
+        search.prune(live)
     search.proposals.hear_report(live.trial, live.trial.last_result)
-    search.decide(live, live.trial.last_result)
-    live.fate, live.reason = None, ""
     with contextlib.suppress(errors.TuneError):  # another stop rule may be about metrics that were not reported then
         search.settings.stopper(live.trial.trial_id, live.trial.last_result)
+    is_ruled = any(
+        act[:2] == ["stop", live.trial.trial_id] and act[2] != live_trial.BY_SCHEDULER for act in record["acts"]
+    )
+    live.trial.last_result["done"] = is_ruled
+    if not is_ruled:
+        search.decide(live, live.trial.last_result)
 
 
 def _save(search: searches.Search, record: Mapping[str, Any]) -> None:
-    search.keep(search.live[record["id"]], record["checkpoint"])
+    live = search.live[record["id"]]
+    search.register(live, record["checkpoint"])
+    search.prune(live)
 
 
 def _pause(search: searches.Search, record: Mapping[str, Any]) -> None:

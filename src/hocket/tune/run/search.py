@@ -49,6 +49,7 @@ class Search:
         self.watchers: list[callback.Callback] = list(given.run.callbacks)
         """Who is told of what happens."""
         self.controls = controls.Controls(self)
+        self._folders: set[str] = set()
 
     # --- which trial is next ------------------------------------------------------------------------------------------
 
@@ -59,19 +60,33 @@ class Search:
         scheduler = self.settings.scheduler
         if scheduler.looks_ahead:
             self._look_ahead(None)
+        chosen = self._ask_scheduler()
+        while chosen is None and not self._has_pending() and self._propose():
+            chosen = self._ask_scheduler()
+        if chosen is not None and scheduler.looks_ahead:
+            self._look_ahead(chosen.trial)
+        return chosen
+
+    def _ask_scheduler(self) -> live_trial.LiveTrial | None:
+        scheduler = self.settings.scheduler
         chosen = scheduler.choose_trial_to_run(self.controls)
-        while chosen is None and self._propose():
-            chosen = scheduler.choose_trial_to_run(self.controls)
         if chosen is None:
             return None
-        if scheduler.looks_ahead:
-            self._look_ahead(chosen)
-        return self.live[chosen.trial_id]
+        live = self.live.get(getattr(chosen, "trial_id", ""))
+        if live is None or live.trial.status not in (trials.Status.PENDING, trials.Status.PAUSED):
+            raise errors.TuneError(
+                f"{type(scheduler).__name__}.choose_trial_to_run() must return a trial that is PENDING or PAUSED, or "
+                f"None, but returned {chosen!r}."
+            )
+        return live
+
+    def _has_pending(self, but: trials.Trial | None = None) -> bool:
+        pending = trials.Status.PENDING
+        return any(live.trial.status is pending and live.trial is not but for live in self.live.values())
 
     def _look_ahead(self, chosen: trials.Trial | None) -> None:
         """Have a trial wait that is not the one which begins."""
-        pending = trials.Status.PENDING
-        if not any(one.trial.status is pending and one.trial is not chosen for one in self.live.values()):
+        if not self._has_pending(but=chosen):
             self._propose()
 
     @property
@@ -110,9 +125,15 @@ class Search:
             folder = name if creator is None else str(creator(trial))
             if "/" in folder or folder in ("", ".", ".."):
                 raise ValueError(
-                    f"trial_dirname_creator must return the name of one folder, but returned {folder!r} for trial "
+                    f"trial_dirname_creator (or trial_name_creator) must return the name of one folder, but returned {folder!r} for trial "
                     f"{trial.trial_id}."
                 )
+        if folder in self._folders:
+            raise ValueError(
+                f"Each trial needs a folder of its own, but {folder!r} is another one's, and trial {trial.trial_id} was "
+                "given it by trial_name_creator or trial_dirname_creator. Have the name contain trial.trial_id."
+            )
+        self._folders.add(folder)
         trial.name, trial.path = name, str(self.settings.folder / folder)
         found = live_trial.LiveTrial(trial, name, folder, self.settings.request(trial.config))
         self.live[trial.trial_id] = found
@@ -168,12 +189,23 @@ class Search:
             live.introduction = event
         elif isinstance(event, orders.Saved):
             self.log.append("save", id=live.trial.trial_id, checkpoint=event.checkpoint)
-            self.keep(live, event.checkpoint)
+            self.register(live, event.checkpoint)
+            self.prune(live)
+            self.tell("on_trial_save", live)
         else:
             self._leave(live, event)
         return None
 
     def _take_report(self, live: live_trial.LiveTrial, report: orders.Report) -> orders.Order | None:
+        """Decide about a report, and write both down at once: a kill loses both or none."""
+        result = self.complete(live, report)
+        is_last = report.is_last or bool(report.metrics.get("done"))
+        reason = self._find_stop(live, result, is_last=is_last)
+        result["done"] = bool(reason)
+        live.trial.last_result = result
+        if report.checkpoint is not None:
+            self.register(live, report.checkpoint)
+        acts = [controls.stop(live.trial, reason)] if reason else self.decide(live, result)
         self.log.append(
             "report",
             id=live.trial.trial_id,
@@ -181,24 +213,24 @@ class Search:
             time=report.time,
             seconds=report.seconds,
             checkpoint=report.checkpoint,
+            acts=acts,
         )
-        result = self.complete(live, report)
-        reason = self._find_stop(live, result, is_last=report.is_last or bool(report.metrics.get("done")))
-        result["done"] = bool(reason)
-        live.trial.last_result = result
         if report.checkpoint is not None:
-            self.keep(live, report.checkpoint)
+            self.prune(live)
+            self.tell("on_trial_save", live)
         self.proposals.hear_report(live.trial, result)
         self.tell("on_trial_result", live, result=result)
-        if reason:
-            live.reason = reason
-            live.fate = live_trial.Fate.STOP
-            return None if report.is_last else _STOP
-        order = self.decide(live, result)
-        if self.ending and order is not None:
-            live.fate, live.reason = live_trial.Fate.STOP, self.ending
+        for act in acts:
+            self.controls.perform(act)
+        return None if report.is_last else self._build_order(live)
+
+    def _build_order(self, live: live_trial.LiveTrial) -> orders.Order:
+        if live.fate is live_trial.Fate.STOP:
             return _STOP
-        return order
+        saves = self.controls.wants_checkpoint
+        if live.fate is not None:
+            return orders.Order(orders.Action.LEAVE, saves=saves or live.fate is live_trial.Fate.PAUSE)
+        return orders.Order(orders.Action.GO_ON, saves=True) if saves else _GO_ON
 
     def complete(self, live: live_trial.LiveTrial, report: orders.Report) -> dict[str, Any]:
         """Count a report, and return it completed."""
@@ -219,38 +251,50 @@ class Search:
         )
 
     def _find_stop(self, live: live_trial.LiveTrial, result: dict[str, Any], *, is_last: bool) -> str:
-        """Return why a trial ends with a report, apart from the scheduler; empty if it goes on."""
+        """Return why a trial ends with a report if its scheduler need not be asked; empty if it goes on."""
         if is_last:
             return "it returned"
+        if live.fate is live_trial.Fate.STOP:  # decided at another one's report
+            return live.reason
         if self.settings.stopper(live.trial.trial_id, result):
             return "a stop rule of the search"
-        return ""
+        return self.ending
 
-    def decide(self, live: live_trial.LiveTrial, result: dict[str, Any]) -> orders.Order:
-        """Ask the scheduler about a report; return what the trial is to do."""
-        self.controls.wants_checkpoint = False
-        decision = self.settings.scheduler.on_trial_result(self.controls, live.trial, result)
-        if live.fate is live_trial.Fate.EXPLOIT:
-            return orders.Order(orders.Action.LEAVE, saves=self.controls.wants_checkpoint)
-        if live.fate is live_trial.Fate.STOP or decision == contract.TrialScheduler.STOP:
-            live.fate, live.reason = live_trial.Fate.STOP, live.reason or live_trial.BY_SCHEDULER
-            return _STOP
-        if decision == contract.TrialScheduler.PAUSE:
-            live.fate = live_trial.Fate.PAUSE
-            return orders.Order(orders.Action.LEAVE, saves=True)
-        return orders.Order(orders.Action.GO_ON, saves=True) if self.controls.wants_checkpoint else _GO_ON
+    def decide(self, live: live_trial.LiveTrial, result: dict[str, Any]) -> list[controls.Act]:
+        """Ask the scheduler about a report; return what is to be done to which trials.
 
-    def keep(self, live: live_trial.LiveTrial, name: str) -> None:
-        """Take a checkpoint of a trial that belongs to its last report, and remove those that are not kept."""
+        Raises:
+            TuneError: Its decision is none.
+        """
+        scheduler = self.settings.scheduler
+        with self.controls.collected() as acts:
+            decision = scheduler.on_trial_result(self.controls, live.trial, result)
+        if any(act[1] == live.trial.trial_id for act in acts):  # then its decision does not count
+            return acts
+        if decision == scheduler.STOP:
+            return [*acts, controls.stop(live.trial, live_trial.BY_SCHEDULER)]
+        if decision == scheduler.PAUSE:
+            return [*acts, controls.pause(live.trial)]
+        if decision not in (scheduler.CONTINUE, scheduler.NOOP):
+            raise errors.TuneError(
+                f"{type(scheduler).__name__}.on_trial_result() must return CONTINUE, PAUSE, STOP or NOOP, but returned "
+                f"{decision!r} for trial {live.trial.trial_id}. Write return self.CONTINUE."
+            )
+        return acts
+
+    def register(self, live: live_trial.LiveTrial, name: str) -> None:
+        """Take a checkpoint of a trial that belongs to its last report."""
         live.saved += 1
         result = live.trial.last_result
         live.checkpoints.append(live_trial.SavedCheckpoint(name, live.iteration, live.seconds, result))
         live.trial.checkpoint = name
+
+    def prune(self, live: live_trial.LiveTrial) -> None:
+        """Remove the checkpoints of a trial that are not kept."""
         for surplus in retention.choose_surplus(live.checkpoints, self.settings.run.checkpoint_config):
             live.checkpoints.remove(surplus)
             if not self.is_replaying:
                 retention.remove(self.settings.folder / live.folder, surplus)
-        self.tell("on_trial_save", live)
 
     # --- how a trial leaves its function ------------------------------------------------------------------------------
 
@@ -352,10 +396,26 @@ class Search:
             self.end("a stopper of the search")
 
     def close(self) -> None:
-        """End what is left when nothing runs and nothing can begin any more: trials that wait for others."""
+        """End what is left when nothing runs and nothing can begin any more: trials that wait for others.
+
+        Raises:
+            TuneError: The scheduler or the searcher has left the search where it can never go on.
+        """
+        if self.ending:
+            return
         for live in list(self.live.values()):
-            if live.trial.status is trials.Status.PAUSED and not self.ending:
+            if live.trial.status is trials.Status.PAUSED:
                 self.finish(live, trials.Status.TERMINATED, "nothing was left that it waited for")
+        if self.live:
+            raise errors.TuneError(
+                f"{type(self.settings.scheduler).__name__}.choose_trial_to_run() returned None, but nothing runs, and "
+                f"{len(self.live)} trials wait to begin, such as {next(iter(self.live))}. Have it return one of them."
+            )
+        if not self.is_exhausted:
+            raise errors.TuneError(
+                f"{type(self.settings.searcher).__name__}.suggest() returned None, but nothing runs whose result it "
+                "could wait for. Have it return a configuration, or Searcher.FINISHED."
+            )
 
     def step(self, name: str) -> None:
         """Call a method of all callbacks that is not about a trial."""
