@@ -171,8 +171,8 @@ def main() -> None:
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as storage:
         results = build_tuner(arguments.kind, storage).fit()
-        for one in sorted(results, key=lambda one: -(one.metrics or {"acc": 0})["acc"])[:3]:
-            print(f"{one.metrics['acc'] if one.metrics else 0:.3f} {json.dumps(one.config)} ({one.reason})")
+        for one in sorted(results, key=lambda one: -one.metrics.get("acc", 0))[:3]:
+            print(f"{one.metrics.get('acc', 0):.3f} {json.dumps(one.config)} ({one.reason})")
         print("best", json.dumps(results.get_best_result().config))
         draw(results, arguments.plot)
 

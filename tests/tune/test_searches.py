@@ -42,7 +42,6 @@ def test_a_grid_in_its_order_with_all_reports(tmp_path: Path) -> None:
     assert found.get_best_result(mode="min").config == {"x": 1}
     assert (found.num_terminated, found.num_errors, found.errors) == (3, 0, [])
     last = found[0].metrics
-    assert last is not None
     assert last["training_iteration"] == 3
     assert last["done"] is True
     assert last["trial_id"] == found[0].trial_id
@@ -69,8 +68,7 @@ def test_scopes(tmp_path: Path, scope: str) -> None:
 
 def test_what_is_returned_is_a_report_and_nothing_is_none(tmp_path: Path) -> None:
     found = search(lambda config: {"score": 1} if config["x"] else None, tmp_path, {"x": tune.grid_search([0, 1])})
-    assert found[0].metrics is None
-    assert found[1].metrics is not None
+    assert found[0].metrics == {}
     assert found[1].metrics["score"] == 1
     assert [one.status for one in found] == [Status.TERMINATED] * 2
 
@@ -85,7 +83,6 @@ def test_a_trial_that_raises_fails_alone(tmp_path: Path) -> None:
     assert [one.status for one in found] == [Status.TERMINATED, Status.ERROR, Status.TERMINATED]
     assert isinstance(found[1].error, KeyError)
     assert found[1].reason == "KeyError: 'one'"
-    assert found[1].metrics is not None
     assert "line" in (history.read(tmp_path / "search")[1].text or ""), "its traceback"
 
 
@@ -139,7 +136,6 @@ def test_a_trial_that_fails_goes_on_from_its_checkpoint(tmp_path: Path, request:
     (found,) = search(objective, tmp_path, {}, failure_config=tune.FailureConfig(max_failures=1))
     assert [report["score"] for report in found.metrics_history][-1] == 4
     assert found.status is Status.TERMINATED
-    assert found.metrics is not None
     assert found.metrics["iterations_since_restore"] == found.metrics["training_iteration"] - 2
     events = [record["event"] for record in log.read(tmp_path / "search")]
     assert events.count("retry") == 1
@@ -180,11 +176,10 @@ def test_callbacks_hear_everything_in_order(tmp_path: Path) -> None:
 
 def test_parameters_and_resources(tmp_path: Path) -> None:
     def objective(config: dict[str, Any], data: list[int]) -> dict[str, Any]:
-        return {"score": sum(data), "cpus": tune.get_context().get_trial_resources()["CPU"]}
+        return {"score": sum(data), "cpus": tune.get_context().get_trial_resources().required_resources["CPU"]}
 
     given = tune.with_resources(tune.with_parameters(objective, data=[1, 2]), {"cpu": 0.5})
     (found,) = search(given, tmp_path, {})
-    assert found.metrics is not None
     assert (found.metrics["score"], found.metrics["cpus"]) == (3, 0.5)
 
 
@@ -195,7 +190,6 @@ def test_context(tmp_path: Path) -> None:
         return {"told": [context.get_experiment_name(), context.get_trial_id(), context.get_trial_name()]}
 
     (found,) = search(objective, tmp_path, {})
-    assert found.metrics is not None
     assert found.metrics["told"] == ["search", found.trial_id, f"objective_{found.trial_id}"]
     assert Path(found.path, "note").read_text() == "here"
 

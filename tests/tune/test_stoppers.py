@@ -124,10 +124,15 @@ def test_a_dict_ends_a_trial_at_a_bound() -> None:
     assert ends("t", {"training_iteration": 3, "eval": {"accuracy": 0.8}})
     assert ends("t", {"training_iteration": 1, "eval/accuracy": 0.9})
     assert not ends.stop_all()
-    with pytest.raises(
-        errors.TuneError, match=r"needs the metric 'eval/accuracy', but a trial has reported \['loss', 't"
-    ):
-        ends("t", {"training_iteration": 1, "loss": 3})
+
+
+def test_a_metric_that_is_not_in_each_report_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
+    ends = stopper.build_stopper({"eval": {"accuracy": 0.9}})
+    for _ in range(3):
+        assert not ends("t", {"training_iteration": 1, "loss": 3})
+    (line,) = caplog.messages
+    assert line.startswith("stop={'eval/accuracy': 0.9} does nothing at a report without that metric, such as one with")
+    assert ends("t", {"eval/accuracy": 0.9})
 
 
 def test_what_stop_may_be() -> None:

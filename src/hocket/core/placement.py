@@ -347,8 +347,8 @@ def placement_group(
         bundles: One dict a bundle, from resource name to amount: ``[{"CPU": 1}, {"CPU": 1, "GPU": 0.5}]``.
         strategy: ``"PACK"`` (default), ``"SPREAD"``, ``"STRICT_PACK"`` or ``"STRICT_SPREAD"``.
         name: For messages and `placement_group_table`.
-        lifetime: None or ``"detached"``; on one machine a group lives until it is removed or the session ends, either
-            way.
+        lifetime: None or ``"detached"``. A group that an actor has made ends with the actor, unless it is detached;
+            others live until they are removed or the session ends.
         **ignored: Ray's keywords that choose among nodes (``_soft_target_node_id``, ``bundle_label_selector``,
             ``topology_strategy``): there is one.
 
@@ -394,7 +394,8 @@ def placement_group(
                 f"Bundle {index} must ask for something, but received {bundle!r}. Write for example {{'CPU': 1}}."
             )
         demands.append(demand)
-    return PlacementGroup(session.get_engine().reserve(demands, strategy, name), bundles)
+    is_detached = lifetime == "detached"
+    return PlacementGroup(session.get_engine().reserve(demands, strategy, name, is_detached=is_detached), bundles)
 
 
 def remove_placement_group(placement_group: PlacementGroup) -> None:

@@ -480,8 +480,12 @@ class Engine(abc.ABC):
     # --- resources ----------------------------------------------------------------------------------------------------
 
     @abc.abstractmethod
-    def reserve(self, bundles: Sequence[resources.Demand], strategy: str, name: str) -> ObjectRef[None]:
+    def reserve(
+        self, bundles: Sequence[resources.Demand], strategy: str, name: str, *, is_detached: bool = False
+    ) -> ObjectRef[None]:
         """Reserve bundles of resources, all or none; the reference has a value (None) when they are reserved.
+
+        What an actor has reserved is given back when the actor is dead, unless it is detached.
 
         Raises:
             InfeasibleResourcesError: They can never fit.

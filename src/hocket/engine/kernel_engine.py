@@ -215,7 +215,15 @@ class KernelEngine(contract.Engine):
 
     # --- resources ----------------------------------------------------------------------------------------------------
 
-    def reserve(self, bundles: Sequence[resources.Demand], strategy: str, name: str) -> contract.ObjectRef[None]:
+    def reserve(
+        self,
+        bundles: Sequence[resources.Demand],
+        strategy: str,
+        name: str,
+        *,
+        is_detached: bool = False,
+        caller: int | None = None,
+    ) -> contract.ObjectRef[None]:
         with self.lock:
             if isinstance(self.end, exceptions.SessionClosedError):
                 raise self.end
@@ -224,6 +232,8 @@ class KernelEngine(contract.Engine):
                 node.check_bundles(self.kernel.pool, bundles, strategy, self.get_total_resources())
                 self._feasible_bundles = wanted, strategy
             group = records.GroupRecord(next(self._ids), wanted, strategy, name)
+            worker = None if caller is None or is_detached else self.kernel.workers.get(caller)
+            group.creator = worker.id if worker is not None and worker.actor is not None else None
             self.kernel.reserve(group)
             self.carry_out()
             return contract.ObjectRef(group.id, self)

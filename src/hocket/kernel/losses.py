@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from hocket import exceptions
-from hocket.kernel import actors, direct_calls, leases, objects, placing, reasons, tasks
+from hocket.kernel import actors, direct_calls, groups, leases, objects, placing, reasons, tasks
 from hocket.kernel.records import TaskRecord, TaskState, WorkerRecord, WorkerState
 from hocket.kernel.state import State
 
@@ -29,6 +29,8 @@ def lose(kernel: State, worker: WorkerRecord, death: exceptions.Death, running: 
     _end_lease_of_dead(kernel, worker)
     worker.state = WorkerState.DEAD
     del kernel.workers[worker.id]
+    for group_id in [group.id for group in kernel.groups.values() if group.creator == worker.id]:
+        groups.remove_group(kernel, group_id)
     if was_actor is not None:
         actors.lose_actor(kernel, was_actor, worker, death, running)
     else:

@@ -452,7 +452,7 @@ class ActorRecord:
 class GroupRecord:
     """A placement group: bundles of resources, reserved all together or not at all."""
 
-    __slots__ = ("allocations", "bundles", "id", "name", "pools", "removed", "strategy")
+    __slots__ = ("allocations", "bundles", "creator", "id", "name", "pools", "removed", "strategy")
 
     def __init__(self, group_id: int, bundles: tuple[resources.Demand, ...], strategy: str, name: str = "") -> None:
         self.id = group_id
@@ -464,3 +464,5 @@ class GroupRecord:
         #: What was taken from the node for them.
         self.allocations: list[resources.Allocation] = []
         self.removed = False
+        #: The worker of the actor that made it, with which it ends; None: it lives until it is removed.
+        self.creator: int | None = None

@@ -94,7 +94,7 @@ class TuneConfig:
             _check_int("max_concurrent_trials", self.max_concurrent_trials, "1 or more")
             if self.max_concurrent_trials < 0:
                 raise ValueError(
-                    f"max_concurrent_trials must be 1 or more, but received {self.max_concurrent_trials}. Leave it out "
+                    f"max_concurrent_trials must be 0 or more, but received {self.max_concurrent_trials}. Leave it out "
                     "for as many as there is room for."
                 )
             if isinstance(self.search_alg, concurrency_limiter.ConcurrencyLimiter) and self.max_concurrent_trials:
@@ -107,8 +107,12 @@ class TuneConfig:
                 "deterministic=True needs max_concurrent_trials, the number of results that a new trial may lack, so "
                 "that it is the same on every machine. Write max_concurrent_trials=4."
             )
+        if self.seed is not None:
+            _check_int("seed", self.seed, "0 or more")
         for name in ("time_budget_s", "trial_timeout_s"):
-            seconds = _to_seconds(getattr(self, name))
+            seconds: Any = _to_seconds(getattr(self, name))
+            if seconds is not None and (isinstance(seconds, bool) or not isinstance(seconds, int | float)):
+                raise TypeError(f"{name} must be seconds, a number, but received {seconds!r}. Write {name}=60.")
             if seconds is not None and not seconds > 0:
                 raise ValueError(
                     f"{name} must be more than 0 seconds, but received {seconds!r}. Leave it out for none."
@@ -140,8 +144,12 @@ class CheckpointConfig(train_configs.CheckpointConfig):
                 f"checkpoint_frequency must be 0 or more steps, but received {self.checkpoint_frequency}. Leave it "
                 "out to save only when a scheduler asks."
             )
-        if self.num_to_keep is not None and self.num_to_keep < 1:
-            raise ValueError(f"num_to_keep must be 1 or more, or None to keep all, but received {self.num_to_keep}.")
+        if self.num_to_keep is not None:
+            _check_int("num_to_keep", self.num_to_keep, "1 or more")
+            if self.num_to_keep < 1:
+                raise ValueError(
+                    f"num_to_keep must be 1 or more, or None to keep all, but received {self.num_to_keep}."
+                )
         train_configs.check_score_order(self.checkpoint_score_order)
 
 
@@ -217,6 +225,9 @@ class RunConfig:
                 "storage_path."
             )
         if self.storage_path is not None:
+            path: object = self.storage_path
+            if not isinstance(path, str | os.PathLike) or not os.fspath(path):
+                raise TypeError(f"storage_path must be a folder's path, but received {path!r}. Leave it out.")
             addresses.refuse(self.storage_path, "storage_path")
         if self.storage_filesystem is not None:
             raise ValueError(
@@ -224,6 +235,10 @@ class RunConfig:
             )
         if self.log_to_file:
             raise ValueError("log_to_file is not there yet. Leave it out: what trials print appears here.")
+        if not isinstance(self.callbacks, Sequence):
+            raise TypeError(
+                f"callbacks must be a list of Callbacks, but received {self.callbacks!r}. Write callbacks=[callback]."
+            )
         self._check_types()
 
     def _check_types(self) -> None:

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from typing import Any, final
 
 from hocket.train.checkpoints import checkpoint as checkpoint_module
+from hocket.train.checkpoints import storage
+from hocket.tune import resources
 from hocket.tune.worker import trial_session
 
 
@@ -64,9 +66,9 @@ class TuneContext:
         """Return the trial's id."""
         return self._told.trial_id
 
-    def get_trial_resources(self) -> Mapping[str, float]:
-        """Return what the trial holds, by resource name."""
-        return self._told.resources
+    def get_trial_resources(self) -> resources.PlacementGroupFactory:
+        """Return what the trial holds; ``required_resources`` has it by resource name."""
+        return resources.PlacementGroupFactory([self._told.resources])
 
     def get_trial_dir(self) -> str:
         """Return a folder for files of the trial, which is made if need be."""
@@ -78,8 +80,15 @@ class TuneContext:
         return 1
 
     def get_world_rank(self) -> int:
-        """Return 0."""
+        """Return 0, as the others."""
         return 0
+
+    get_local_rank = get_node_rank = get_world_rank
+    get_local_world_size = get_world_size
+
+    def get_storage(self) -> storage.Storage:
+        """Return where the trial is kept."""
+        return self._storage
 
 
 def get_context() -> TuneContext:

@@ -125,4 +125,4 @@ def build_summary(search: searches.Search, seconds: float) -> str:
         (paused, "paused"),
     ]
     told = ", ".join(f"{count} {what}" for count, what in parts if count or what == "ended")
-    return f"{search.settings.folder.name}: {search.num_proposed} trials ({told}) in {seconds:.0f} s"
+    return f"{search.settings.folder.name}: {search.source.num_proposed} trials ({told}) in {seconds:.0f} s"

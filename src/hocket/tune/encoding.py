@@ -32,8 +32,10 @@ def decode(line: bytes) -> dict[str, Any]:
     Raises:
         ValueError: The line is none.
     """
-    record: dict[str, Any] = json.loads(line, object_hook=_restore)
-    return record
+    record: Any = json.loads(line, object_hook=_restore)
+    if isinstance(record, dict) and "event" in record:
+        return record
+    raise ValueError("it is no record of a search")
 
 
 def _simplify(value: Any) -> Any:
@@ -69,3 +71,15 @@ def try_pickle(value: object) -> bytes | str:
     except Exception as error:
         return f"{texts.name_class(type(error))}: {texts.safe_text(error)}"
     return blob
+
+
+def read_error(blob: bytes | str, text: str) -> BaseException:
+    """Return an error that `try_pickle` was given; one with its text if that cannot be had."""
+    if isinstance(blob, bytes):
+        try:
+            found = pickle.loads(blob)
+        except Exception:
+            found = None
+        if isinstance(found, BaseException):
+            return found
+    return errors.TuneError(text)

@@ -55,7 +55,7 @@ class ExperimentAnalysis:
     @property
     def best_result(self) -> dict[str, Any]:
         """Its last report."""
-        return self.best_trial.metrics or {}
+        return self.best_trial.metrics
 
     @property
     def best_checkpoint(self) -> Any:
@@ -70,7 +70,7 @@ class ExperimentAnalysis:
     @property
     def results(self) -> dict[str, dict[str, Any]]:
         """The last report of each trial, by the trial's id."""
-        return {one.trial_id: one.metrics or {} for one in self.results_grid}
+        return {one.trial_id: one.metrics for one in self.results_grid}
 
     @property
     def results_df(self) -> Any:

@@ -6,13 +6,15 @@ import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from hocket.train.checkpoints import checkpoint as checkpoints
 from hocket.tune import errors, log, result
 from hocket.tune import trial as trials
 from hocket.tune.run import results
 from hocket.tune.worker import orders
+
+ITERATION: Final = "training_iteration"
 
 
 @dataclass(slots=True)
@@ -27,6 +29,10 @@ class TrialHistory:
     error: BaseException | None = None
     text: str | None = None
     """The traceback of what it failed with."""
+    iteration: int = 0
+    """How often it has reported, with what it took over from others."""
+    exploited: int = 0
+    """How many of its reports it had made when it last took over another one's state."""
     seconds: float = 0.0
     start: tuple[int, float] = (0, 0.0)
     where: orders.Introduction = field(default_factory=orders.Introduction)
@@ -54,7 +60,7 @@ class TrialHistory:
 
     def _report(self, record: Mapping[str, Any]) -> None:
         self.seconds += record["seconds"]
-        number = len(self.reports) + 1
+        self.iteration = number = self.iteration + 1
         found = results.complete(
             record["metrics"],
             self.trial,
@@ -73,23 +79,24 @@ class TrialHistory:
     def _start(self, record: Mapping[str, Any]) -> None:
         """Forget what was reported after the checkpoint that the trial goes on from: it is made again."""
         self.trial.status = trials.Status.RUNNING
-        del self.reports[record["iteration"] :]
+        self.iteration = record["iteration"]
+        begin = self.exploited if record["checkpoint"] is not None else 0
+        kept = [one for one in self.reports[begin:] if one[ITERATION] <= self.iteration]
+        self.reports[begin:] = kept
         self.seconds = self.reports[-1]["time_total_s"] if self.reports else 0.0
-        self.start = record["iteration"], self.seconds
+        self.start = self.iteration, self.seconds
         if record["checkpoint"] is None:
             self.saved.clear()
 
     def _exploit(self, record: Mapping[str, Any]) -> None:
-        """The trial has another one's state and time from here on; its own reports stay, as far as they fit."""
+        """The trial has another one's state and time from here on; what it has reported itself stays."""
         self.trial.config, self.trial.experiment_tag = record["config"], record["tag"]
-        missing = record["iteration"] - len(self.reports)
-        if missing > 0:  # the other had come further
-            self.reports.extend([dict(self.reports[-1]) if self.reports else {} for _ in range(missing)])
-        self.saved.append((record["checkpoint"], self.reports[record["iteration"] - 1] if record["iteration"] else {}))
+        self.iteration, self.exploited = record["iteration"], len(self.reports)
+        self.saved.append((record["checkpoint"], self.reports[-1] if self.reports else {}))
 
     def build_result(self, experiment: Path) -> result.Result:
         """Return what `ResultGrid` gives."""
-        last = dict(self.reports[-1], done=self.trial.is_finished) if self.reports else None
+        last = dict(self.reports[-1], done=self.trial.is_finished) if self.reports else {}
         folder = experiment / self.folder
         kept = [
             (checkpoints.Checkpoint(folder / name), metrics) for name, metrics in self.saved if (folder / name).is_dir()

@@ -135,6 +135,14 @@ def read(folder: str | os.PathLike[str]) -> Iterator[dict[str, Any]]:
             yield record
 
 
+def has_records(folder: str | os.PathLike[str]) -> bool:
+    """Tell whether there is a search in a folder."""
+    try:
+        return next(read(folder), None) is not None
+    except OSError:
+        return False
+
+
 def check_folder(folder: str | os.PathLike[str]) -> Mapping[str, Any]:
     """Return the first record of a search's log.
 
@@ -143,7 +151,7 @@ def check_folder(folder: str | os.PathLike[str]) -> Mapping[str, Any]:
     """
     try:
         return next(read(folder))
-    except (FileNotFoundError, NotADirectoryError, StopIteration):
+    except (OSError, StopIteration):
         raise errors.TuneError(
             f"There is no search in {os.fspath(folder)!r}: it has no {NAME}. Pass the folder of a search, which is "
             "RunConfig.storage_path with RunConfig.name, or ResultGrid.experiment_path."

@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import contextlib
+import pickle
 import secrets
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from hocket.core import session
 from hocket.train import configs as train_configs
-from hocket.tune import configs, display, log, program_builder, stopper
+from hocket.tune import configs, display, encoding, log, program_builder, stopper
 from hocket.tune.run import hosts, replay, settings
 from hocket.tune.run import search as searches
 from hocket.tune.schedulers import contract, fifo
 from hocket.tune.search import basic_variant, searcher
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -47,10 +50,11 @@ def run(setup: Setup, folder: Path, resume: configs.ResumeConfig) -> None:
         folder: Where it is kept; if its log has something, the search goes on.
         resume: What becomes of trials that had not ended.
     """
+    described = program_builder.describe(setup.trainable, reuses=bool(setup.tune.reuse_actors))
+    first = log.check_folder(folder) if log.has_records(folder) else {}
+    given = _build_settings(setup, described, folder, first)  # what cannot be is told before anything is written
     with contextlib.closing(log.Writer(folder)) as writer:
         records = list(log.read(folder))
-        described = program_builder.describe(setup.trainable, reuses=bool(setup.tune.reuse_actors))
-        given = _build_settings(setup, described, folder, records[0] if records else {})
         writer.append(
             "session",
             version=log.VERSION,
@@ -103,8 +107,8 @@ def _build_settings(
     seed = first.get("seed") if tune.seed is None else tune.seed
     if seed is None:
         seed = secrets.randbits(32)
-    chosen = _prepare_searcher(tune.search_alg or basic_variant.BasicVariantGenerator(), setup, seed)
-    scheduler = tune.scheduler or fifo.FIFOScheduler()
+    chosen = _prepare_searcher(_copy(tune.search_alg) or basic_variant.BasicVariantGenerator(), setup, seed)
+    scheduler = _copy(tune.scheduler) or fifo.FIFOScheduler()
     _prepare_scheduler(scheduler, tune, seed)
     frequency, saves_at_end = _read_saving(checkpoint)
     if described.is_function and (frequency or saves_at_end):
@@ -128,9 +132,17 @@ def _build_settings(
         request=described.request,
         max_trials=None if _finds_end(chosen) or tune.num_samples == -1 else tune.num_samples,
         window=tune.max_concurrent_trials if tune.deterministic else None,
+        saves_on_request=not described.is_function,
         frequency=frequency,
         saves_at_end=saves_at_end,
     )
+
+
+def _copy(given: T) -> T:
+    """Return a copy of what was given, which another search may be given too; itself if it cannot be copied."""
+    blob = encoding.try_pickle(given)
+    copied: T = given if isinstance(blob, str) else pickle.loads(blob)
+    return copied
 
 
 def _read_saving(given: train_configs.CheckpointConfig) -> tuple[int, bool]:

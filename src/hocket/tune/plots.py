@@ -31,7 +31,7 @@ def draw(found: Sequence[results.Result], kind: str, metric: str, mode: str) -> 
     """
     if kind not in KINDS:
         raise ValueError(f"plot() draws one of {list(KINDS)}, but received {kind!r}. Write plot('history').")
-    shown = [(one, value) for one in found if (value := _read(one.metrics or {}, metric)) is not None]
+    shown = [(one, value) for one in found if (value := _read(one.metrics, metric)) is not None]
     if not shown:
         raise ValueError(f"No trial has a finite value of {metric!r}, so there is nothing to draw.")
     try:

@@ -7,7 +7,9 @@ import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, TypeAlias, final
 
-from hocket.tune import trainable
+from hocket.core import placement
+from hocket.engine import node
+from hocket.tune import errors, trainable
 
 _ATTRIBUTE: Final = "_hocket_trial_resources"
 _NAMES: Final = {"cpu": "CPU", "gpu": "GPU"}
@@ -33,6 +35,12 @@ class PlacementGroupFactory:
     def __init__(
         self, bundles: Sequence[Mapping[str, float]], strategy: str = "PACK", *args: Any, **kwargs: Any
     ) -> None:
+        if isinstance(bundles, Mapping) or not isinstance(bundles, Sequence):
+            raise TypeError(
+                f"PlacementGroupFactory takes a list of bundles, but received {bundles!r}. Write [{{'CPU': 1}}]."
+            )
+        if strategy not in node.STRATEGIES:
+            raise ValueError(f"strategy must be one of {list(node.STRATEGIES)}, but received {strategy!r}.")
         if not bundles:
             raise ValueError("PlacementGroupFactory needs a bundle, but received []. Write [{'CPU': 1}].")
         self.bundles = [check_resources(bundle) for bundle in bundles]
@@ -51,6 +59,24 @@ class PlacementGroupFactory:
     def head_bundle(self) -> dict[str, float]:
         """What the trial itself holds."""
         return dict(self.bundles[0])
+
+    @property
+    def head_cpus(self) -> float:
+        """How many CPUs the trial itself holds."""
+        return self.bundles[0].get("CPU", 0.0)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> placement.PlacementGroup:
+        """Reserve the bundles, as `hocket.util.placement_group` does."""
+        return placement.placement_group(self.bundles, self.strategy)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, PlacementGroupFactory) and (self.bundles, self.strategy) == (
+            other.bundles,
+            other.strategy,
+        )
+
+    def __hash__(self) -> int:
+        return hash((self.strategy, *(tuple(sorted(bundle.items())) for bundle in self.bundles)))
 
     def __repr__(self) -> str:
         return f"PlacementGroupFactory({self.bundles!r}, strategy={self.strategy!r})"
@@ -86,12 +112,12 @@ def with_resources(trainable: Any, resources: Wanted | Request) -> Any:
         2
     """
     request: Request
-    if callable(resources) and not isinstance(resources, Mapping):
-        request = resources
-    elif isinstance(resources, PlacementGroupFactory):
+    if isinstance(resources, PlacementGroupFactory):
         request = functools.partial(_return, resources)
     elif isinstance(resources, Mapping):
         request = functools.partial(_return, check_resources(resources))
+    elif callable(resources):
+        request = resources
     else:
         raise TypeError(
             f"with_resources() takes a dict, a PlacementGroupFactory or a function of the configuration, but received "
@@ -147,6 +173,11 @@ def find_request(given: Any) -> Callable[[dict[str, Any]], dict[str, float]]:
             return {"CPU": 1.0}
         if isinstance(wanted, PlacementGroupFactory):
             return wanted.required_resources
-        return check_resources(wanted)
+        if isinstance(wanted, Mapping):
+            return check_resources(wanted)
+        raise errors.TuneError(
+            f"What a trial holds must be a dict or a PlacementGroupFactory, but the function that was asked for it "
+            f"returned {wanted!r}. Write {{'cpu': 2}}."
+        )
 
     return find

@@ -5,11 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, final
+from typing import Any, Final, final
 
 from hocket.train.checkpoints import checkpoint as checkpoints
 from hocket.tune import trial as trials
+from hocket.tune.run import results as reports
 from hocket.tune.schedulers import contract
+
+SHOULD_CHECKPOINT: Final = reports.SHOULD_CHECKPOINT
+"""See there."""
 
 
 @final
@@ -20,8 +24,8 @@ class Result:
     trial_id: str
     config: dict[str, Any]
     """The configuration that it ended with."""
-    metrics: dict[str, Any] | None
-    """Its last report; None if it made none."""
+    metrics: dict[str, Any]
+    """Its last report; empty if it made none."""
     checkpoint: checkpoints.Checkpoint | None
     """Its latest checkpoint."""
     error: BaseException | None
@@ -71,6 +75,21 @@ class Result:
                 f"{sorted(self.best_checkpoints[-1][1])}."
             )
         return (max if mode == "max" else min)(scored, key=lambda one: one[0])[1]
+
+    @property
+    def last_result(self) -> dict[str, Any]:
+        """As `metrics`; programs before `ResultGrid` call it so."""
+        return self.metrics
+
+    @property
+    def evaluated_params(self) -> dict[str, Any]:
+        """As `config`."""
+        return self.config
+
+    @property
+    def logdir(self) -> str:
+        """As `path`."""
+        return self.path
 
     @property
     def log_dir(self) -> Path:

@@ -128,7 +128,7 @@ class ResultGrid(Sequence[results.Result]):
     def _describe_missing(self, metric: str, is_there: bool) -> str:
         if is_there:
             return f"No trial has a finite value of {metric!r}. Pass filter_nan_and_inf=False to have one all the same."
-        found = sorted({name for one in self._results for name in results.flatten(one.metrics or {})})
+        found = sorted({name for one in self._results for name in results.flatten(one.metrics)})
         if not found:
             failed = next((one.reason for one in self._results if one.error is not None), "")
             why = f" The first to fail: {failed}." if failed else ""
@@ -151,8 +151,8 @@ class ResultGrid(Sequence[results.Result]):
             metrics = one.metrics
             if filter_metric is not None or filter_mode is not None:
                 name, sign = _check_metric(filter_metric, filter_mode)
-                metrics = _find_best_report(one, name, sign)
-            row = {**(metrics or {}), "config": one.config, "logdir": Path(one.path).name}
+                metrics = _find_best_report(one, name, sign) or {}
+            row = {**metrics, "config": one.config, "logdir": Path(one.path).name}
             rows.append({"trial_id": one.trial_id, **results.flatten(row)})
         return results.build_frame(rows)
 
@@ -185,7 +185,7 @@ class ResultGrid(Sequence[results.Result]):
             ValueError: No metric or mode is known.
         """
         name, sign = _check_metric(metric or self._metric, mode or self._mode)
-        values = {one.trial_id: contract.get_nested(one.metrics or {}, name) for one in self._results}
+        values = {one.trial_id: contract.get_nested(one.metrics, name) for one in self._results}
 
         def rank(one: results.Result) -> float:
             value = values[one.trial_id]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import pickle
 import tempfile
@@ -14,6 +15,9 @@ from hocket.tune import errors
 
 _DICT_NAME: Final = "state.pickle"
 """The file in a checkpoint that holds what `Trainable.save_checkpoint` returned, if that was a dict."""
+
+_METADATA_NAME: Final = ".trainable.json"
+"""The file in a checkpoint that holds how many steps were done, and how long they took."""
 
 DONE: Final = "done"
 """The key of a step's result that says that the trial has ended."""
@@ -143,12 +147,18 @@ class Trainable:
                 f"save_checkpoint(checkpoint_dir) must write into checkpoint_dir, {folder!r}, and return None, or "
                 f"return a dict, but it returned {state!r}."
             )
+        told = {"iteration": self._iteration, "seconds": self._seconds}
+        Path(folder, _METADATA_NAME).write_text(json.dumps(told), encoding="utf-8")
         return folder
 
     def restore(self, checkpoint_path: Any) -> None:
         """Take the state from a folder that `save` wrote, or a checkpoint."""
         folder = os.fspath(getattr(checkpoint_path, "path", checkpoint_path))
         file = Path(folder, _DICT_NAME)
+        told = Path(folder, _METADATA_NAME)
+        if told.exists():
+            found = json.loads(told.read_text(encoding="utf-8"))
+            self._iteration, self._seconds = found["iteration"], found["seconds"]
         self.load_checkpoint(pickle.loads(file.read_bytes()) if file.exists() else folder)
 
     def stop(self) -> None:

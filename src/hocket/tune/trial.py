@@ -48,6 +48,14 @@ class Trial:
     name: str = ""
     """How it is called: the trainable's name and its id, unless `TuneConfig.trial_name_creator` says otherwise."""
 
+    trainable_name: str = ""
+    """The name of what is searched over."""
+
+    @property
+    def logdir(self) -> str:
+        """As `path`."""
+        return self.path
+
     @property
     def local_path(self) -> str:
         """As `path`."""

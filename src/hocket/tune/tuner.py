@@ -14,6 +14,7 @@ from typing import Any, Final, final
 import cloudpickle
 
 from hocket import addresses
+from hocket.train.checkpoints import storage
 from hocket.tune import configs, encoding, errors, log, opening, program_builder, result_grid
 
 SETUP_NAME: Final = "tuner.pickle"
@@ -154,13 +155,13 @@ class Tuner:
         if folder is None:
             name = setup.run.name or build_name(program_builder.describe(setup.trainable, reuses=False).name)
             folder = setup.run.folder / name
-            if (folder / log.NAME).exists():
+            if self.can_restore(folder):
                 raise errors.TuneError(
                     f"There is a search in {str(folder)!r} already. Go on with it by Tuner.restore({str(folder)!r}, "
                     "trainable).fit(), or give RunConfig(name=...) another name."
                 )
-            folder.mkdir(parents=True, exist_ok=True)
-            (folder / SETUP_NAME).write_bytes(_pickle_setup(setup))
+            storage.open_storage(storage.Storage(str(folder.parent), folder.name))
+            storage.write_whole(folder / SETUP_NAME, _pickle_setup(setup))
         opening.run(setup, folder, self._resume)
         self._restored = folder
         return self.get_results()

@@ -162,10 +162,14 @@ class RayEngine(objects.ObjectAccess):
     def check_pending(self, actor: contract.ObjectRef[None]) -> None:
         """Ray checks it when the call is submitted."""
 
-    def reserve(self, bundles: Sequence[resources.Demand], strategy: str, name: str) -> contract.ObjectRef[None]:
+    def reserve(
+        self, bundles: Sequence[resources.Demand], strategy: str, name: str, *, is_detached: bool = False
+    ) -> contract.ObjectRef[None]:
         self._check_open()
         listing.check_bundles(bundles, strategy)
-        native = ray.util.placement_group([keywords.build_bundle(bundle) for bundle in bundles], strategy, name)
+        lifetime = "detached" if is_detached else None
+        wanted = [keywords.build_bundle(bundle) for bundle in bundles]
+        native = ray.util.placement_group(wanted, strategy, name, lifetime)
         ref = self.wrap_known(native)
         self._groups[ref._id] = native
         return ref

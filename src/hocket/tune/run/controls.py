@@ -70,7 +70,7 @@ class Controls:
     @contextlib.contextmanager
     def collected(self) -> Iterator[list[Act]]:
         """Give a list of what is asked for in the block, which is not done yet: it goes into the log first."""
-        self.wants_checkpoint, self._collected = False, []
+        self._collected = []
         try:
             yield self._collected
         finally:
@@ -140,6 +140,11 @@ class Controls:
         """Give a trial, which has left its function, another one's checkpoint and its new configuration."""
         search = self._search
         source, config, tag = self._exploits.pop(live.trial.trial_id)
+        other = search.live.get(source)
+        if other is not None and other is not live and other.expects_save:
+            other.deferred.append(["exploit", live.trial.trial_id, source, config, tag])
+            live.trial.status = trials.Status.RUNNING  # nobody has it go on before
+            return
         (source_folder, latest), name = self._get_source(source), f"checkpoint_{live.saved:06d}"
         folder = search.settings.folder / live.folder
         folder.mkdir(parents=True, exist_ok=True)

@@ -9,7 +9,9 @@ A trial whose process dies, or which says nothing for too long, fails alone.
 
 from __future__ import annotations
 
+import dataclasses
 import math
+import pickle
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -17,7 +19,7 @@ from typing import Any, Final, final
 
 from hocket import exceptions
 from hocket.core import actor, api
-from hocket.tune import errors
+from hocket.tune import encoding, errors
 from hocket.tune import trial as trials
 from hocket.tune.run import live_trial
 from hocket.tune.run import search as searches
@@ -85,6 +87,7 @@ class ActorHost:
         """Run trials until the search is over; none is left running, whatever happens."""
         try:
             while self._start_trials() or self._running:
+                self._drop_idle()  # what they hold may be what others wait for
                 self._search.step("on_step_begin")
                 self._wait()
                 self._search.step("on_step_end")
@@ -131,7 +134,12 @@ class ActorHost:
     def _start(self, running: _Running) -> None:
         for name, amount in running.held.items():
             self._used[name] = self._used.get(name, 0.0) + amount
-        running.handle.run.remote(self._search.begin(running.live))
+        assignment = encoding.try_pickle(self._search.begin(running.live))
+        if isinstance(assignment, str):
+            self._release(running, is_usable=running.introduction is not None)
+            self._search.fail(running.live, errors.TuneError(f"Its configuration cannot be sent to it: {assignment}"))
+            return
+        running.handle.run.remote(assignment)
         if running.introduction is not None:
             self._search.handle(running.live, running.introduction)
         self._ask(running)
@@ -176,7 +184,7 @@ class ActorHost:
     def _follow(self, running: _Running) -> None:
         try:
             events = [orders.unpack(row) for row in api.get(running.ref)]
-        except exceptions.ActorError as error:
+        except exceptions.HocketError as error:
             self._release(running, is_usable=False)
             self._search.fail(running.live, error)
             return
@@ -188,8 +196,10 @@ class ActorHost:
         if order is not None or isinstance(events[-1], orders.Introduction):
             self._ask(running, order)
             return
-        is_usable = self._reuses and isinstance(events[-1], orders.Ended) and events[-1].error is None
-        self._release(running, is_usable=is_usable)
+        ended = events[-1]
+        assert isinstance(ended, orders.Ended), "what does not wait has ended"
+        starts = any(other.introduction is None for other in self._running.values())  # and may wait for this one's CPU
+        self._release(running, is_usable=self._reuses and ended.is_clean and ended.error is None and not starts)
 
     def _release(self, running: _Running, *, is_usable: bool) -> None:
         for name, amount in running.held.items():
@@ -260,11 +270,19 @@ def run_here(search: searches.Search, program: programs.Program, budget_s: float
         search.step("on_step_begin")
         handle = _Here(search, live, deadline)
         search.handle(live, trial_actor.introduce())
-        trial_actor.run_trial(program, search.begin(live), handle.ask, handle.post)
+        handle.post(trial_actor.run_trial(program, _copy_config(search.begin(live)), handle.ask, handle.post))
         search.step("on_step_end")
         handle.look()
         if handle.error is not None:
             raise handle.error
+
+
+def _copy_config(assignment: orders.Assignment) -> orders.Assignment:
+    """Give the trial a configuration of its own, as one in another process has it."""
+    blob = encoding.try_pickle(assignment.config)
+    if isinstance(blob, str):  # here it need not travel
+        return assignment
+    return dataclasses.replace(assignment, config=pickle.loads(blob))
 
 
 @final

@@ -62,6 +62,10 @@ class LiveTrial:
     """Why it was ordered to leave."""
     introduction: orders.Introduction = field(default_factory=orders.Introduction)
     """Which process it runs in."""
+    expects_save: bool = False
+    """Whether it was told to save, and has not done so."""
+    deferred: list[list[Any]] = field(default_factory=list)
+    """What is to be done to others when it has saved; see `controls.Act`."""
     has_metric: bool = False
     """Whether a report had the metric of the search."""
 

@@ -35,8 +35,8 @@ def replay(search: searches.Search, records: Sequence[Mapping[str, Any]], resume
                 _HANDLERS[event](search, record)
         except KeyError as error:
             raise errors.TuneError(
-                f"The log of the search is damaged: its record {record!r} does not fit what stands before it ({error}). "
-                "Has a part of it been removed?"
+                f"The log of the search is damaged: its record {record!r} does not fit what stands before it. Has a "
+                "part of it been removed?"
             ) from error
         if event in ("start", "pause", "exploit", "end"):
             undone.pop(record["id"], None)
@@ -95,7 +95,7 @@ def _take_revival(search: searches.Search, record: Mapping[str, Any]) -> None:
 def _add(search: searches.Search, record: Mapping[str, Any]) -> None:
     trial = trials.Trial(record["id"], record["number"], record["config"], record["tag"])
     search.proposals.restore(trial.number, trial.trial_id, trial.config)
-    search.add(trial, record["folder"])
+    search.source.add(trial, record["folder"])
 
 
 def _start(search: searches.Search, record: Mapping[str, Any]) -> None:

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
 from hocket.tune import trial as trials
 from hocket.tune.worker import orders
+
+SHOULD_CHECKPOINT: Final = "should_checkpoint"
+"""The key with which a step's metrics, or a callback that sets it in a report, ask a `Trainable` to save."""
 
 
 def complete(

@@ -11,11 +11,11 @@ import time
 from collections.abc import Callable
 from typing import Any, final
 
+from hocket.train.checkpoints import checkpoint as checkpoints
 from hocket.tune import callback, encoding, errors, log, stopper
 from hocket.tune import trial as trials
-from hocket.tune.run import controls, live_trial, proposals, results, retention, settings
+from hocket.tune.run import controls, live_trial, results, retention, settings, trial_source
 from hocket.tune.schedulers import contract
-from hocket.tune.search import variants
 from hocket.tune.worker import orders
 
 _GO_ON = orders.Order(orders.Action.GO_ON)
@@ -34,11 +34,9 @@ class Search:
 
     def __init__(self, given: settings.Settings, writer: log.Writer, clock: Callable[[], float] = time.time) -> None:
         self.settings, self.log, self._clock = given, writer, clock
-        self.proposals = proposals.Proposals(given.searcher, given.window)
         self.live: dict[str, live_trial.LiveTrial] = {}
         self.counts: dict[trials.Status, int] = dict.fromkeys(trials.Status, 0)
         """How many trials have ended, by how."""
-        self.num_proposed = 0
         self.iteration = 0
         """How many events it has handled."""
         self.ending = ""
@@ -49,97 +47,14 @@ class Search:
         self.watchers: list[callback.Callback] = list(given.run.callbacks)
         """Who is told of what happens."""
         self.controls = controls.Controls(self)
-        self._folders: set[str] = set()
-
-    # --- which trial is next ------------------------------------------------------------------------------------------
+        self.source = trial_source.TrialSource(given, writer, self.live, self.controls)
+        self.proposals = self.source.proposals
 
     def choose(self) -> live_trial.LiveTrial | None:
         """Return the trial that is to begin, or to go on; None if none is now."""
-        if self.ending:
-            return None
-        scheduler = self.settings.scheduler
-        if scheduler.looks_ahead:
-            self._look_ahead(None)
-        chosen = self._ask_scheduler()
-        while chosen is None and not self._has_pending() and self._propose():
-            chosen = self._ask_scheduler()
-        if chosen is not None and scheduler.looks_ahead:
-            self._look_ahead(chosen.trial)
-        return chosen
+        return None if self.ending else self.source.choose()
 
-    def _ask_scheduler(self) -> live_trial.LiveTrial | None:
-        scheduler = self.settings.scheduler
-        chosen = scheduler.choose_trial_to_run(self.controls)
-        if chosen is None:
-            return None
-        live = self.live.get(getattr(chosen, "trial_id", ""))
-        if live is None or live.trial.status not in (trials.Status.PENDING, trials.Status.PAUSED):
-            raise errors.TuneError(
-                f"{type(scheduler).__name__}.choose_trial_to_run() must return a trial that is PENDING or PAUSED, or "
-                f"None, but returned {chosen!r}."
-            )
-        return live
-
-    def _has_pending(self, but: trials.Trial | None = None) -> bool:
-        pending = trials.Status.PENDING
-        return any(live.trial.status is pending and live.trial is not but for live in self.live.values())
-
-    def _look_ahead(self, chosen: trials.Trial | None) -> None:
-        """Have a trial wait that is not the one which begins."""
-        if not self._has_pending(but=chosen):
-            self._propose()
-
-    @property
-    def is_exhausted(self) -> bool:
-        """Whether no trial will be proposed any more."""
-        most = self.settings.max_trials
-        return bool(self.ending) or self.proposals.is_finished or (most is not None and self.num_proposed >= most)
-
-    def _propose(self) -> bool:
-        number = self.num_proposed
-        if self.is_exhausted or not self.proposals.can_propose(number):
-            return False
-        trial_id = f"{self.settings.prefix}_{number:05d}"
-        config = self.proposals.propose(number, trial_id)
-        if config is None:
-            return False
-        trial = trials.Trial(trial_id, number, config, self.build_tag(number, config))
-        folder = self.add(trial).folder
-        self.log.append(
-            "trial", id=trial_id, number=number, config=trial.config, tag=trial.experiment_tag, folder=folder
-        )
-        return True
-
-    def build_tag(self, number: int, config: dict[str, Any]) -> str:
-        """Return a trial's number with what was chosen for it."""
-        values = variants.format_tag(variants.find_values(self.settings.space, config))
-        return f"{number}_{values}" if values else str(number)
-
-    def add(self, trial: trials.Trial, folder: str | None = None) -> live_trial.LiveTrial:
-        """Take a new trial."""
-        name = f"{self.settings.trainable_name}_{trial.trial_id}"
-        if self.settings.tune.trial_name_creator is not None:
-            name = str(self.settings.tune.trial_name_creator(trial))
-        if folder is None:
-            creator = self.settings.tune.trial_dirname_creator
-            folder = name if creator is None else str(creator(trial))
-            if "/" in folder or folder in ("", ".", ".."):
-                raise ValueError(
-                    f"trial_dirname_creator (or trial_name_creator) must return the name of one folder, but returned {folder!r} for trial "
-                    f"{trial.trial_id}."
-                )
-        if folder in self._folders:
-            raise ValueError(
-                f"Each trial needs a folder of its own, but {folder!r} is another one's, and trial {trial.trial_id} was "
-                "given it by trial_name_creator or trial_dirname_creator. Have the name contain trial.trial_id."
-            )
-        self._folders.add(folder)
-        trial.name, trial.path = name, str(self.settings.folder / folder)
-        found = live_trial.LiveTrial(trial, name, folder, self.settings.request(trial.config))
-        self.live[trial.trial_id] = found
-        self.num_proposed = trial.number + 1
-        self.settings.scheduler.on_trial_add(self.controls, trial)
-        return found
+    # --- what happens in a trial --------------------------------------------------------------------------------------
 
     def begin(self, live: live_trial.LiveTrial) -> orders.Assignment:
         """Note that a trial begins or goes on; return what it is told."""
@@ -173,8 +88,6 @@ class Search:
             saves_at_end=self.settings.saves_at_end,
         )
 
-    # --- what happens in a trial --------------------------------------------------------------------------------------
-
     def handle(self, live: live_trial.LiveTrial, event: orders.Event) -> orders.Order | None:
         """Note an event of a trial; return the answer, if it waits for one.
 
@@ -191,8 +104,10 @@ class Search:
             self.log.append("save", id=live.trial.trial_id, checkpoint=event.checkpoint)
             self.register(live, event.checkpoint)
             self.prune(live)
-            self.tell("on_trial_save", live)
+            self._tell_saved(live, event.checkpoint)
+            self._catch_up(live)
         else:
+            self._catch_up(live)
             self._leave(live, event)
         return None
 
@@ -205,6 +120,7 @@ class Search:
         live.trial.last_result = result
         if report.checkpoint is not None:
             self.register(live, report.checkpoint)
+        self.controls.wants_checkpoint = False
         acts = [controls.stop(live.trial, reason)] if reason else self.decide(live, result)
         self.log.append(
             "report",
@@ -217,12 +133,23 @@ class Search:
         )
         if report.checkpoint is not None:
             self.prune(live)
-            self.tell("on_trial_save", live)
+            self._tell_saved(live, report.checkpoint)
         self.proposals.hear_report(live.trial, result)
         self.tell("on_trial_result", live, result=result)
+        if result.get(results.SHOULD_CHECKPOINT):  # set by the trial, or by a callback
+            self.controls.wants_checkpoint = True
+        live.expects_save = self.controls.wants_checkpoint and self._can_save(report)
         for act in acts:
             self.controls.perform(act)
         return None if report.is_last else self._build_order(live)
+
+    def _catch_up(self, live: live_trial.LiveTrial) -> None:
+        """Do what has waited for a checkpoint of a trial."""
+        live.expects_save = False
+        deferred, live.deferred = live.deferred, []
+        for act in deferred:
+            self.live[act[1]].trial.status = trials.Status.PAUSED
+            self.controls.perform(act)
 
     def _build_order(self, live: live_trial.LiveTrial) -> orders.Order:
         if live.fate is live_trial.Fate.STOP:
@@ -281,6 +208,10 @@ class Search:
                 f"{decision!r} for trial {live.trial.trial_id}. Write return self.CONTINUE."
             )
         return acts
+
+    def _tell_saved(self, live: live_trial.LiveTrial, name: str) -> None:
+        self.tell("on_trial_save", live)
+        self.tell("on_checkpoint", live, checkpoint=checkpoints.Checkpoint(self.settings.folder / live.folder / name))
 
     def register(self, live: live_trial.LiveTrial, name: str) -> None:
         """Take a checkpoint of a trial that belongs to its last report."""
@@ -411,7 +342,7 @@ class Search:
                 f"{type(self.settings.scheduler).__name__}.choose_trial_to_run() returned None, but nothing runs, and "
                 f"{len(self.live)} trials wait to begin, such as {next(iter(self.live))}. Have it return one of them."
             )
-        if not self.is_exhausted:
+        if not self.source.is_exhausted:
             raise errors.TuneError(
                 f"{type(self.settings.searcher).__name__}.suggest() returned None, but nothing runs whose result it "
                 "could wait for. Have it return a configuration, or Searcher.FINISHED."

@@ -39,6 +39,8 @@ class Settings:
     """How many trials there are; None: the searcher says when it has no more."""
     window: int | None
     """See `proposals.Proposals`."""
+    saves_on_request: bool
+    """Whether a trial can be told to save: a `Trainable`."""
     frequency: int = 0
     """After how many steps a `Trainable` saves."""
     saves_at_end: bool = False

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Iterator, Mapping
 from typing import Any, final
 
-from hocket.tune import errors
 from hocket.tune.schedulers import contract
 from hocket.tune.stopper import stoppers
 
@@ -17,15 +17,27 @@ class _MetricStopper(stoppers.Stopper):
 
     def __init__(self, bounds: dict[str, float]) -> None:
         self._bounds = bounds
+        self._noted: set[str] = set()
 
     def __call__(self, trial_id: str, result: Mapping[str, Any]) -> bool:
         for metric, bound in self._bounds.items():
             value = contract.get_nested(result, metric)
             if value is None:
-                raise errors.TuneError(stoppers.describe_missing(f"stop={{{metric!r}: {bound!r}}}", metric, result))
-            if value >= bound:
+                self._note_missing(metric, bound, result)
+            elif value >= bound:
                 return True
         return False
+
+    def _note_missing(self, metric: str, bound: float, result: Mapping[str, Any]) -> None:
+        """Say once that a report lacks a metric: it may be one that is not in each, or it is misspelt."""
+        if metric not in self._noted:
+            self._noted.add(metric)
+            logging.getLogger("hocket.tune").warning(
+                "stop={%r: %r} does nothing at a report without that metric, such as one with %s.",
+                metric,
+                bound,
+                sorted(map(str, result)),
+            )
 
     def stop_all(self) -> bool:
         return False

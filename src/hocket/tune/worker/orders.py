@@ -7,6 +7,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
+from hocket import texts
+from hocket.tune import encoding
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Assignment:
@@ -81,6 +84,8 @@ class Ended:
 
     error: BaseException | None = None
     traceback: str = ""
+    is_clean: bool = True
+    """Whether the process can run another trial: no thread was left that may still report."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,14 +114,21 @@ Row: TypeAlias = tuple[Any, ...]
 
 
 def pack(event: Event) -> Row:
-    """Return an event as a tuple of plain values."""
+    """Return an event as a tuple of plain values. An error goes pickled: it may come apart where it is read."""
     kind = type(event)
-    return (_KINDS.index(kind), *(getattr(event, name) for name in kind.__slots__))
+    row = (_KINDS.index(kind), *(getattr(event, name) for name in kind.__slots__))
+    if isinstance(event, Ended) and event.error is not None:
+        text = f"{texts.name_class(type(event.error))}: {texts.safe_text(event.error)}"
+        row = (row[0], (encoding.try_pickle(event.error), text), *row[2:])
+    return row
 
 
 def unpack(row: Row) -> Event:
-    """Return the event that `pack` was given."""
-    event: Event = _KINDS[row[0]](*row[1:])
+    """Return the event that `pack` was given, with another error of the same text if it cannot be read here."""
+    kind = _KINDS[row[0]]
+    if kind is Ended and row[1] is not None:
+        row = (row[0], encoding.read_error(*row[1]), *row[2:])
+    event: Event = kind(*row[1:])
     return event
 
 

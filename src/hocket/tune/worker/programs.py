@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from typing import Any, Protocol, final
+from typing import Any, Final, Protocol, final
 
 from hocket.train.checkpoints import storage
 from hocket.train.rank import reports
 from hocket.tune import trainable
 from hocket.tune.worker import orders, trial_session
+
+DEFAULT_METRIC: Final = "_metric"
+"""The name of what a function reports that returns a number. Ray's."""
 
 
 class Program(Protocol):
@@ -37,7 +40,8 @@ class FunctionProgram:
             for metrics in returned:
                 session.report_now(metrics)
         elif returned is not None:
-            metrics = read_metrics(returned)
+            is_number = isinstance(returned, int | float) and not isinstance(returned, bool)
+            metrics = read_metrics({DEFAULT_METRIC: returned} if is_number else returned)
             session.post(session.make_report(metrics, None, is_last=True))
 
 

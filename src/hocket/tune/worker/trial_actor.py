@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import pickle
 import queue
 import socket
+import threading
 import traceback
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import final
 
-from hocket.tune import encoding
 from hocket.tune.worker import orders, programs, trial_session
 
 
@@ -27,12 +30,25 @@ class TrialActor:
         self._orders: queue.SimpleQueue[orders.Order] = queue.SimpleQueue()
         self._is_known = False
 
-    def run(self, assignment: orders.Assignment) -> None:
-        """Run a trial; `exchange` has what becomes of it."""
+    def run(self, assignment: bytes) -> None:
+        """Run a trial; `exchange` has what becomes of it.
+
+        Args:
+            assignment: An `orders.Assignment`, pickled: what cannot be read here is the trial's error.
+        """
         if not self._is_known:
             self._is_known = True
             self._events.put(introduce())
-        run_trial(self._program, assignment, self._ask, self._events.put)
+        before = set(threading.enumerate())
+        try:
+            told: orders.Assignment = pickle.loads(assignment)
+        except BaseException as error:  # it is made of what users wrote
+            self._events.put(orders.Ended(error, traceback.format_exc()))
+            return
+        with _inside(Path(told.experiment, told.folder)):
+            ended = run_trial(self._program, told, self._ask, self._events.put)
+        is_clean = before.issuperset(threading.enumerate())
+        self._events.put(orders.Ended(ended.error, ended.traceback, is_clean))
 
     def exchange(self, order: int | None = None) -> Sequence[orders.Row]:
         """Answer the trial's last report, if there is an answer; return what it does next, one event or several.
@@ -45,7 +61,7 @@ class TrialActor:
         found = [self._events.get()]
         while not _is_waited_for(found[-1]):
             found.append(self._events.get())
-        return [orders.pack(_make_portable(event)) for event in found]
+        return [orders.pack(event) for event in found]
 
     def _ask(self, report: orders.Report) -> orders.Order:
         self._events.put(report)
@@ -59,11 +75,17 @@ def _is_waited_for(event: orders.Event) -> bool:
     )
 
 
-def _make_portable(event: orders.Event) -> orders.Event:
-    """Return an event whose error can be pickled."""
-    if not isinstance(event, orders.Ended) or event.error is None:
-        return event
-    return orders.Ended(encoding.make_portable(event.error), event.traceback)
+@contextlib.contextmanager
+def _inside(folder: Path) -> Iterator[None]:
+    """Have a trial's folder be the working directory in the block, as Ray has it: files with the same name in two
+    trials are two files."""
+    before = Path.cwd()
+    folder.mkdir(parents=True, exist_ok=True)
+    os.chdir(folder)
+    try:
+        yield
+    finally:
+        os.chdir(before)
 
 
 def introduce() -> orders.Introduction:
@@ -72,21 +94,16 @@ def introduce() -> orders.Introduction:
 
 
 def run_trial(
-    program: programs.Program,
-    assignment: orders.Assignment,
-    ask: orders.Exchange,
-    post: orders.Post,
-) -> None:
-    """Run a trial, and post how it ended."""
-    session = None
+    program: programs.Program, assignment: orders.Assignment, ask: orders.Exchange, post: orders.Post
+) -> orders.Ended:
+    """Run a trial; return how it ended."""
     try:
         session = trial_session.TrialSession(assignment, ask, post)
         with trial_session.opened(session):
             program.run(session)
         session.finish()
     except trial_session.TrialStopped:
-        post(orders.Ended())
+        return orders.Ended()
     except BaseException as error:  # KeyboardInterrupt and SystemExit are the trial's end too
-        post(orders.Ended(error, traceback.format_exc()))
-    else:
-        post(orders.Ended())
+        return orders.Ended(error, traceback.format_exc())
+    return orders.Ended()

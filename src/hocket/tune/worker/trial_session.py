@@ -52,6 +52,7 @@ class TrialSession(worker_session.WorkerSession):
         self.exchange, self.post = exchange, post
         self._before = time.monotonic()
         self.saved = assignment.saved
+        self._is_over = False
         self.has_reported = False
 
     def report_now(self, metrics: object, checkpoint: checkpoints.Checkpoint | None = None) -> None:
@@ -63,6 +64,8 @@ class TrialSession(worker_session.WorkerSession):
         self.report(metrics, checkpoint, None, uploads.Upload(reported.CheckpointUploadMode.SYNC, None, None))
 
     def _hand_over(self, report: reports.Report) -> None:
+        if self._is_over:  # the function has caught what was to end it
+            raise TrialStopped
         name = None
         if isinstance(report.staged, storage.Staged):
             name = self.commit(report.staged, report.dir_name, report.positions)
@@ -87,14 +90,14 @@ class TrialSession(worker_session.WorkerSession):
         self.saved += 1
         return name
 
-    @staticmethod
-    def obey(order: orders.Order) -> None:
+    def obey(self, order: orders.Order) -> None:
         """Go on, or leave the function.
 
         Raises:
             TrialStopped: The search has ended the trial.
         """
         if order.action is not orders.Action.GO_ON:
+            self._is_over = True
             raise TrialStopped(saves=order.saves)
 
 

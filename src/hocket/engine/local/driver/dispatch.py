@@ -37,7 +37,7 @@ ASKABLE = frozenset(
 )
 """Methods of the driver that a worker may call with `ASK`."""
 
-ASKED_BY_NAME = frozenset({"claim_name", "release_name", "check_pending"})
+ASKED_BY_NAME = frozenset({"claim_name", "release_name", "check_pending", "reserve"})
 """Those of them that want to know which worker asks."""
 
 

@@ -1,0 +1,126 @@
+"""Where trials come from: the searcher proposes them, and the scheduler chooses which is next."""
+
+from __future__ import annotations
+
+from typing import Any, final
+
+from hocket.tune import errors, log
+from hocket.tune import trial as trials
+from hocket.tune.run import live_trial, proposals, settings
+from hocket.tune.schedulers import contract
+from hocket.tune.search import variants
+
+
+@final
+class TrialSource:
+    """Proposes trials, and chooses among those that wait.
+
+    Args:
+        given: What the search is.
+        writer: Its log.
+        live: Its trials that are not finished, by id; new ones are put there.
+        controls: For the scheduler.
+    """
+
+    def __init__(
+        self,
+        given: settings.Settings,
+        writer: log.Writer,
+        live: dict[str, live_trial.LiveTrial],
+        controls: contract.TrialControls,
+    ) -> None:
+        self._settings, self._log, self._live, self._controls = given, writer, live, controls
+        self.proposals = proposals.Proposals(given.searcher, given.window)
+        self.num_proposed = 0
+        self._folders: set[str] = set()
+
+    def choose(self) -> live_trial.LiveTrial | None:
+        """Return the trial that is to begin, or to go on; None if none is now.
+
+        Raises:
+            TuneError: The scheduler has returned something else, or the searcher.
+        """
+        scheduler = self._settings.scheduler
+        if scheduler.looks_ahead:
+            self._look_ahead(None)
+        chosen = self._ask_scheduler()
+        while chosen is None and not self._has_pending() and self._propose():
+            chosen = self._ask_scheduler()
+        if chosen is not None and scheduler.looks_ahead:
+            self._look_ahead(chosen.trial)
+        return chosen
+
+    def _ask_scheduler(self) -> live_trial.LiveTrial | None:
+        scheduler = self._settings.scheduler
+        chosen = scheduler.choose_trial_to_run(self._controls)
+        if chosen is None:
+            return None
+        live = self._live.get(getattr(chosen, "trial_id", ""))
+        if live is None or live.trial.status not in (trials.Status.PENDING, trials.Status.PAUSED):
+            raise errors.TuneError(
+                f"{type(scheduler).__name__}.choose_trial_to_run() must return a trial that is PENDING or PAUSED, or "
+                f"None, but returned {chosen!r}."
+            )
+        return live
+
+    def _has_pending(self, but: trials.Trial | None = None) -> bool:
+        pending = trials.Status.PENDING
+        return any(live.trial.status is pending and live.trial is not but for live in self._live.values())
+
+    def _look_ahead(self, chosen: trials.Trial | None) -> None:
+        """Have a trial wait that is not the one which begins."""
+        if not self._has_pending(but=chosen):
+            self._propose()
+
+    @property
+    def is_exhausted(self) -> bool:
+        """Whether no trial will be proposed any more."""
+        most = self._settings.max_trials
+        return self.proposals.is_finished or (most is not None and self.num_proposed >= most)
+
+    def _propose(self) -> bool:
+        number = self.num_proposed
+        if self.is_exhausted or not self.proposals.can_propose(number):
+            return False
+        trial_id = f"{self._settings.prefix}_{number:05d}"
+        config = self.proposals.propose(number, trial_id)
+        if config is None:
+            return False
+        trial = trials.Trial(trial_id, number, config, self.build_tag(number, config))
+        folder = self.add(trial).folder
+        self._log.append(
+            "trial", id=trial_id, number=number, config=trial.config, tag=trial.experiment_tag, folder=folder
+        )
+        return True
+
+    def build_tag(self, number: int, config: dict[str, Any]) -> str:
+        """Return a trial's number with what was chosen for it."""
+        values = variants.format_tag(variants.find_values(self._settings.space, config))
+        return f"{number}_{values}" if values else str(number)
+
+    def add(self, trial: trials.Trial, folder: str | None = None) -> live_trial.LiveTrial:
+        """Take a new trial."""
+        name = f"{self._settings.trainable_name}_{trial.trial_id}"
+        if self._settings.tune.trial_name_creator is not None:
+            name = str(self._settings.tune.trial_name_creator(trial))
+        if folder is None:
+            creator = self._settings.tune.trial_dirname_creator
+            folder = name if creator is None else str(creator(trial))
+            if "/" in folder or folder in ("", ".", ".."):
+                raise ValueError(
+                    "trial_dirname_creator, or trial_name_creator without it, must return the name of one folder, but "
+                    f"returned {folder!r} for trial {trial.trial_id}."
+                )
+        if folder in self._folders:
+            raise ValueError(
+                f"Each trial needs a folder of its own, but {folder!r} is another one's, and trial_name_creator or "
+                f"trial_dirname_creator has given it to trial {trial.trial_id}. Have it contain trial.trial_id."
+            )
+        self._folders.add(folder)
+        trial.trainable_name = self._settings.trainable_name
+        trial.name, trial.path = name, str(self._settings.folder / folder)
+        found = live_trial.LiveTrial(trial, name, folder, self._settings.request(trial.config))
+        self._live[trial.trial_id] = found
+        self.num_proposed = trial.number + 1
+        self._settings.scheduler.on_trial_add(self._controls, trial)
+        return found
