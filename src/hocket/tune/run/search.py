@@ -141,23 +141,30 @@ class Search:
         live.expects_save = self.controls.wants_checkpoint and self._can_save(report)
         for act in acts:
             self.controls.perform(act)
+        if live.fate is live_trial.Fate.PAUSE:
+            live.expects_save = self._can_save(report)
         return None if report.is_last else self._build_order(live)
+
+    def _can_save(self, report: orders.Report) -> bool:
+        """Tell whether a trial can save what it has just reported, and has not done so."""
+        return self.settings.saves_on_request and report.checkpoint is None
+
+    @staticmethod
+    def _build_order(live: live_trial.LiveTrial) -> orders.Order:
+        if live.fate is live_trial.Fate.STOP:
+            return _STOP
+        if live.fate is not None:
+            return orders.Order(orders.Action.LEAVE, saves=live.expects_save)
+        return orders.Order(orders.Action.GO_ON, saves=True) if live.expects_save else _GO_ON
 
     def _catch_up(self, live: live_trial.LiveTrial) -> None:
         """Do what has waited for a checkpoint of a trial."""
         live.expects_save = False
         deferred, live.deferred = live.deferred, []
         for act in deferred:
-            self.live[act[1]].trial.status = trials.Status.PAUSED
-            self.controls.perform(act)
-
-    def _build_order(self, live: live_trial.LiveTrial) -> orders.Order:
-        if live.fate is live_trial.Fate.STOP:
-            return _STOP
-        saves = self.controls.wants_checkpoint
-        if live.fate is not None:
-            return orders.Order(orders.Action.LEAVE, saves=saves or live.fate is live_trial.Fate.PAUSE)
-        return orders.Order(orders.Action.GO_ON, saves=True) if saves else _GO_ON
+            if act[1] in self.live:
+                self.live[act[1]].trial.status = trials.Status.PAUSED
+                self.controls.perform(act)
 
     def complete(self, live: live_trial.LiveTrial, report: orders.Report) -> dict[str, Any]:
         """Count a report, and return it completed."""
