@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from hocket import tune
+from hocket.tune.schedulers import FIFOScheduler
+from hocket.tune.search import Searcher
 
 
 def report_steps(config: dict[str, Any]) -> None:
@@ -55,3 +57,43 @@ class Counting(tune.Trainable):
     def reset_config(self, new_config: dict[str, Any]) -> bool:
         self.setup(new_config)
         return True
+
+
+class Holder:
+    """An actor that only holds what it has."""
+
+    def touch(self) -> None:
+        """Be there."""
+
+
+def refuse_elsewhere(pid: int) -> None:
+    """Raise in any process but one."""
+    if os.getpid() != pid:
+        raise ValueError("not here")
+
+
+class Silent(Searcher):
+    """Never proposes."""
+
+    def set_search_properties(self, *args: Any, **spec: Any) -> bool:
+        return True
+
+    def suggest(self, trial_id: str) -> None:
+        return None
+
+    def on_trial_complete(self, *args: Any, **more: Any) -> None:
+        pass
+
+
+class Idle(FIFOScheduler):
+    """Never chooses."""
+
+    def choose_trial_to_run(self, controls: Any) -> None:
+        return None
+
+
+class Bogus(FIFOScheduler):
+    """Decides nonsense."""
+
+    def on_trial_result(self, controls: Any, trial: Any, result: Any) -> Any:
+        return "BOGUS"

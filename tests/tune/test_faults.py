@@ -182,3 +182,133 @@ def test_a_log_that_cannot_be_written_ends_the_search(tmp_path: Path) -> None:
     found = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
     assert "TuneError: The log of the search cannot be written" in found.stderr, found.stderr
     assert len(list(log.read(tmp_path / "search"))) > 50, "what was written is whole"
+
+
+def test_others_hold_a_cpu(tmp_path: Path) -> None:
+    """An actor of the program holds one of two CPUs: one trial at a time begins, and all end."""
+    holder = hocket.remote(num_cpus=1)(programs.Holder).remote()
+    hocket.get(holder.touch.remote())
+    found = fit(programs.report_steps, tmp_path, {"x": tune.grid_search([1, 2, 3])})
+    assert [one.status for one in found] == [Status.TERMINATED] * 3
+    del holder
+
+
+def test_two_searches_at_once(tmp_path: Path) -> None:
+    found: dict[str, Any] = {}
+
+    def search(name: str) -> None:
+        found[name] = fit(programs.report_steps, tmp_path / name, {"x": tune.grid_search([1, 2, 3])})
+
+    threads = [threading.Thread(target=search, args=(name,)) for name in "ab"]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert {one.status for name in "ab" for one in found[name]} == {Status.TERMINATED}
+
+
+def test_a_killed_trial_gives_back_the_ranks_of_its_trainer(tmp_path: Path) -> None:
+    def loop() -> None:
+        train.report({"step": 1})
+        threading.Event().wait()
+
+    trainer = train.DataParallelTrainer(loop, scaling_config=train.ScalingConfig(num_workers=2))
+    (found,) = fit(trainer, tmp_path, {}, trial_timeout_s=4)
+    assert found.status is Status.ERROR
+    assert fit(programs.report_steps, tmp_path / "b", {"x": 1})[0].status is Status.TERMINATED
+
+
+class Unreadable:
+    """Comes apart where it is unpickled in another process."""
+
+    def __reduce__(self) -> Any:
+        return programs.refuse_elsewhere, (os.getpid(),)
+
+
+def test_a_configuration_that_cannot_travel(tmp_path: Path) -> None:
+    found = fit(programs.report_steps, tmp_path, {"x": 1, "odd": tune.grid_search([Unreadable(), 1])})
+    assert [one.status for one in found] == [Status.ERROR, Status.TERMINATED]
+    assert "not here" in found[0].reason
+    with pytest.raises(tune.TuneError, match=r"lock object .* cannot be kept in the log of a search: TypeError"):
+        fit(programs.report_steps, tmp_path / "b", {"x": 1, "odd": threading.Lock()})
+
+
+def test_an_error_that_cannot_be_read_here(tmp_path: Path) -> None:
+    class OddError(Exception):
+        def __reduce__(self) -> Any:
+            return programs.refuse_elsewhere, (os.getpid(),)
+
+    def objective(config: dict[str, Any]) -> None:
+        raise OddError("told all the same")
+
+    (found,) = fit(objective, tmp_path, {})
+    assert found.status is Status.ERROR
+    assert found.reason.endswith("OddError: told all the same")
+
+
+def test_late_reports_of_a_thread_are_in_no_other_trial(tmp_path: Path) -> None:
+    def objective(config: dict[str, Any]) -> None:
+        if config["x"] == 0:
+            begun = threading.Event()
+
+            def report_on() -> None:
+                begun.wait()
+                for _ in range(20):
+                    time.sleep(0.05)
+                    tune.report({"of": 0})
+
+            threading.Thread(target=report_on, daemon=True).start()
+            begun.set()
+            return
+        for _ in range(10):
+            time.sleep(0.05)
+            tune.report({"of": config["x"]})
+
+    found = fit(objective, tmp_path, {"x": tune.grid_search([0, 1, 2])}, max_concurrent_trials=1)
+    assert [{report["of"] for report in one.metrics_history} for one in found[1:]] == [{1}, {2}]
+
+
+def test_trials_that_name_one_folder(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"Each trial needs a folder of its own, but 'same' is another one's"):
+        fit(programs.save_steps, tmp_path, {"x": tune.grid_search([1, 2])}, trial_dirname_creator=lambda trial: "same")
+
+
+def test_files_of_two_trials_are_two(tmp_path: Path) -> None:
+    def objective(config: dict[str, Any]) -> None:
+        Path("model").mkdir()
+        Path("model", "x").write_text(str(config["x"]))
+        tune.report({"x": config["x"]}, checkpoint=tune.Checkpoint.from_directory("model"))
+
+    found = fit(objective, tmp_path, {"x": tune.grid_search([1, 2, 3])})
+    assert [Path(one.checkpoint.path, "x").read_text() for one in found] == ["1", "2", "3"]
+
+
+def test_a_function_that_catches_everything_reports_no_more(tmp_path: Path) -> None:
+    def objective(config: dict[str, Any]) -> None:
+        for step in range(6):
+            try:
+                tune.report({"step": step})
+            except BaseException:  # noqa: BLE001 (a user's)
+                continue
+
+    (found,) = fit(objective, tmp_path, {}, {"stop": {"training_iteration": 3}})
+    assert len(found.metrics_history) == 3
+
+
+def test_a_searcher_that_never_proposes_and_a_scheduler_that_never_chooses(tmp_path: Path) -> None:
+    with pytest.raises(tune.TuneError, match=r"Silent.suggest\(\) returned None, but nothing runs"):
+        fit(programs.report_steps, tmp_path, {"x": 1}, search_alg=programs.Silent())
+    with pytest.raises(tune.TuneError, match=r"Idle.choose_trial_to_run\(\) returned None, but nothing runs, and 1"):
+        fit(programs.report_steps, tmp_path / "b", {"x": 1}, scheduler=programs.Idle(), num_samples=-1)
+    with pytest.raises(tune.TuneError, match=r"must return CONTINUE, PAUSE, STOP or NOOP, but returned 'BOGUS'"):
+        fit(programs.report_steps, tmp_path / "c", {"x": 1}, scheduler=programs.Bogus())
+
+
+def test_a_step_or_a_callback_asks_for_a_checkpoint(tmp_path: Path) -> None:
+    class Ask(tune.Callback):
+        def on_trial_result(self, iteration: int, trials: Any, trial: Any, result: Any, **info: Any) -> None:
+            result["should_checkpoint"] = result["training_iteration"] == 2
+
+    run = {"callbacks": [Ask()], "stop": {"training_iteration": 4}}
+    (found,) = fit(programs.Counting, tmp_path, {"x": 1}, run)
+    assert [metrics["training_iteration"] for _, metrics in found.best_checkpoints] == [2]

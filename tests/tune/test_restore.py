@@ -18,7 +18,7 @@ import pytest
 from tests.tune import programs
 
 from hocket import tune
-from hocket.tune import history, log
+from hocket.tune import history, log, schedulers
 from hocket.tune.trial import Status
 
 pytestmark = [pytest.mark.timeout(120), pytest.mark.usefixtures("shared_session")]
@@ -200,3 +200,49 @@ def test_a_narrower_space(tmp_path: Path) -> None:
     ).fit()
     assert len(found) == 8
     assert all(0.4 <= one.config["x"] <= 0.5 for one in found[2:])
+
+
+@pytest.mark.parametrize("how", ["rule", "scheduler"])
+def test_a_decision_is_done_that_a_kill_came_before(how: str, tmp_path: Path) -> None:
+    """The log ends with the report at which the trial was to end."""
+    scheduler = schedulers.ASHAScheduler(max_t=2, grace_period=2) if how == "scheduler" else None
+    stop = {"training_iteration": 2} if how == "rule" else None
+    tuner = tune.Tuner(
+        programs.save_steps,
+        param_space={"x": 1, "steps": 5},
+        tune_config=tune.TuneConfig(metric="score", mode="max", scheduler=scheduler),
+        run_config=tune.RunConfig(name="search", storage_path=tmp_path, verbose=0, stop=stop),
+    )
+    tuner.fit()
+    file = tmp_path / "search" / log.NAME
+    lines = file.read_bytes().splitlines(keepends=True)
+    last = max(number for number, line in enumerate(lines) if b'"event": "report"' in line)
+    file.write_bytes(b"".join(lines[: last + 1]))
+    (found,) = tune.Tuner.restore(tmp_path / "search", programs.save_steps).fit()
+    assert [report["score"] for report in found.metrics_history] == [1, 2]
+    assert found.reason == ("a stop rule of the search" if how == "rule" else "its scheduler")
+
+
+def test_one_config_is_for_several_searches(tmp_path: Path) -> None:
+    config = tune.TuneConfig(
+        metric="score", mode="max", scheduler=schedulers.ASHAScheduler(max_t=4, reduction_factor=2), seed=1
+    )
+    found = []
+    for name in "ab":
+        run = tune.RunConfig(name=name, storage_path=tmp_path, verbose=0)
+        space = {"x": tune.grid_search([3, 2, 1]), "steps": 4}
+        grid = tune.Tuner(programs.report_steps, param_space=space, tune_config=config, run_config=run).fit()
+        found.append(len(grid[0].metrics_history))
+    assert found == [4, 4]
+
+
+def test_a_wrong_setting_leaves_no_search_behind(tmp_path: Path) -> None:
+    def build(**config: Any) -> tune.Tuner:
+        run = tune.RunConfig(
+            name="search", storage_path=tmp_path, verbose=0, checkpoint_config=tune.CheckpointConfig(**config)
+        )
+        return tune.Tuner(programs.report_steps, param_space={"x": 1}, run_config=run)
+
+    with pytest.raises(ValueError, match="checkpoint_frequency and checkpoint_at_end are for classes"):
+        build(checkpoint_frequency=1).fit()
+    assert len(build().fit()) == 1

@@ -13,7 +13,10 @@ The rooms, from the outside in:
 Optuna is imported by `search.optuna` alone, when it is used.
 """
 
+from typing import NoReturn
+
 from hocket.train.checkpoints.checkpoint import Checkpoint as Checkpoint
+from hocket.tune import refusals as _refusals
 from hocket.tune.callback import Callback as Callback
 from hocket.tune.configs import CheckpointConfig as CheckpointConfig
 from hocket.tune.configs import FailureConfig as FailureConfig
@@ -53,3 +56,7 @@ from hocket.tune.search.space import uniform as uniform
 from hocket.tune.stopper import Stopper as Stopper
 from hocket.tune.trainable import Trainable as Trainable
 from hocket.tune.tuner import Tuner as Tuner
+
+
+def __getattr__(name: str) -> NoReturn:
+    _refusals.refuse(name)

@@ -22,7 +22,11 @@ _PLAIN: Final = (str, int, float, bool, type(None))
 
 
 def encode(record: Mapping[str, Any]) -> bytes:
-    """Return a record as one line, with its end."""
+    """Return a record as one line, with its end.
+
+    Raises:
+        TuneError: It has something that cannot be pickled.
+    """
     return json.dumps({name: _simplify(value) for name, value in record.items()}).encode() + b"\n"
 
 
@@ -46,7 +50,13 @@ def _simplify(value: Any) -> Any:
         return [_simplify(inner) for inner in value]
     if kind is dict and all(type(name) is str and name != _PICKLED for name in value):
         return {name: _simplify(inner) for name, inner in value.items()}
-    return {_PICKLED: base64.b85encode(cloudpickle.dumps(value)).decode()}
+    blob = try_pickle(value)
+    if isinstance(blob, str):
+        raise errors.TuneError(
+            f"{texts.safe_repr(value)} cannot be kept in the log of a search: {blob}. Have the space and the metrics hold "
+            "what can be pickled, and make the rest in the trial's function."
+        )
+    return {_PICKLED: base64.b85encode(blob).decode()}
 
 
 def _restore(found: dict[str, Any]) -> Any:

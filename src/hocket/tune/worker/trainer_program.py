@@ -32,7 +32,7 @@ class TrainerProgram:
             storage_path=session.trial_storage.path,
             failure_config=run.failure_config,
             checkpoint_config=run.checkpoint_config,
-            callbacks=[*run.callbacks, _Forward(session)],
+            callbacks=[*run.callbacks, TuneReportCallback()],
             worker_runtime_env=run.worker_runtime_env,
             logging_config=run.logging_config,
         )
@@ -53,11 +53,26 @@ class TrainerProgram:
 
 
 @final
-class _Forward(train.UserCallback):
-    """Makes each report of a run one of the trial."""
+class TuneReportCallback(train.UserCallback):
+    """Makes each report of a trainer's run one of the trial in whose function it is fitted.
 
-    def __init__(self, session: trial_session.TrialSession) -> None:
-        self._session = session
+    The trial's decision ends the run, if it is to end.
+
+    Example:
+        >>> from hocket import train, tune
+        >>> from hocket.tune.integration.ray_train import TuneReportCallback
+        >>> def objective(config):
+        ...     trainer = train.DataParallelTrainer(
+        ...         lambda: train.report({"loss": config["lr"]}),
+        ...         run_config=train.RunConfig(
+        ...             callbacks=[TuneReportCallback()], storage_path=tune.get_context().get_trial_dir()
+        ...         ),
+        ...     )
+        ...     trainer.fit()
+        >>> tuner = tune.Tuner(objective, param_space={"lr": 0.5}, run_config=tune.RunConfig(verbose=0))
+        >>> tuner.fit()[0].metrics["loss"]
+        0.5
+    """
 
     def after_report(
         self,
@@ -66,4 +81,4 @@ class _Forward(train.UserCallback):
         checkpoint: train.Checkpoint | None,
     ) -> None:
         """Report rank 0's metrics."""
-        self._session.report_now(copy.copy(metrics[0]), checkpoint)
+        trial_session.get_session("TuneReportCallback").report_now(copy.copy(metrics[0]), checkpoint)

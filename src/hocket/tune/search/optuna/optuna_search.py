@@ -172,8 +172,11 @@ class OptunaSearch(searcher.Searcher):
             )  # fmt: skip
             self._storage.set_trial_state_values(self._ids[trial_id], self._optuna.trial.TrialState.FAIL)
             self._proposed -= 1
-        self._ids[trial_id] = self._put(params, found, self._optuna.trial.TrialState.RUNNING, {TRIAL_ID: trial_id})
         self._proposed += 1
+        try:
+            self._ids[trial_id] = self._put(params, found, self._optuna.trial.TrialState.RUNNING, {TRIAL_ID: trial_id})
+        except ValueError as error:  # the space is narrower now
+            _log.warning("Trial %s is left out of the study, because it is not of its space: %s", trial_id, error)
 
     def on_trial_result(self, trial_id: str, result: Mapping[str, Any]) -> None:
         """Note a report, which a trial without a last result counts by. With several metrics there is nothing to do."""

@@ -1,0 +1,1 @@
+"""What brings reports of other loops to a trial."""
