@@ -53,7 +53,7 @@ def _simplify(value: Any) -> Any:
     blob = try_pickle(value)
     if isinstance(blob, str):
         raise errors.TuneError(
-            f"{texts.safe_repr(value)} cannot be kept in the log of a search: {blob}. Have the space and the metrics hold "
+            f"{texts.safe_repr(value)} cannot be kept in the log of a search: {blob}. Have the space and metrics hold "
             "what can be pickled, and make the rest in the trial's function."
         )
     return {_PICKLED: base64.b85encode(blob).decode()}
