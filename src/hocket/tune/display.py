@@ -7,6 +7,7 @@ In a terminal the last rows are set aside for it, and what trials print scrolls 
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import sys
 import time
@@ -79,7 +80,7 @@ class Display(callback.Callback):
     def _find_score(self, result: Mapping[str, Any]) -> float | None:
         given = self._search.settings
         value = contract.get_nested(result, given.metric) if given.metric else None
-        if isinstance(value, bool) or not isinstance(value, int | float) or value != value:  # noqa: PLR0124 (NaN)
+        if isinstance(value, bool) or not isinstance(value, int | float) or math.isnan(value):
             return None
         return float(-value if given.mode == "min" else value)
 

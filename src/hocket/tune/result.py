@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -65,7 +66,7 @@ class Result:
         scored = [
             (value, handle)
             for handle, metrics in self.best_checkpoints
-            if (value := contract.get_nested(metrics, metric)) is not None and value == value  # noqa: PLR0124 (NaN)
+            if (value := contract.get_nested(metrics, metric)) is not None and not math.isnan(value)
         ]
         if not scored:
             if not self.best_checkpoints:

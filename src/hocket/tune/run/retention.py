@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import shutil
 from collections.abc import Iterable
@@ -24,7 +25,7 @@ def choose_surplus(
 
     def rank(position: int) -> tuple[float, int]:
         value: Any = contract.get_nested(checkpoints[position].metrics, name) if name else None
-        is_number = isinstance(value, int | float) and value == value  # noqa: PLR0124 (NaN is not itself)
+        is_number = isinstance(value, int | float) and not math.isnan(value)
         return (sign * value if is_number else float("-inf")), position
 
     by_score = sorted(range(len(checkpoints)), key=rank, reverse=True)

@@ -96,7 +96,7 @@ class AsyncHyperBandScheduler(fifo.FIFOScheduler):
         bracket = self._brackets[0]
         if len(self._brackets) > 1:
             seed = self._search_seed if self._seed is None else self._seed
-            drawn = random.Random(f"bracket/{seed}/{trial.number}")  # noqa: S311 - a search is no secret
+            drawn = random.Random(f"bracket/{seed}/{trial.number}")
             bracket = drawn.choices(self._brackets, self._weights)[0]
         self._places[trial.trial_id] = bracket, 0
 

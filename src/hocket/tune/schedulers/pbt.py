@@ -264,7 +264,7 @@ class PopulationBasedTraining(fifo.FIFOScheduler):
 
     def _open_generator(self, purpose: str, number: int, time: float) -> random.Random:
         seed = self._search_seed if self._seed is None else self._seed
-        return random.Random(f"{purpose}/{seed}/{number}/{float(time)!r}")  # noqa: S311 - a search is no secret
+        return random.Random(f"{purpose}/{seed}/{number}/{float(time)!r}")
 
     def debug_string(self) -> str:
         """Return how many changes it has made."""

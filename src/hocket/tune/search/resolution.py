@@ -116,14 +116,14 @@ def _holds_grid(value: Any) -> bool:
 @contextlib.contextmanager
 def _seeded(seed: int) -> Iterator[None]:
     """Seed the global random numbers, which functions given to `sample_from` use, and put them back."""
-    before, numpy_before = random.getstate(), np.random.get_state()  # noqa: NPY002 -- the functions use it
+    before, numpy_before = random.getstate(), np.random.get_state()
     random.seed(seed)
-    np.random.seed(seed)  # noqa: NPY002
+    np.random.seed(seed)
     try:
         yield
     finally:
         random.setstate(before)
-        np.random.set_state(numpy_before)  # noqa: NPY002
+        np.random.set_state(numpy_before)
 
 
 @final
