@@ -32,6 +32,9 @@ short enough to be waited for."""
 _LOOK_SECONDS: Final = 1.0
 """How often stoppers are asked while nothing happens."""
 
+_PATIENCE_SECONDS: Final = 2.0
+"""How long a process may take to start before those that are idle make room. A guess: most take a tenth of it."""
+
 
 @dataclass(slots=True, eq=False)
 class _Running:
@@ -46,6 +49,13 @@ class _Running:
     held: Mapping[str, float] = field(default_factory=dict)
     introduction: orders.Introduction | None = None
     """Which process it is; None as long as it starts."""
+    begun: float = field(default_factory=time.monotonic)
+    """When it was given to its process."""
+
+    @property
+    def waits_long(self) -> bool:
+        """Whether its process has not started for so long that it may wait for what an idle one holds."""
+        return self.introduction is None and time.monotonic() - self.begun > _PATIENCE_SECONDS
 
 
 @final
@@ -198,8 +208,8 @@ class ActorHost:
             return
         ended = events[-1]
         assert isinstance(ended, orders.Ended), "what does not wait has ended"
-        starts = any(other.introduction is None for other in self._running.values())  # and may wait for this one's CPU
-        self._release(running, is_usable=self._reuses and ended.is_clean and ended.error is None and not starts)
+        is_wanted = not any(other.waits_long for other in self._running.values())
+        self._release(running, is_usable=self._reuses and ended.is_clean and ended.error is None and is_wanted)
 
     def _release(self, running: _Running, *, is_usable: bool) -> None:
         for name, amount in running.held.items():
