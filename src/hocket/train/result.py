@@ -13,6 +13,7 @@ from hocket.train.checkpoints import checkpoint as checkpoint_module
 from hocket.train.checkpoints import storage
 from hocket.train.rank import usage
 from hocket.train.run import checkpoint_manager
+from hocket.train.tracking import plain
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -138,9 +139,7 @@ class Result:
             raise ValueError(f"mode must be 'max' or 'min', but received {mode!r}. Write mode='min' for a loss.")
         if not self._committed:
             return None
-        with_metric = [
-            record for record in self._committed if checkpoint_manager.get_metric(record.metrics, metric) is not None
-        ]
+        with_metric = [record for record in self._committed if plain.get_metric(record.metrics, metric) is not None]
         if not with_metric:
             raise ValueError(
                 f"No checkpoint was reported with the metric {metric!r}. The last one has "

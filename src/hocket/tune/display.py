@@ -16,10 +16,10 @@ from typing import Any, Final, final
 
 from hocket.train.progress import display as train_display
 from hocket.train.progress import terminal
+from hocket.train.tracking import plain
 from hocket.tune import callback
 from hocket.tune import trial as trials
 from hocket.tune.run import search as searches
-from hocket.tune.schedulers import contract
 
 _DRAW_SECONDS: Final = 0.25
 """How often the rows are drawn. As training's."""
@@ -36,7 +36,7 @@ def shown(search: searches.Search) -> Iterator[None]:
         yield
         return
     follower = Display(search, terminal.StatusArea(descriptor))
-    search.watchers.append(follower)
+    search.watchers.add(follower)
     try:
         yield
     finally:
@@ -79,7 +79,7 @@ class Display(callback.Callback):
 
     def _find_score(self, result: Mapping[str, Any]) -> float | None:
         given = self._search.settings
-        value = contract.get_nested(result, given.metric) if given.metric else None
+        value = plain.get_metric(result, given.metric) if given.metric else None
         if isinstance(value, bool) or not isinstance(value, int | float) or math.isnan(value):
             return None
         return float(-value if given.mode == "min" else value)
@@ -100,7 +100,7 @@ class Display(callback.Callback):
 
     def _describe(self, trial: trials.Trial, result: Mapping[str, Any]) -> str:
         metric = self._search.settings.metric or ""
-        value = contract.get_nested(result, metric)
+        value = plain.get_metric(result, metric)
         state = trial.status.value.lower()
         return f"  {metric} {value:.6g} at {result['training_iteration']}  {trial.experiment_tag}  {state}"
 

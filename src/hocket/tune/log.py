@@ -2,8 +2,8 @@
 
 What the log promises:
 
-- **It is all there is.** A search that is resumed, the results, and whoever looks on while it runs read this file. What
-  the writer keeps besides can be made from it.
+- **It is all there is.** A search that is resumed, the results, and programs that look on while it runs read this
+  file. What the writer keeps besides can be made from it.
 - **A kill at any byte loses nothing that was there before.** Lines are only appended, each by one write. A line without
   its end is what a killed writer left of its last one: readers pass over it, and the next writer cuts it off. A process
   that dies leaves what it wrote to the kernel; a machine that loses power may lose the last seconds.

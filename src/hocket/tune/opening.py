@@ -71,13 +71,13 @@ def run(setup: Setup, folder: Path, resume: configs.ResumeConfig) -> None:
         engine = session.get_engine()
         program_builder.prepare(described)
         with display.shown(search):
-            _call(search, "setup", stop=setup.run.stop, num_samples=setup.tune.num_samples, total_num_samples=None)
+            search.watchers.call_once("setup", stop=setup.run.stop, num_samples=setup.tune.num_samples)
             if "processes" in engine.limits:
                 hosts.run_here(search, described.program, setup.tune.budget_s)
             else:
                 _run_in_actors(search, described, setup)
             search.close()
-            _call(search, "on_experiment_end", trials=search.controls.get_trials())
+            search.watchers.call_once("on_experiment_end", trials=search.controls.get_trials())
     if search.error is not None:
         raise search.error
 
@@ -93,11 +93,6 @@ def _run_in_actors(search: searches.Search, described: program_builder.Described
         budget_s=setup.tune.budget_s,
         timeout_s=setup.tune.trial_timeout_s,
     ).run()
-
-
-def _call(search: searches.Search, name: str, **info: Any) -> None:
-    for one in search.watchers:
-        getattr(one, name)(**info)
 
 
 def _build_settings(
@@ -130,7 +125,7 @@ def _build_settings(
         scheduler=scheduler,
         stopper=stopper.build_stopper(setup.run.stop),
         request=described.request,
-        max_trials=None if _finds_end(chosen) or tune.num_samples == -1 else tune.num_samples,
+        max_trials=None if chosen.counts_trials or tune.num_samples == -1 else tune.num_samples,
         window=tune.max_concurrent_trials if tune.deterministic else None,
         saves_on_request=not described.is_function,
         frequency=frequency,
@@ -169,10 +164,3 @@ def _prepare_scheduler(given: contract.TrialScheduler, tune: configs.TuneConfig,
             f"{type(given).__name__} was made with metric={given.metric!r} and mode={given.mode!r}, but TuneConfig has "
             f"metric={tune.metric!r} and mode={tune.mode!r}. Give them in one place."
         )
-
-
-def _finds_end(given: Any) -> bool:
-    """Tell whether a searcher counts its trials by itself, as one over a grid does."""
-    while given is not None and not isinstance(given, basic_variant.BasicVariantGenerator):
-        given = getattr(given, "searcher", None)
-    return given is not None

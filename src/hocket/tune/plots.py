@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from hocket import exceptions
+from hocket.train.tracking import plain
 from hocket.tune import result as results
-from hocket.tune.schedulers import contract
 
 KINDS: Final = ("history", "curves", "parallel", "slices")
 """What can be drawn."""
@@ -46,7 +46,7 @@ def draw(found: Sequence[results.Result], kind: str, metric: str, mode: str) -> 
 
 
 def _read(metrics: Any, metric: str) -> float | None:
-    value = contract.get_nested(metrics, metric)
+    value = plain.get_metric(metrics, metric)
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
         return None
     return float(value)

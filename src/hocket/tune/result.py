@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any, Final, final
 
 from hocket.train.checkpoints import checkpoint as checkpoints
+from hocket.train.tracking import plain
 from hocket.tune import trial as trials
 from hocket.tune.run import results as reports
-from hocket.tune.schedulers import contract
 
 SHOULD_CHECKPOINT: Final = reports.SHOULD_CHECKPOINT
 """See there."""
@@ -66,7 +66,7 @@ class Result:
         scored = [
             (value, handle)
             for handle, metrics in self.best_checkpoints
-            if (value := contract.get_nested(metrics, metric)) is not None and not math.isnan(value)
+            if (value := plain.get_metric(metrics, metric)) is not None and not math.isnan(value)
         ]
         if not scored:
             if not self.best_checkpoints:

@@ -10,10 +10,10 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final, NoReturn, final, overload
 
+from hocket.train.tracking import plain
 from hocket.tune import errors, history, plots
 from hocket.tune import result as results
 from hocket.tune import trial as trials
-from hocket.tune.schedulers import contract
 
 _SCOPES: Final = ("last", "all", "avg", "last-5-avg", "last-10-avg")
 
@@ -185,7 +185,7 @@ class ResultGrid(Sequence[results.Result]):
             ValueError: No metric or mode is known.
         """
         name, sign = _check_metric(metric or self._metric, mode or self._mode)
-        values = {one.trial_id: contract.get_nested(one.metrics, name) for one in self._results}
+        values = {one.trial_id: plain.get_metric(one.metrics, name) for one in self._results}
 
         def rank(one: results.Result) -> float:
             value = values[one.trial_id]
@@ -233,14 +233,14 @@ def _score(
     values = [
         float(value)
         for metrics in one.metrics_history
-        if (value := contract.get_nested(metrics, metric)) is not None and hasattr(value, "__float__")
+        if (value := plain.get_metric(metrics, metric)) is not None and hasattr(value, "__float__")
     ]
     return choose(values, sign) if values else None
 
 
 def _find_best_report(one: results.Result, metric: str, sign: float) -> dict[str, Any] | None:
     def rank(metrics: dict[str, Any]) -> float:
-        value = contract.get_nested(metrics, metric)
+        value = plain.get_metric(metrics, metric)
         return -math.inf if value is None or math.isnan(value) else sign * value
 
     return max(one.metrics_history, key=rank, default=None)

@@ -16,6 +16,7 @@ from hocket.train import configs, errors, validation
 from hocket.train.checkpoints import checkpoint as checkpoint_module
 from hocket.train.checkpoints import reported, storage
 from hocket.train.rank import reports
+from hocket.train.tracking import plain
 
 DAMAGED_SUFFIX = ".damaged"
 """What the name of a damaged checkpoint gets when another one needs its name."""
@@ -230,7 +231,7 @@ class CheckpointManager:
         key = self._config.checkpoint_score_attribute
         if key is None:
             return None
-        score = get_metric(metrics, key)
+        score = plain.get_metric(metrics, key)
         if score is None and not is_final:  # its validation may find it
             return None
         if isinstance(score, bool) or not isinstance(score, int | float):
@@ -281,24 +282,12 @@ def _choose_positions(row: Sequence[reports.Report]) -> reports.Positions:
     return chosen
 
 
-def get_metric(metrics: reports.Metrics, key: str) -> Any:
-    """Return the value of a key, which may be a path such as ``"a/b"``; None if it is not there."""
-    if key in metrics:
-        return metrics[key]
-    value: Any = metrics
-    for part in key.split("/"):
-        if not isinstance(value, dict) or part not in value:
-            return None
-        value = value[part]
-    return value
-
-
 def sort_by_metric(committed: Sequence[Committed], key: str, order: str) -> list[Committed]:
     """Return checkpoints best first; those without a number for the key, and NaN, come last, and of equals the newer
     first."""
 
     def rank(record: Committed) -> tuple[float, int]:
-        value = get_metric(record.metrics, key)
+        value = plain.get_metric(record.metrics, key)
         if not isinstance(value, int | float) or math.isnan(value):
             return math.inf, -record.number
         return (-value if order == "max" else value), -record.number

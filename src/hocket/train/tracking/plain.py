@@ -134,3 +134,15 @@ def _build_refusal(value: object, where: str) -> TypeError:
         "texts, booleans, None, lists and dicts of these, and small arrays. Report a number or a text, or save it in "
         "the checkpoint."
     )
+
+
+def get_metric(metrics: Mapping[str, Any], name: str) -> Any:
+    """Return a metric, None if it is missing; ``"a/b"`` looks into nested dicts if no key has that name."""
+    if name in metrics:
+        return metrics[name]
+    value: Any = metrics
+    for part in name.split("/"):
+        if not isinstance(value, Mapping) or part not in value:
+            return None
+        value = value[part]
+    return value

@@ -1,6 +1,6 @@
 """Where trials run: in actors, each with what it holds, or in the caller's own process.
 
-`run_in_actors` starts trials as long as there is room. Trials wait for room in the order in which the search gives
+`ActorHost` starts trials as long as there is room. Trials wait for room in the order in which the search gives
 them, and none overtakes another: a trial that needs much is not kept waiting by many that need little.
 
 An actor whose trial has ended runs the next one that holds the same, unless each trial is to have a process of its own.

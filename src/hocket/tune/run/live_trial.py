@@ -7,7 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from hocket.train.tracking import plain
 from hocket.tune import trial as trials
+from hocket.tune.run import results
 from hocket.tune.worker import orders
 
 BY_SCHEDULER: Final = "its scheduler"
@@ -81,3 +83,49 @@ class LiveTrial:
         self.seconds = self.start_seconds = 0.0 if latest is None else latest.seconds
         self.trial.checkpoint = None if latest is None else latest.name
         self.fate = None
+
+    def build_assignment(self, experiment: str, frequency: int, *, saves_at_end: bool) -> orders.Assignment:
+        """Return what the trial's process gets.
+
+        Args:
+            experiment: The search's folder.
+            frequency: After how many steps a `Trainable` saves.
+            saves_at_end: Whether it saves when it ends.
+        """
+        return orders.Assignment(
+            trial_id=self.trial.trial_id,
+            name=self.name,
+            config=self.trial.config,
+            experiment=experiment,
+            folder=self.folder,
+            checkpoint=self.trial.checkpoint,
+            saved=self.saved,
+            iteration=self.iteration,
+            seconds=self.seconds,
+            resources=self.resources,
+            frequency=frequency,
+            saves_at_end=saves_at_end,
+        )
+
+    def complete(self, report: orders.Report, metric: str | None) -> dict[str, Any]:
+        """Count a report, and return it completed.
+
+        Args:
+            report: What the trial has reported.
+            metric: The metric of the search.
+        """
+        self.iteration += 1
+        self.seconds += report.seconds
+        if metric is not None and not self.has_metric:
+            self.has_metric = plain.get_metric(report.metrics, metric) is not None
+        return results.complete(
+            report.metrics,
+            self.trial,
+            iteration=self.iteration,
+            seconds=report.seconds,
+            total=self.seconds,
+            now=report.time,
+            since_start=(self.iteration - self.start_iteration, self.seconds - self.start_seconds),
+            where=self.introduction,
+            done=report.is_last,
+        )

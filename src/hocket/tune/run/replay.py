@@ -38,7 +38,7 @@ def replay(search: searches.Search, records: Sequence[Mapping[str, Any]], resume
                 f"The log of the search is damaged: its record {record!r} does not fit what stands before it. Has a "
                 "part of it been removed?"
             ) from error
-        if event in ("start", "pause", "exploit", "end"):
+        if event in ("start", "pause", "exploit", "retry", "end"):
             undone.pop(record["id"], None)
         undone.update({act[1]: act for act in record.get("acts", ())})
     search.is_replaying = False
@@ -115,7 +115,7 @@ def _introduce(search: searches.Search, record: Mapping[str, Any]) -> None:
 def _report(search: searches.Search, record: Mapping[str, Any]) -> None:
     live = search.live[record["id"]]
     report = orders.Report(record["metrics"], record["seconds"], record["time"], record["checkpoint"])
-    live.trial.last_result = search.complete(live, report)
+    live.trial.last_result = live.complete(report, search.settings.metric)
     if report.checkpoint is not None:
         search.register(live, report.checkpoint)
         search.prune(live)

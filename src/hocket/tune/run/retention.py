@@ -11,8 +11,8 @@ from typing import Any
 
 from hocket.train import configs as train_configs
 from hocket.train.checkpoints import storage
+from hocket.train.tracking import plain
 from hocket.tune.run import live_trial
-from hocket.tune.schedulers import contract
 
 
 def choose_surplus(
@@ -24,7 +24,7 @@ def choose_surplus(
     name, sign = config.checkpoint_score_attribute, -1.0 if config.checkpoint_score_order == "min" else 1.0
 
     def rank(position: int) -> tuple[float, int]:
-        value: Any = contract.get_nested(checkpoints[position].metrics, name) if name else None
+        value: Any = plain.get_metric(checkpoints[position].metrics, name) if name else None
         is_number = isinstance(value, int | float) and not math.isnan(value)
         return (sign * value if is_number else float("-inf")), position
 
@@ -49,7 +49,6 @@ def remove_strays(folder: Path, known: Iterable[str]) -> None:
     if not folder.is_dir():
         return
     own = storage.Storage(str(folder.parent), folder.name)
-    storage.close_storage(own)
     kept = set(known)
     for inner in folder.iterdir():
         if inner.name not in kept and inner.is_dir() and storage.get_optional_manifest(inner) is not None:

@@ -1,8 +1,8 @@
 """A search: what is decided after each thing that happens in a trial.
 
-`Search` runs nothing. Whoever runs trials (`hosts`) asks it which one is next, tells it each event of a trial, and does
-what it answers. All that it decides goes into the log before it is done, and a search is resumed by reading the log
-into a new `Search` (`replay`). What its scheduler may do to trials is in `controls`.
+`Search` runs nothing. `hosts` runs trials: it asks which one is next, passes on each event of a trial, and does what
+the search answers. All decisions go into the log before they are carried out, and a search is resumed by reading the
+log into a new `Search` (`replay`). What its scheduler may do to trials is in `controls`.
 """
 
 from __future__ import annotations
@@ -12,10 +12,9 @@ from collections.abc import Callable
 from typing import Any, final
 
 from hocket.train.checkpoints import checkpoint as checkpoints
-from hocket.tune import callback, encoding, errors, log, stopper
+from hocket.tune import encoding, errors, log, stopper
 from hocket.tune import trial as trials
-from hocket.tune.run import controls, live_trial, results, retention, settings, trial_source
-from hocket.tune.schedulers import contract
+from hocket.tune.run import controls, live_trial, results, retention, settings, trial_source, watchers
 from hocket.tune.worker import orders
 
 _GO_ON = orders.Order(orders.Action.GO_ON)
@@ -44,9 +43,8 @@ class Search:
         self.error: BaseException | None = None
         """What comes out of `fit`."""
         self.is_replaying = False
-        self.watchers: list[callback.Callback] = list(given.run.callbacks)
-        """Who is told of what happens."""
         self.controls = controls.Controls(self)
+        self.watchers = watchers.Watchers(given.run.callbacks, self.controls.get_trials)
         self.source = trial_source.TrialSource(given, writer, self.live, self.controls)
         self.proposals = self.source.proposals
 
@@ -73,20 +71,8 @@ class Search:
         self.tell("on_trial_start", live)
         if live.trial.checkpoint is not None:
             self.tell("on_trial_restore", live)
-        return orders.Assignment(
-            trial_id=live.trial.trial_id,
-            name=live.name,
-            config=live.trial.config,
-            experiment=str(self.settings.folder),
-            folder=live.folder,
-            checkpoint=live.trial.checkpoint,
-            saved=live.saved,
-            iteration=live.iteration,
-            seconds=live.seconds,
-            resources=live.resources,
-            frequency=self.settings.frequency,
-            saves_at_end=self.settings.saves_at_end,
-        )
+        given = self.settings
+        return live.build_assignment(str(given.folder), given.frequency, saves_at_end=given.saves_at_end)
 
     def handle(self, live: live_trial.LiveTrial, event: orders.Event) -> orders.Order | None:
         """Note an event of a trial; return the answer, if it waits for one.
@@ -113,7 +99,7 @@ class Search:
 
     def _take_report(self, live: live_trial.LiveTrial, report: orders.Report) -> orders.Order | None:
         """Decide about a report, and write both down at once: a kill loses both or none."""
-        result = self.complete(live, report)
+        result = live.complete(report, self.settings.metric)
         is_last = report.is_last or bool(report.metrics.get("done"))
         reason = self._find_stop(live, result, is_last=is_last)
         result["done"] = bool(reason)
@@ -165,24 +151,6 @@ class Search:
             if act[1] in self.live:
                 self.live[act[1]].trial.status = trials.Status.PAUSED
                 self.controls.perform(act)
-
-    def complete(self, live: live_trial.LiveTrial, report: orders.Report) -> dict[str, Any]:
-        """Count a report, and return it completed."""
-        live.iteration += 1
-        live.seconds += report.seconds
-        if self.settings.metric is not None and not live.has_metric:
-            live.has_metric = contract.get_nested(report.metrics, self.settings.metric) is not None
-        return results.complete(
-            report.metrics,
-            live.trial,
-            iteration=live.iteration,
-            seconds=report.seconds,
-            total=live.seconds,
-            now=report.time,
-            since_start=(live.iteration - live.start_iteration, live.seconds - live.start_seconds),
-            where=live.introduction,
-            done=report.is_last,
-        )
 
     def _find_stop(self, live: live_trial.LiveTrial, result: dict[str, Any], *, is_last: bool) -> str:
         """Return why a trial ends with a report if its scheduler need not be asked; empty if it goes on."""
@@ -344,28 +312,13 @@ class Search:
         for live in list(self.live.values()):
             if live.trial.status is trials.Status.PAUSED:
                 self.finish(live, trials.Status.TERMINATED, "nothing was left that it waited for")
-        if self.live:
-            raise errors.TuneError(
-                f"{type(self.settings.scheduler).__name__}.choose_trial_to_run() returned None, but nothing runs, and "
-                f"{len(self.live)} trials wait to begin, such as {next(iter(self.live))}. Have it return one of them."
-            )
-        if not self.source.is_exhausted:
-            raise errors.TuneError(
-                f"{type(self.settings.searcher).__name__}.suggest() returned None, but nothing runs whose result it "
-                "could wait for. Have it return a configuration, or Searcher.FINISHED."
-            )
-
-    def step(self, name: str) -> None:
-        """Call a method of all callbacks that is not about a trial."""
-        if self.watchers:
-            listed = self.controls.get_trials()
-            for one in self.watchers:
-                getattr(one, name)(self.iteration, listed)
+        self.source.check_end()
 
     def tell(self, name: str, live: live_trial.LiveTrial, **more: Any) -> None:
-        """Call a method of all callbacks."""
-        if not self.watchers or self.is_replaying:
-            return
-        listed = self.controls.get_trials()
-        for one in self.watchers:
-            getattr(one, name)(self.iteration, listed, live.trial, **more)
+        """Call a method of all callbacks that is about a trial."""
+        if not self.is_replaying:
+            self.watchers.call(name, self.iteration, live.trial, **more)
+
+    def step(self, name: str) -> None:
+        """Call a method of all callbacks that is about no trial."""
+        self.watchers.call(name, self.iteration)

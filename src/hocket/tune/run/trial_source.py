@@ -124,3 +124,20 @@ class TrialSource:
         self.num_proposed = trial.number + 1
         self._settings.scheduler.on_trial_add(self._controls, trial)
         return found
+
+    def check_end(self) -> None:
+        """Raise if nothing runs or can begin, but there is more to do.
+
+        Raises:
+            TuneError: The scheduler or the searcher has left the search where it can never go on.
+        """
+        if self._live:
+            raise errors.TuneError(
+                f"{type(self._settings.scheduler).__name__}.choose_trial_to_run() returned None, but nothing runs, and "
+                f"{len(self._live)} trials wait to begin, such as {next(iter(self._live))}. Have it return one of them."
+            )
+        if not self.is_exhausted:
+            raise errors.TuneError(
+                f"{type(self._settings.searcher).__name__}.suggest() returned None, but nothing runs whose result it "
+                "could wait for. Have it return a configuration, or Searcher.FINISHED."
+            )

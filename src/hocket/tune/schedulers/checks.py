@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+from hocket.train.tracking import plain
 from hocket.tune.schedulers import contract
 
 
@@ -100,4 +101,4 @@ def read_number(value: object) -> float | None:
 
 def read_time(result: Mapping[str, Any], time_attr: str) -> float | None:
     """Return the time of a report; None if the report does not have it."""
-    return read_number(contract.get_nested(result, time_attr))
+    return read_number(plain.get_metric(result, time_attr))

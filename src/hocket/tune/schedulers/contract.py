@@ -12,6 +12,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, Literal, Protocol, TypeAlias
 
+from hocket.train.tracking import plain
 from hocket.tune import trial as trials
 
 Decision: TypeAlias = Literal["CONTINUE", "PAUSE", "STOP", "NOOP"]
@@ -120,22 +121,10 @@ class TrialScheduler:
 
     def get_score(self, result: Mapping[str, Any]) -> float | None:
         """Return the metric so that more is better; NaN becomes minus infinity. None if the report does not have it."""
-        value: Any = get_nested(result, self.metric) if self.metric else None
+        value: Any = plain.get_metric(result, self.metric) if self.metric else None
         if isinstance(value, bool) or not hasattr(value, "__float__"):
             return None
         number = float(value)
         if math.isnan(number):
             return -math.inf
         return -number if self.mode == "min" else number
-
-
-def get_nested(result: Mapping[str, Any], name: str) -> Any:
-    """Return a metric, None if it is missing; ``"a/b"`` looks into nested dicts if no key has that name."""
-    if name in result:
-        return result[name]
-    found: Any = result
-    for part in name.split("/"):
-        if not isinstance(found, Mapping) or part not in found:
-            return None
-        found = found[part]
-    return found

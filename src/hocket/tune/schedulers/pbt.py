@@ -28,6 +28,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, final
 
+from hocket.train.tracking import plain
 from hocket.tune import errors
 from hocket.tune import trial as trials
 from hocket.tune.schedulers import checks, contract, fifo, lineage, mutations, pbt_replay
@@ -191,7 +192,7 @@ class PopulationBasedTraining(fifo.FIFOScheduler):
 
     def _check_result(self, trial: trials.Trial, result: Mapping[str, Any]) -> None:
         for name in (self._time_attr, self.metric):
-            if self._requires_attrs and name is not None and contract.get_nested(result, name) is None:
+            if self._requires_attrs and name is not None and plain.get_metric(result, name) is None:
                 raise errors.TuneError(
                     f"{type(self).__name__} needs {name!r} in each report, but trial {trial.trial_id} has reported "
                     f"{sorted(result)}. Report it, or write require_attrs=False to leave such reports alone."

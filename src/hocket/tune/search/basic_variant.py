@@ -38,6 +38,8 @@ class BasicVariantGenerator(searcher.Searcher):
         [{'a': 1}, {'a': 2}, 'FINISHED']
     """
 
+    counts_trials = True
+
     def __init__(
         self,
         points_to_evaluate: Sequence[Mapping[str, Any]] | None = None,

@@ -59,6 +59,7 @@ class ConcurrencyLimiter(searchers.Searcher):
         """Hand the search's properties to the searcher, and return what it returns."""
         taken = self.searcher.set_search_properties(metric, mode, config, **spec)
         self.metric, self.mode = self.searcher.metric, self.searcher.mode
+        self.counts_trials = self.searcher.counts_trials
         return taken
 
     def suggest(self, trial_id: str) -> dict[str, Any] | str | None:

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, final
 
-from hocket.tune.schedulers import contract
+from hocket.train.tracking import plain
 from hocket.tune.search import concurrency_limiter
 from hocket.tune.search import searcher as searchers
 
@@ -81,6 +81,7 @@ class Repeater(searchers.Searcher):
             spec["num_samples"] = -(-num_samples // self.repeat)
         taken = self.searcher.set_search_properties(metric, mode, config, **spec)
         self.metric, self.mode = self.searcher.metric, self.searcher.mode
+        self.counts_trials = self.searcher.counts_trials
         return taken
 
     def suggest(self, trial_id: str) -> dict[str, Any] | str | None:
@@ -118,7 +119,7 @@ class Repeater(searchers.Searcher):
             return
         given: Any = self.metric or ""
         names = given if isinstance(given, list) else [given]
-        found = {} if result is None else {name: contract.get_nested(result, name) for name in names}
+        found = {} if result is None else {name: plain.get_metric(result, name) for name in names}
         group.scores[trial_id] = {name: math.nan if value is None else float(value) for name, value in found.items()}
         if len(group.scores) < self.repeat:
             return

@@ -23,6 +23,9 @@ class Searcher(abc.ABC):
     FINISHED: Final = "FINISHED"
     """What `suggest` returns when it will never propose another configuration."""
 
+    counts_trials: bool = False
+    """Whether it takes ``num_samples`` by itself, and says `FINISHED`; else the search counts."""
+
     def __init__(self, metric: str | None = None, mode: str | None = None) -> None:
         self.metric, self.mode = metric, mode
 

@@ -7,7 +7,7 @@ import math
 from collections.abc import Iterator, Mapping
 from typing import Any, final
 
-from hocket.tune.schedulers import contract
+from hocket.train.tracking import plain
 from hocket.tune.stopper import stoppers
 
 
@@ -21,7 +21,7 @@ class _MetricStopper(stoppers.Stopper):
 
     def __call__(self, trial_id: str, result: Mapping[str, Any]) -> bool:
         for metric, bound in self._bounds.items():
-            value = contract.get_nested(result, metric)
+            value = plain.get_metric(result, metric)
             if value is None:
                 self._note_missing(metric, bound, result)
             elif value >= bound:

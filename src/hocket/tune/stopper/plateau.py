@@ -9,8 +9,8 @@ from typing import Any, final
 
 import numpy as np
 
+from hocket.train.tracking import plain
 from hocket.tune import errors
-from hocket.tune.schedulers import contract
 from hocket.tune.stopper import stoppers
 
 
@@ -128,7 +128,7 @@ class ExperimentPlateauStopper(stoppers.Stopper):
 
 
 def _read(result: Mapping[str, Any], metric: str) -> float | None:
-    value = contract.get_nested(result, metric)
+    value = plain.get_metric(result, metric)
     return float(value) if hasattr(value, "__float__") else None
 
 

@@ -13,7 +13,7 @@ from hocket.tune import encoding
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Assignment:
-    """What a trial is told when it begins or goes on."""
+    """What a trial's process gets when the trial begins or goes on."""
 
     trial_id: str
     name: str

@@ -21,8 +21,8 @@ from typing import Any, Final, final
 
 import cloudpickle
 
+from hocket.train.tracking import plain
 from hocket.tune import errors
-from hocket.tune.schedulers import contract
 from hocket.tune.search import paths, points, searcher
 from hocket.tune.search.optuna import adapter, distributions, options, randomness
 
@@ -327,7 +327,7 @@ class OptunaSearch(searcher.Searcher):
             self._exhausted = True
 
     def _read_values(self, result: Mapping[str, Any]) -> list[float | None]:
-        found = [contract.get_nested(result, name) for name in self._get_names()]
+        found = [plain.get_metric(result, name) for name in self._get_names()]
         return [float(value) if hasattr(value, "__float__") else None for value in found]
 
     def _get_names(self) -> list[str]:
