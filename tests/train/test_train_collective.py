@@ -154,6 +154,36 @@ def test_reports_of_another_thread(tmp_path: Path) -> None:
     assert len(result.metrics_history) == 50
 
 
+STARTED: list[threading.Thread] = []
+GO = threading.Event()
+
+
+def report_in_the_turn_of_another() -> None:
+    """Rank 0 has started a thread, which reports while rank 1 runs, if both are in one process."""
+    if train.get_context().get_world_rank() == 0:
+        thread = threading.Thread(
+            target=lambda: GO.wait() and train.report({"rank": train.get_context().get_world_rank()})
+        )
+        thread.start()
+        STARTED.append(thread)
+    collective.barrier()
+    GO.set()
+    for thread in STARTED:
+        thread.join()
+    if train.get_context().get_world_rank() == 1:
+        train.report({"rank": 1})
+    collective.barrier()
+    STARTED.clear()
+    GO.clear()
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("session")
+def test_a_thread_reports_for_the_rank_that_started_it(tmp_path: Path) -> None:
+    result = fit(report_in_the_turn_of_another, tmp_path)
+    assert [row["rank"] for row in result.metrics_history] == [0]
+
+
 @pytest.mark.parametrize(
     ("data", "match"),
     [

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final, Protocol
 
 from hocket import exceptions, texts
-from hocket.collective import turns
+from hocket.collective import thread_owners, turns
 from hocket.data import cursor as cursor_module
 from hocket.train import validation
 from hocket.train.checkpoints import cache, file_chunks, reported, storage, uploads
@@ -454,15 +454,18 @@ def open_session(session: WorkerSession) -> Iterator[None]:
     """Make it the process's session for the duration of a block."""
     before = _current
     _set_current(session)
+    in_turns = turns.get_optional_turns() is not None
     try:
-        yield
+        with thread_owners.follow(get_optional_session) if in_turns else contextlib.nullcontext():
+            yield
     finally:
         _set_current(before)
 
 
 def get_optional_session() -> WorkerSession | None:
-    """Return the open session; None if none is open."""
-    return _current
+    """Return the open session, in a thread that a rank has started that rank's; None if none is open."""
+    owner = None if turns.get_optional_turns() is not None else thread_owners.find_owner()
+    return owner if isinstance(owner, WorkerSession) else _current
 
 
 def get_session(caller: str) -> WorkerSession:
@@ -471,12 +474,13 @@ def get_session(caller: str) -> WorkerSession:
     Raises:
         RuntimeError: None is open.
     """
-    if _current is None:
+    session = get_optional_session()
+    if session is None:
         raise RuntimeError(
             f"hocket.train.{caller}() was called outside a training function. Call it in the function that is given "
             "to a trainer (TorchTrainer, DataParallelTrainer), which runs it in its workers."
         )
-    return _current
+    return session
 
 
 def _list_expected(checkpoint: checkpoint_module.Checkpoint, upload: uploads.Upload) -> list[str]:
