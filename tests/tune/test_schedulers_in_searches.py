@@ -11,6 +11,7 @@ import pytest
 
 from hocket import tune
 from hocket.tune import log, schedulers
+from hocket.tune.schedulers.pb2 import PB2
 from hocket.tune.trial import Status
 
 pytestmark = [pytest.mark.timeout(90), pytest.mark.usefixtures("any_session")]
@@ -83,10 +84,27 @@ def test_population_based_training_copies_the_best(trainable: Any, reuse: bool |
     exploits = [record for record in log.read(tmp_path / "search") if record["event"] == "exploit"]
     assert exploits
     assert exploits[0]["source"] == found[1].trial_id
+    assert [taken.source for taken in found[0].exploits] == [record["source"] for record in exploits]
+    assert found.plot("lineage", metric="score", mode="max").axes[0].texts, "an arrow for each"
     assert found[0].metrics["score"] >= 2 * 100 + 6 * 1, "it went on from the other's state"
     assert found[0].metrics["training_iteration"] == 8
     for one in found:
         assert [report["training_iteration"] for report in one.metrics_history] == list(range(1, 9))
+
+
+def test_population_based_bandits_go_on_after_a_restore(tmp_path: Path) -> None:
+    pytest.importorskip("sklearn", reason="needs scikit-learn: pip install scikit-learn")
+
+    def build() -> PB2:
+        return PB2("training_iteration", perturbation_interval=2, hyperparam_bounds={"rate": [0.0, 1.0]}, synch=True)
+
+    found = fit(Climb, tmp_path, {}, build(), 8, num_samples=3)
+    assert sum(len(one.exploits) for one in found) >= 2
+    assert all(0 <= one.config["rate"] <= 1 for one in found)
+    config = tune.TuneConfig(metric="score", mode="max", scheduler=build(), seed=1, num_samples=4)
+    more = tune.Tuner.restore(tmp_path / "search", Climb, tune_config=config).fit()
+    assert len(more) == 4
+    assert [one.config for one in more][:3] == [one.config for one in found]
 
 
 @pytest.mark.parametrize("trainable", [climb, Climb])

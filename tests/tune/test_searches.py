@@ -258,7 +258,7 @@ def test_more_than_there_is(tmp_path: Path) -> None:
         search(tune.with_resources(programs.report_steps, {"unobtainium": 1}), tmp_path, {"x": 1})
 
 
-@pytest.mark.parametrize("kind", ["history", "curves", "parallel", "slices"])
+@pytest.mark.parametrize("kind", ["history", "curves", "parallel", "slices", "importance", "lineage"])
 def test_pictures(tmp_path: Path, kind: str) -> None:
     pytest.importorskip("matplotlib", reason="needs matplotlib: pip install 'hocket[plot]'")
     space = {"x": tune.loguniform(1e-3, 1), "inner": {"name": tune.choice(["a", "b"])}}
@@ -271,10 +271,29 @@ def test_pictures(tmp_path: Path, kind: str) -> None:
         found.plot(kind, metric="acc", mode="max")
 
 
+def test_what_counts(tmp_path: Path) -> None:
+    space = {"x": tune.uniform(0, 1), "name": tune.choice(["a", "b"]), "steps": 1}
+    found = search(programs.report_steps, tmp_path, space, num_samples=30, seed=1, metric="score", mode="max")
+    counts = found.get_importances()
+    assert list(counts) == ["x", "name"]
+    assert counts["x"] > 0.9
+    assert sum(counts.values()) == pytest.approx(1)
+    with pytest.raises(ValueError, match="Importances need two trials with a value or more, but there are 0"):
+        found.get_importances("acc")
+
+
+def test_a_notebook_shows_a_table(tmp_path: Path) -> None:
+    space = {"x": tune.grid_search([1, 3]), "name": "<b>", "steps": 1}
+    shown = search(programs.report_steps, tmp_path, space, metric="score", mode="max")._repr_html_()
+    assert shown.index("x=3") < shown.index("x=1")
+    assert "name=&#x27;&lt;b&gt;&#x27;" in shown
+    assert "<p>2 trials: 2 terminated</p>" in shown
+
+
 def test_a_table(tmp_path: Path) -> None:
     found = search(programs.report_steps, tmp_path, {"x": tune.grid_search([1, 3, 2])}, metric="score", mode="max")
     lines = found.report(most=2).splitlines()
     assert lines[0].split()[:3] == ["trial", "score", "reports"]
     assert [line.split()[1] for line in lines[1:3]] == ["9", "6"]
-    assert lines[1].endswith("it returned; {'x': 3}")
+    assert lines[1].endswith("it returned; x=3")
     assert lines[3] == "3 trials: 3 terminated"

@@ -33,6 +33,7 @@ class TrialHistory:
     """How often it has reported, with what it took over from others."""
     exploited: int = 0
     """How many of its reports it had made when it last took over another one's state."""
+    exploits: list[result.Exploit] = field(default_factory=list)
     seconds: float = 0.0
     start: tuple[int, float] = (0, 0.0)
     where: orders.Introduction = field(default_factory=orders.Introduction)
@@ -92,6 +93,8 @@ class TrialHistory:
         """The trial has another one's state and time from here on; what it has reported itself stays."""
         self.trial.config, self.trial.experiment_tag = record["config"], record["tag"]
         self.iteration, self.exploited = record["iteration"], len(self.reports)
+        taken = result.Exploit(source=record["source"], iteration=record["iteration"], config=record["config"])
+        self.exploits.append(taken)
         self.saved.append((record["checkpoint"], self.reports[-1] if self.reports else {}))
 
     def build_result(self, experiment: Path) -> result.Result:
@@ -112,6 +115,7 @@ class TrialHistory:
             reason=self.trial.reason,
             metrics_history=self.reports,
             best_checkpoints=kept,
+            exploits=self.exploits,
         )
 
 

@@ -10,8 +10,9 @@ from typing import Any, Final
 from hocket import exceptions
 from hocket.train.tracking import plain
 from hocket.tune import result as results
+from hocket.tune.search.optuna import importance
 
-KINDS: Final = ("history", "curves", "parallel", "slices")
+KINDS: Final = ("history", "curves", "parallel", "slices", "importance", "lineage")
 """What can be drawn."""
 
 
@@ -21,12 +22,13 @@ def draw(found: Sequence[results.Result], kind: str, metric: str, mode: str) -> 
     Args:
         found: The trials' results.
         kind: ``"history"``: each trial's last value, and the best so far; ``"curves"``: all reports;
-            ``"parallel"``: each trial a line over its configuration; ``"slices"``: the value over each hyperparameter.
+            ``"parallel"``: each trial a line over its configuration; ``"slices"``: the value over each hyperparameter;
+            ``"importance"``: how much each hyperparameter counts; ``"lineage"``: who of a population went on as whom.
         metric: What is drawn.
         mode: ``"max"`` or ``"min"``.
 
     Raises:
-        MissingExtraError: matplotlib is not installed.
+        MissingExtraError: matplotlib is not installed; or Optuna, which finds importances.
         ValueError: The kind is none of these, or no trial has the metric.
     """
     if kind not in KINDS:
@@ -76,26 +78,34 @@ def _draw_curves(figure: Any, shown: Shown, metric: str, mode: str) -> None:
     axes.set(xlabel="training_iteration", ylabel=metric, title=f"best: {best.trial_id}")
 
 
-def _list_parameters(shown: Shown) -> dict[str, list[Any]]:
+def list_parameters(found: Sequence[results.Result]) -> dict[str, list[Any]]:
     """Return the hyperparameters that differ, each with its values by trial."""
-    rows = [results.flatten(one.config) for one, _ in shown]
-    names = [name for name in rows[0] if all(name in row for row in rows)]
-    found = {name: [row[name] for row in rows] for name in names}
-    return {name: values for name, values in found.items() if len({str(value) for value in values}) > 1}
+    rows = [results.flatten(one.config) for one in found]
+    names = [name for name in rows[0] if all(name in row for row in rows)] if rows else []
+    columns = {name: [row[name] for row in rows] for name in names}
+    return {name: values for name, values in columns.items() if len({str(value) for value in values}) > 1}
+
+
+def _list_shown(shown: Shown) -> dict[str, list[Any]]:
+    return list_parameters([one for one, _ in shown])
+
+
+def compute_importances(found: Sequence[results.Result], metric: str, mode: str) -> dict[str, float]:
+    """Return how much each hyperparameter counts: see `ResultGrid.get_importances`."""
+    scored = [(one, value) for one in found if (value := _read(one.metrics, metric)) is not None]
+    return importance.compute(_list_shown(scored), [value for _, value in scored], mode)
 
 
 def _place(values: Sequence[Any]) -> tuple[list[float], str]:
     """Return where values lie on an axis, and its scale: numbers where they are, others by their order."""
-    if all(isinstance(value, int | float) and not isinstance(value, bool) for value in values):
-        numbers = [float(value) for value in values]
-        spread = min(numbers) > 0 and max(numbers) / min(numbers) > 100  # a guess: drawn from a logarithmic range
-        return numbers, "log" if spread else "linear"
+    if importance.is_range(values):
+        return [float(value) for value in values], "log" if importance.is_logarithmic(values) else "linear"
     order = sorted({str(value) for value in values})
     return [float(order.index(str(value))) for value in values], "linear"
 
 
 def _draw_slices(figure: Any, shown: Shown, metric: str, mode: str) -> None:
-    parameters = _list_parameters(shown) or {"trial": list(range(len(shown)))}
+    parameters = _list_shown(shown) or {"trial": list(range(len(shown)))}
     all_axes = figure.subplots(1, len(parameters), sharey=True, squeeze=False)[0]
     for axes, (name, values) in zip(all_axes, parameters.items(), strict=True):
         places, scale = _place(values)
@@ -106,14 +116,14 @@ def _draw_slices(figure: Any, shown: Shown, metric: str, mode: str) -> None:
 
 
 def _name_places(axes: Any, values: Sequence[Any]) -> None:
-    if not all(isinstance(value, int | float) and not isinstance(value, bool) for value in values):
+    if not importance.is_range(values):
         order = sorted({str(value) for value in values})
         axes.set_xticks(range(len(order)), order, rotation=30, ha="right")
 
 
 def _draw_parallel(figure: Any, shown: Shown, metric: str, mode: str) -> None:
     axes = figure.subplots()
-    columns = {**_list_parameters(shown), metric: [value for _, value in shown]}
+    columns = {**_list_shown(shown), metric: [value for _, value in shown]}
     heights = []
     for values in columns.values():
         places, scale = _place(values)
@@ -128,9 +138,43 @@ def _draw_parallel(figure: Any, shown: Shown, metric: str, mode: str) -> None:
     axes.set_yticks([])
 
 
+def _draw_importance(figure: Any, shown: Shown, metric: str, mode: str) -> None:
+    counts = importance.compute(_list_shown(shown), [value for _, value in shown], mode)
+    axes = figure.subplots()
+    axes.barh(list(counts)[::-1], list(counts.values())[::-1])
+    axes.set(xlabel=f"importance for {metric}", xlim=(0, 1))
+
+
+def _draw_lineage(figure: Any, shown: Shown, metric: str, mode: str) -> None:
+    """A row for each trial over its time; an arrow from the trial whose state another one took."""
+    axes = figure.subplots()
+    rows = {one.trial_id: row for row, (one, _) in enumerate(shown)}
+    places = [
+        (report["training_iteration"], rows[one.trial_id], value)
+        for one, _ in shown
+        for report in one.metrics_history
+        if (value := _read(report, metric)) is not None
+    ]
+    for one, _ in shown:
+        for taken in one.exploits:
+            if taken.source in rows:
+                axes.annotate(
+                    "",
+                    xy=(taken.iteration, rows[one.trial_id]),
+                    xytext=(taken.iteration, rows[taken.source]),
+                    arrowprops={"arrowstyle": "->", "color": "C3", "shrinkA": 4, "shrinkB": 4},
+                )
+    drawn = axes.scatter(*zip(*[place[:2] for place in places], strict=True), c=[place[2] for place in places], s=16)
+    figure.colorbar(drawn, label=metric)
+    axes.set_yticks(range(len(rows)), [trial_id[-5:] for trial_id in rows])
+    axes.set(xlabel="training_iteration", ylabel="trial")
+
+
 _DRAWERS: Final = {
     "history": _draw_history,
     "curves": _draw_curves,
     "parallel": _draw_parallel,
     "slices": _draw_slices,
+    "importance": _draw_importance,
+    "lineage": _draw_lineage,
 }

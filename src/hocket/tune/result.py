@@ -18,6 +18,19 @@ SHOULD_CHECKPOINT: Final = reports.SHOULD_CHECKPOINT
 
 
 @final
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Exploit:
+    """A trial went on as another one, as population based training has it."""
+
+    source: str
+    """The id of the trial whose checkpoint it took."""
+    iteration: int
+    """The other one's ``training_iteration`` there."""
+    config: Mapping[str, Any]
+    """With what it went on."""
+
+
+@final
 @dataclass(frozen=True, kw_only=True)
 class Result:
     """What became of one trial, as the search's log has it."""
@@ -41,6 +54,8 @@ class Result:
     """All of its reports. Those after the checkpoint that it went on from count once, as they were made again."""
     best_checkpoints: Sequence[tuple[checkpoints.Checkpoint, Mapping[str, Any]]] = field(repr=False, default=())
     """Its checkpoints that were kept, with the reports that they belong to, oldest first."""
+    exploits: Sequence[Exploit] = field(repr=False, default=())
+    """When it went on as another trial, in order."""
 
     @property
     def metrics_dataframe(self) -> Any:

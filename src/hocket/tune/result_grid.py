@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import collections
 import functools
 import math
 import os
@@ -11,7 +10,7 @@ from pathlib import Path
 from typing import Any, Final, NoReturn, final, overload
 
 from hocket.train.tracking import plain
-from hocket.tune import errors, history, plots
+from hocket.tune import errors, history, plots, tables
 from hocket.tune import result as results
 from hocket.tune import trial as trials
 
@@ -162,13 +161,14 @@ class ResultGrid(Sequence[results.Result]):
         Args:
             kind: ``"history"``: each trial's last value, and the best so far; ``"curves"``: all reports;
                 ``"parallel"``: each trial a line over its configuration; ``"slices"``: the value over each
-                hyperparameter.
+                hyperparameter; ``"importance"``: how much each counts, as `get_importances` has it; ``"lineage"``: who
+                of a population went on as whom, over ``training_iteration``.
             metric: What is drawn. Default: the search's.
             mode: ``"max"`` or ``"min"``. Default: the search's.
 
         Raises:
             ValueError: The kind is none of these, no metric is known, or no trial has it.
-            MissingExtraError: matplotlib is not installed.
+            MissingExtraError: matplotlib is not installed; or Optuna, which finds importances.
         """
         name, _ = _check_metric(metric or self._metric, mode or self._mode)
         return plots.draw(self._results, kind, name, str(mode or self._mode))
@@ -184,23 +184,28 @@ class ResultGrid(Sequence[results.Result]):
         Raises:
             ValueError: No metric or mode is known.
         """
-        name, sign = _check_metric(metric or self._metric, mode or self._mode)
-        values = {one.trial_id: plain.get_metric(one.metrics, name) for one in self._results}
+        name, _ = _check_metric(metric or self._metric, mode or self._mode)
+        return tables.write_text(self._results, name, str(mode or self._mode), most)
 
-        def rank(one: results.Result) -> float:
-            value = values[one.trial_id]
-            is_number = isinstance(value, int | float) and not math.isnan(value)
-            return -sign * value if is_number else math.inf
+    def get_importances(self, metric: str | None = None, mode: str | None = None) -> dict[str, float]:
+        """Return how much each hyperparameter counts, the largest first; together they are 1.
 
-        lines = [f"{'trial':<16} {name:>12} {'reports':>8}  how it ended; configuration"]
-        for one in sorted(self._results, key=rank)[:most]:
-            value = values[one.trial_id]
-            shown = f"{value:.6g}" if isinstance(value, int | float) else "-"
-            reason = one.reason or one.status.value.lower()
-            lines.append(f"{one.trial_id:<16} {shown:>12} {len(one.metrics_history):>8}  {reason}; {one.config}")
-        counts = collections.Counter(one.status.value.lower() for one in self._results)
-        told = ", ".join(f"{count} {status}" for status, count in sorted(counts.items()))
-        return "\n".join([*lines, f"{len(self._results)} trials: {told}"])
+        PED-ANOVA (Watanabe and others, 2023), by Optuna: how far the values that the best trials have are from those
+        that all have. Trials without a finite value, and hyperparameters that not all trials have, are left out.
+
+        Args:
+            metric: For what they count. Default: the search's.
+            mode: ``"max"`` or ``"min"``. Default: the search's.
+
+        Raises:
+            ValueError: No metric or mode is known, or fewer than two trials have it.
+            MissingExtraError: Optuna is not installed.
+        """
+        name, _ = _check_metric(metric or self._metric, mode or self._mode)
+        return plots.compute_importances(self._results, name, str(mode or self._mode))
+
+    def _repr_html_(self) -> str:
+        return tables.write_html(self._results, self._metric, self._mode, 10)
 
     def __repr__(self) -> str:
         return f"ResultGrid({str(self._folder)!r}, {len(self)} trials, {self.num_errors} failed)"

@@ -1,40 +1,185 @@
-"""What stands for Ray's population based bandits."""
+"""Population based bandits: a population that goes on with what a model of its gains proposes.
+
+Parker-Holder, Nguyen and Roberts, "Provably Efficient Online Hyperparameter Optimization with Population-Based Bandits"
+(2020). Who goes on as whom is decided as in population based training; see `bandit` for what it goes on with.
+"""
 
 from __future__ import annotations
 
-from typing import Any, NoReturn, final
+import copy
+import math
+import random
+from collections.abc import Callable, Mapping
+from typing import Any, final
 
-from hocket.tune.schedulers import fifo
+from hocket.tune import errors
+from hocket.tune import trial as trials
+from hocket.tune.schedulers import bandit, checks, pbt
 
 
 @final
-class PB2(fifo.FIFOScheduler):
-    """Says that there is no PB2.
+class PB2(pbt.PopulationBasedTraining):
+    """Has bad trials go on from the checkpoints of good ones, with hyperparameters that a model proposes.
 
-    It is of Parker-Holder, Nguyen and Roberts, "Provably Efficient Online Hyperparameter Optimization with
-    Population-Based Bandits" (2020).
+    For small populations: it learns from all intervals of all trials. Needs scikit-learn.
 
     Args:
-        **settings: Ignored.
+        time_attr: What counts as time in a report: any number that grows. It goes on from the checkpoint's.
+        metric: The metric; the search's, if it is left out.
+        mode: ``"max"`` or ``"min"``; the search's, if it is left out.
+        perturbation_interval: How much time lies between two changes of a trial, in units of `time_attr`.
+        hyperparam_bounds: What changes: for each key of the configuration a list ``[low, high]``, or a dict of these.
+            Values are uniform between the two, and whole numbers if both are. A trial whose configuration does not
+            have one of the keys gets a drawn value.
+        quantile_fraction: Which part of the population counts as bad, and which as good. 0 to 0.5.
+        log_config: Whether `policies` are kept.
+        require_attrs: Whether it is an error if a report lacks the metric or the time. If not, it is left alone.
+        synch: Whether all wait for each other at each interval.
+        custom_explore_fn: Called with the changed configuration of a trial; returns what it goes on with.
+        seed: Of all chances; the search's, if it is left out.
 
     Raises:
-        NotImplementedError: Always.
+        MissingExtraError: scikit-learn is not installed.
+        ValueError: An argument is out of range, or the metric is not known when the first trial comes.
+        TypeError: The bounds are no dict.
+        TuneError: There are none; or later, a report lacks what is required.
 
     Example:
         >>> from hocket.tune.schedulers.pb2 import PB2
-        >>> PB2(hyperparam_bounds={"lr": [1e-4, 1e-1]})
-        Traceback (most recent call last):
-            ...
-        NotImplementedError: Hocket has no PB2, ...
+        >>> from hocket.tune.simulation import simulate
+        >>> pb2 = PB2(
+        ...     "training_iteration",
+        ...     perturbation_interval=2,
+        ...     hyperparam_bounds={"rate": [0.0, 1.0]},
+        ...     synch=True,
+        ...     seed=0,
+        ... )
+        >>> def climb(config, step, height):
+        ...     return (height + 1 - (config["rate"] - 0.7) ** 2,) * 2 if step <= 20 else None
+        >>> configs = [{"rate": 0.1}, {"rate": 0.2}, {"rate": 0.9}, {"rate": 1.0}]
+        >>> run = simulate(pb2, [climb] * 4, num_workers=4, metric="height", mode="max", configs=configs, state=0)
+        >>> abs(pb2.policies[-1].new_config["rate"] - 0.7) < 0.1
+        True
     """
 
-    def __init__(self, **settings: Any) -> None:
-        _refuse()
+    def __init__(
+        self,
+        time_attr: str = "time_total_s",
+        metric: str | None = None,
+        mode: str | None = None,
+        perturbation_interval: float = 60.0,
+        hyperparam_bounds: Mapping[str, Any] | None = None,
+        quantile_fraction: float = 0.25,
+        log_config: bool = True,
+        require_attrs: bool = True,
+        synch: bool = False,
+        custom_explore_fn: Callable[[dict[str, Any]], dict[str, Any]] | None = None,
+        seed: int | None = None,
+    ) -> None:
+        ranges = _read_bounds(hyperparam_bounds or {}, "hyperparam_bounds")
+        if not ranges:
+            raise errors.TuneError(
+                f"PB2 changes hyperparameters, so it must be told which, but received {hyperparam_bounds!r}. Write "
+                "hyperparam_bounds={'lr': [1e-4, 1e-1]}."
+            )
+        bandit.check_installed()
+        super().__init__(
+            time_attr,
+            metric,
+            mode,
+            perturbation_interval,
+            hyperparam_mutations=ranges,
+            quantile_fraction=quantile_fraction,
+            custom_explore_fn=custom_explore_fn,
+            log_config=log_config,
+            require_attrs=require_attrs,
+            synch=synch,
+            seed=seed,
+        )
+        self._ranges = ranges
+        #: What all intervals have brought that began and ended in a look.
+        self._gains: list[bandit.Gain] = []
+        #: When each trial's interval began, its score there, and with which point.
+        self._begun: dict[trials.Trial, tuple[float, float, list[float]]] = {}
+
+    def note_look(self, trial: trials.Trial, time: float, score: float) -> None:
+        """Learn from the interval that has ended."""
+        point = _read_point(trial.config, self._ranges)
+        if trial in self._begun:
+            begin, before, tried = self._begun[trial]
+            if time > begin and math.isfinite(score) and math.isfinite(before):
+                self._gains.append(bandit.Gain(begin, before, tried, (score - before) / (time - begin)))
+        self._begun[trial] = time, score, point
+
+    def change(self, trial: trials.Trial, source: trials.Trial, drawn: random.Random) -> dict[str, Any]:
+        """Return the source's configuration with what the model proposes."""
+        time, score, _ = self._begun[source]
+        pending = [point for other, (_, _, point) in self._begun.items() if other is not trial]
+        score = score if math.isfinite(score) else 0.0
+        gains = sorted(self._gains, key=lambda gain: gain.time)
+        point = bandit.propose(gains, time, score, pending, _count(self._ranges), drawn)
+        changed = _put_point(copy.deepcopy(source.config), self._ranges, list(point))
+        self._begun[trial] = time, score, point
+        return changed
+
+    def note_leave(self, trial: trials.Trial) -> None:
+        """Forget what a trial has begun: it is over."""
+        self._begun.pop(trial, None)
 
 
-def _refuse() -> NoReturn:
-    raise NotImplementedError(
-        "Hocket has no PB2, which models the scores of a population with a Gaussian process. Write "
-        "PopulationBasedTraining(hyperparam_mutations={'lr': tune.uniform(low, high)}) with what you would give PB2 as "
-        "hyperparam_bounds."
-    )
+@final
+class _Range:
+    """A domain, from one number to another."""
+
+    def __init__(self, low: float, high: float) -> None:
+        self.low, self.high = low, high
+        self.is_whole = isinstance(low, int) and isinstance(high, int)
+
+    def sample(self, *, random_state: int | None = None) -> float:
+        return self.get_value(random.Random(random_state).random())  # noqa: S311 (a search is no secret)
+
+    def get_value(self, place: float) -> float:
+        """Return the value at a place from 0 to 1."""
+        value = self.low + place * (self.high - self.low)
+        return round(value) if self.is_whole else value
+
+    def get_place(self, value: float) -> float:
+        return min(max((value - self.low) / (self.high - self.low), 0.0), 1.0)
+
+
+def _read_bounds(bounds: object, name: str) -> dict[str, Any]:
+    if not isinstance(bounds, Mapping):
+        raise TypeError(f"{name} must be a dict, but received {bounds!r}. Write {{'lr': [1e-4, 1e-1]}}.")
+    return {key: _read_range(value, f"{name}[{key!r}]") for key, value in bounds.items()}
+
+
+def _read_range(value: object, where: str) -> Any:
+    if isinstance(value, Mapping):
+        return _read_bounds(value, where)
+    numbers = [checks.read_number(one) for one in value] if isinstance(value, list | tuple) else []
+    low, high = numbers if len(numbers) == 2 else (None, None)
+    if low is None or high is None or not low < high or not math.isfinite(high - low):
+        raise ValueError(
+            f"{where} must be a list [low, high] of two numbers, but received {value!r}. Write [1e-4, 1e-1]; for "
+            "values that are no range use PopulationBasedTraining."
+        )
+    assert isinstance(value, list | tuple)
+    return _Range(*value)
+
+
+def _count(ranges: Mapping[str, Any]) -> int:
+    return sum(_count(one) if isinstance(one, Mapping) else 1 for one in ranges.values())
+
+
+def _read_point(config: Mapping[str, Any], ranges: Mapping[str, Any]) -> list[float]:
+    point = []
+    for key, one in ranges.items():
+        point += _read_point(config[key], one) if isinstance(one, Mapping) else [one.get_place(config[key])]
+    return point
+
+
+def _put_point(config: dict[str, Any], ranges: Mapping[str, Any], point: list[float]) -> dict[str, Any]:
+    """Write a point into a configuration, and take what was written from the point's begin."""
+    for key, one in ranges.items():
+        config[key] = _put_point(config[key], one, point) if isinstance(one, Mapping) else one.get_value(point.pop(0))
+    return config

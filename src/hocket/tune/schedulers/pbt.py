@@ -150,6 +150,7 @@ class PopulationBasedTraining(fifo.FIFOScheduler):
         if time < due:
             return self.CONTINUE
         member.score, member.time = score, time
+        self.note_look(trial, time, score)
         if self._synch:
             if not self._waits(self._members):
                 self._meet(controls, reporting=trial)
@@ -187,6 +188,7 @@ class PopulationBasedTraining(fifo.FIFOScheduler):
         return min(found, key=lambda trial: (self._members[trial].time, trial.number), default=None)
 
     def _leave(self, controls: contract.TrialControls, trial: trials.Trial) -> None:
+        self.note_leave(trial)
         if self._members.pop(trial, None) and self._synch and self._members and not self._waits(self._members):
             self._meet(controls)
 
@@ -235,7 +237,7 @@ class PopulationBasedTraining(fifo.FIFOScheduler):
         drawn = self._open_generator("change", trial.number, member.time)
         source = drawn.choice(sources)
         taken = self._members[source]
-        config = self._explore(source.config, drawn)
+        config = self._explore(trial, source, drawn)
         if self._keeps_policies:
             self.policies.append(
                 lineage.Policy(
@@ -251,8 +253,24 @@ class PopulationBasedTraining(fifo.FIFOScheduler):
         self._num_changes += 1
         controls.exploit(trial, source, config, tag=f"@perturbed{_describe(mutations.keep(config, self._mutations))}")
 
-    def _explore(self, config: Mapping[str, Any], drawn: random.Random) -> dict[str, Any]:
-        changed = mutations.explore(config, self._mutations, drawn, self._resample_probability, self._factors)
+    def note_look(self, trial: trials.Trial, time: float, score: float) -> None:
+        """Called when a trial is looked at, before anything is changed. For subclasses."""
+
+    def note_leave(self, trial: trials.Trial) -> None:
+        """Called when a trial leaves the population. For subclasses."""
+
+    def change(self, trial: trials.Trial, source: trials.Trial, drawn: random.Random) -> dict[str, Any]:
+        """Return with what configuration a trial goes on from another one's checkpoint. For subclasses.
+
+        Args:
+            trial: It changes.
+            source: From where it goes on.
+            drawn: Where all chances come from.
+        """
+        return mutations.explore(source.config, self._mutations, drawn, self._resample_probability, self._factors)
+
+    def _explore(self, trial: trials.Trial, source: trials.Trial, drawn: random.Random) -> dict[str, Any]:
+        changed = self.change(trial, source, drawn)
         if self._custom_explore is None:
             return changed
         explored = self._custom_explore(changed)

@@ -1,0 +1,67 @@
+"""How much each hyperparameter counts for a metric, by Optuna.
+
+Watanabe, Bansal and Hutter, "PED-ANOVA: Efficiently Quantifying Hyperparameter Importance in Arbitrary Subspaces",
+2023: how far the values that the best trials have are from those that all trials have.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from hocket.tune.search.optuna import adapter
+
+
+def compute(parameters: Mapping[str, Sequence[Any]], values: Sequence[float], mode: str) -> dict[str, float]:
+    """Return each hyperparameter's importance, the largest first; together they are 1.
+
+    Args:
+        parameters: By name, the value in each trial. Numbers are taken as a range, from the least to the largest, and
+            as a logarithmic one if that is a hundredfold of the other; other values as choices.
+        values: The metric in each trial.
+        mode: ``"max"`` or ``"min"``.
+
+    Raises:
+        MissingExtraError: Optuna is not installed.
+        ValueError: There are fewer than two trials.
+    """
+    optuna = adapter.load()
+    if len(values) < 2:
+        raise ValueError(f"Importances need two trials with a value or more, but there are {len(values)}.")
+    if len(parameters) < 2:
+        return dict.fromkeys(parameters, 1.0)
+    distributions = {name: _find_distribution(optuna, column) for name, column in parameters.items()}
+    study = optuna.create_study(direction="maximize" if mode == "max" else "minimize")
+    for row, value in enumerate(values):
+        drawn = {name: _encode(column, row) for name, column in parameters.items()}
+        study.add_trial(optuna.trial.create_trial(params=drawn, distributions=distributions, value=value))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # Optuna's evaluator is called experimental
+        found = optuna.importance.get_param_importances(
+            study, evaluator=optuna.importance.PedAnovaImportanceEvaluator()
+        )
+    return dict(sorted(found.items(), key=lambda pair: -pair[1]))
+
+
+def is_range(column: Sequence[Any]) -> bool:
+    """Return whether all values are numbers."""
+    return all(isinstance(value, int | float) and not isinstance(value, bool) for value in column)
+
+
+def is_logarithmic(column: Sequence[float]) -> bool:
+    """Return whether numbers look as if they were drawn from a logarithmic range. A guess."""
+    return min(column) > 0 and max(column) / min(column) > 100
+
+
+def _find_distribution(optuna: Any, column: Sequence[Any]) -> Any:
+    if not is_range(column):
+        return optuna.distributions.CategoricalDistribution(sorted({str(value) for value in column}))
+    low, high, log = min(column), max(column), is_logarithmic(column)
+    if all(isinstance(value, int) for value in column):
+        return optuna.distributions.IntDistribution(low, high, log=log)
+    return optuna.distributions.FloatDistribution(float(low), float(high), log=log)
+
+
+def _encode(column: Sequence[Any], row: int) -> Any:
+    return column[row] if is_range(column) else str(column[row])
