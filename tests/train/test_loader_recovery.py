@@ -153,6 +153,7 @@ def read_until_killed(config: dict[str, Any]) -> None:
 
 
 @pytest.mark.long
+@pytest.mark.timeout(900)  # on Ray fifty groups of processes start in four to five seconds each
 def test_fifty_kills_cost_no_row(tmp_path: Path) -> None:
     """Each time another rank, another step, and then another number of ranks."""
     dice = random.Random(5)

@@ -1,0 +1,44 @@
+"""Which of another library's metrics a callback reports, and under which names."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeAlias
+
+Choice: TypeAlias = str | Sequence[str] | Mapping[str, str] | None
+"""A metric, several, or a dict from what a report calls it to what the library does; None for all."""
+
+
+def read(metrics: Choice) -> dict[str, str] | None:
+    """Return a dict from what a report calls each metric to what the library does; None for all.
+
+    Raises:
+        TypeError: It is something else.
+    """
+    if metrics is None:
+        return None
+    if isinstance(metrics, Mapping):
+        names = dict(metrics)
+    else:
+        listed = [metrics] if isinstance(metrics, str) else list(metrics)
+        names = dict(zip(listed, listed, strict=True))
+    if not all(isinstance(name, str) for pair in names.items() for name in pair):
+        raise TypeError(
+            f"metrics must be names, or a dict of names, but received {metrics!r}. Write metrics=['loss'], or "
+            "metrics={'loss': 'eval-logloss'} to report it as 'loss'."
+        )
+    return names or None
+
+
+def choose(names: Mapping[str, str] | None, found: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what is to be reported.
+
+    Raises:
+        ValueError: A metric is not among those that the library has.
+    """
+    if names is None:
+        return dict(found)
+    missing = sorted(set(names.values()) - set(found))
+    if missing:
+        raise ValueError(f"metrics names {missing}, but there are {sorted(found)}. Write names of these.")
+    return {name: found[theirs] for name, theirs in names.items()}

@@ -1,0 +1,82 @@
+"""XGBoost in a trial's function: reports of each iteration. Names are Ray's.
+
+Importing this module imports XGBoost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final, final
+
+from hocket.train.checkpoints import checkpoint as checkpoints
+from hocket.tune.integration import booster_reports, metric_choice
+
+try:
+    import xgboost
+except ImportError as _error:
+    raise ImportError(
+        "hocket.tune.integration.xgboost needs XGBoost, which cannot be imported. Run pip install xgboost."
+    ) from _error
+
+
+@final
+class TuneReportCheckpointCallback(booster_reports.BoosterReports, xgboost.callback.TrainingCallback):  # type: ignore[misc,unused-ignore]  # XGBoost is not type-checked
+    """Reports what XGBoost finds in each iteration, and saves the model.
+
+    Pass one to ``xgboost.train(..., callbacks=[...])``. With `checkpoint_at_end` the last metrics are reported once
+    more, with the model: XGBoost does not say beforehand which iteration is the last.
+
+    Args:
+        metrics: What is reported: a name such as ``"eval-logloss"``, several, or a dict from what the report calls it
+            to XGBoost's name. Default: all.
+        filename: The model's, in the folder of a checkpoint.
+        frequency: After how many iterations each the model is saved; 0 for never before the end.
+        checkpoint_at_end: Whether it is at the end.
+        results_postprocessing_fn: Called with what is to be reported; returns what is. ``xgboost.cv`` gives pairs of a
+            mean and a deviation.
+
+    Raises:
+        TypeError: The metrics are no names, or the function cannot be called.
+        ValueError: The file's name is none, or the frequency is less than 0; later, there is no such metric.
+
+    Example:
+        >>> from hocket.tune.integration.xgboost import TuneReportCheckpointCallback
+        >>> callback = TuneReportCheckpointCallback({"loss": "eval-logloss"}, frequency=10)
+    """
+
+    CHECKPOINT_NAME: Final = "model.ubj"
+    """The default of `filename`."""
+
+    def __init__(
+        self,
+        metrics: metric_choice.Choice = None,
+        filename: str = CHECKPOINT_NAME,
+        frequency: int = 0,
+        checkpoint_at_end: bool = True,
+        results_postprocessing_fn: booster_reports.Change | None = None,
+    ) -> None:
+        super().__init__(metrics, filename, frequency, checkpoint_at_end, results_postprocessing_fn)
+        self._latest: dict[str, Any] = {}
+        self._is_saved = False
+
+    @classmethod
+    def get_model(cls, checkpoint: checkpoints.Checkpoint, filename: str = CHECKPOINT_NAME) -> Any:
+        """Return the model, an ``xgboost.Booster``, that a checkpoint holds."""
+        booster = xgboost.Booster()
+        booster.load_model(str(Path(checkpoint.path, filename)))
+        return booster
+
+    def after_iteration(self, model: Any, epoch: int, evals_log: Mapping[str, Mapping[str, Any]]) -> bool:
+        """Called by XGBoost."""
+        found = booster_reports.join(evals_log)
+        self._latest = {name: values[-1] for name, values in found.items()}
+        self._is_saved = self.is_due(epoch)
+        self.report(self._latest, model.save_model if self._is_saved else None)
+        return False
+
+    def after_training(self, model: Any) -> Any:
+        """Called by XGBoost."""
+        if self._saves_at_end and not self._is_saved:
+            self.report(self._latest, model.save_model)
+        return model
