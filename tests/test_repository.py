@@ -173,6 +173,21 @@ def test_the_example_of_searches_runs(kind, tmp_path):
     assert (tmp_path / "curves.png").read_bytes().startswith(b"\x89PNG")
 
 
+@pytest.mark.long
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("kind", ["strategies", "keras", "jax", "boosters"])
+def test_the_example_of_searches_over_frameworks_runs(kind, tmp_path):
+    program = ROOT / "examples" / "search_frameworks.py"
+    environment = os.environ | {"KERAS_BACKEND": "torch"}
+    done = subprocess.run(
+        [sys.executable, str(program), kind], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    best = done.stdout.splitlines()[-1]
+    assert best.startswith("best ")
+    assert float(best.split()[1]) > 0.8
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize(

@@ -119,7 +119,7 @@ def train_with_lightning(config: dict[str, Any]) -> None:
         def configure_optimizers(self) -> Any:
             return torch.optim.SGD(self.parameters(), lr=config["lr"])
 
-    rows = torch.linspace(0, 1, 16).reshape(16, 1)
+    rows: Any = torch.linspace(0, 1, 16).reshape(16, 1)
     trainer = pl.Trainer(
         max_epochs=3,
         accelerator="cpu",
@@ -130,7 +130,7 @@ def train_with_lightning(config: dict[str, Any]) -> None:
         default_root_dir=tune.get_context().get_trial_dir(),
         callbacks=[TuneReportCheckpointCallback({"loss": "val_loss"}, filename="line.ckpt")],
     )
-    loaders = [torch.utils.data.DataLoader(rows, batch_size=4) for _ in range(2)]
+    loaders: Any = [torch.utils.data.DataLoader(rows, batch_size=4) for _ in range(2)]
     trainer.fit(Line(), *loaders)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,8 @@ def run_config(tmp_path: Path) -> tune.RunConfig:
 def search(
     trainable: Any, path: Path, space: dict[str, Any], *, stop: Any = None, callbacks: Any = (), **settings: Any
 ) -> tune.ResultGrid:
-    run = {name: settings.pop(name) for name in ("failure_config", "checkpoint_config") if name in settings}
+    kept = ("failure_config", "checkpoint_config", "log_to_file")
+    run = {name: settings.pop(name) for name in kept if name in settings}
     return tune.Tuner(
         trainable,
         param_space=space,
@@ -288,6 +290,52 @@ def test_a_notebook_shows_a_table(tmp_path: Path) -> None:
     assert shown.index("x=3") < shown.index("x=1")
     assert "name=&#x27;&lt;b&gt;&#x27;" in shown
     assert "<p>2 trials: 2 terminated</p>" in shown
+
+
+def print_and_report(config: dict[str, Any]) -> None:
+    print("step one of", config["x"])
+    print("careful", file=sys.stderr)
+    tune.report({"score": 1})
+    print(sys.stdout.isatty(), end="")
+    raise KeyError("after the report")
+
+
+@pytest.mark.parametrize(
+    ("given", "files"),
+    [(True, ("stdout", "stderr")), (("a", "b"), ("a", "b")), ("both", ("both", "both"))],
+)
+def test_what_trials_print(tmp_path: Path, given: Any, files: tuple[str, str]) -> None:
+    found = search(print_and_report, tmp_path, {"x": tune.grid_search([1, 2])}, log_to_file=given)
+    for number, one in enumerate(found, 1):
+        out, err = (Path(one.path, name).read_text() for name in files)
+        assert out.startswith(f"step one of {number}\n")
+        assert out.endswith("False")
+        assert "careful\n" in err
+        assert (out == err) == (given == "both")
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "value", "error", "match"),
+    [
+        (tune.TuneConfig, "seed", -1, ValueError, "seed must be 0 or more, but received -1"),
+        (tune.TuneConfig, "reuse_actors", "yes", TypeError, "reuse_actors must be True or False, .* 'yes'"),
+        (tune.TuneConfig, "deterministic", 1, TypeError, "deterministic must be True or False, but received 1"),
+        (tune.TuneConfig, "trial_name_creator", "a", TypeError, "trial_name_creator must be a function"),
+        (tune.TuneConfig, "num_samples", -2, ValueError, "num_samples must be 1 or more, or -1 .* received -2"),
+        (tune.RunConfig, "verbose", "x", TypeError, "verbose must be an int, 0, 1 or 2, but received 'x'"),
+        (tune.RunConfig, "log_to_file", 3, TypeError, "log_to_file must be True, a file's name, or two, .* 3"),
+        (tune.RunConfig, "log_to_file", "a/b", ValueError, "log_to_file names files .* but received 'a/b'"),
+        (tune.FailureConfig, "max_failures", -2, ValueError, "max_failures must be 0 or more, or -1 .* -2"),
+        (tune.FailureConfig, "fail_fast", 1, ValueError, "fail_fast must be True, False or 'raise', .* 1"),
+        (tune.CheckpointConfig, "num_to_keep", 0, ValueError, "num_to_keep must be 1 or more, or None .* 0"),
+        (tune.CheckpointConfig, "checkpoint_frequency", -1, ValueError, "checkpoint_frequency must be 0 or more"),
+        (tune.CheckpointConfig, "checkpoint_at_end", "x", TypeError, "checkpoint_at_end must be True or False"),
+        (tune.ResumeConfig, "errored", "skip", TypeError, "errored must be a ResumeConfig.ResumeType, .* 'skip'"),
+    ],
+)
+def test_bad_settings(kind: Any, name: str, value: object, error: type[Exception], match: str) -> None:
+    with pytest.raises(error, match=match):
+        kind(**{name: value})
 
 
 def test_a_table(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 
 from hocket import addresses
 from hocket.train import configs as train_configs
-from hocket.tune import callback, stopper, trial
+from hocket.tune import callback, checks, stopper, trial
 from hocket.tune.schedulers import contract
 from hocket.tune.search import concurrency_limiter, searcher
 
@@ -82,16 +82,19 @@ class TuneConfig:
                     f"{'OptunaSearch()' if name == 'search_alg' else 'ASHAScheduler()'}, or by "
                     f"create_{'searcher' if name == 'search_alg' else 'scheduler'}(name)."
                 )
-        _check_int("num_samples", self.num_samples, "1 or more, or -1 for a search without end")
-        if self.num_samples == 0 or self.num_samples < -1:
-            raise ValueError(
-                f"num_samples must be 1 or more, or -1 for a search without end, but received {self.num_samples}."
-            )
+        rule = "1 or more, or -1 for a search without end"
+        checks.check_int("num_samples", self.num_samples, rule, least=-1)
+        if self.num_samples == 0:
+            raise ValueError(f"num_samples must be {rule}, but received 0.")
+        checks.check_flag("reuse_actors", self.reuse_actors, None)
+        checks.check_flag("deterministic", self.deterministic)
+        checks.check_function("trial_name_creator", self.trial_name_creator)
+        checks.check_function("trial_dirname_creator", self.trial_dirname_creator)
         self._check_limits()
 
     def _check_limits(self) -> None:
         if self.max_concurrent_trials is not None:
-            _check_int("max_concurrent_trials", self.max_concurrent_trials, "1 or more")
+            checks.check_int("max_concurrent_trials", self.max_concurrent_trials, "1 or more")
             if self.max_concurrent_trials < 0:
                 raise ValueError(
                     f"max_concurrent_trials must be 0 or more, but received {self.max_concurrent_trials}. Leave it out "
@@ -108,20 +111,15 @@ class TuneConfig:
                 "that it is the same on every machine. Write max_concurrent_trials=4."
             )
         if self.seed is not None:
-            _check_int("seed", self.seed, "0 or more")
+            checks.check_int("seed", self.seed, "0 or more", least=0)
         for name in ("time_budget_s", "trial_timeout_s"):
-            seconds: Any = _to_seconds(getattr(self, name))
-            if seconds is not None and (isinstance(seconds, bool) or not isinstance(seconds, int | float)):
-                raise TypeError(f"{name} must be seconds, a number, but received {seconds!r}. Write {name}=60.")
-            if seconds is not None and not seconds > 0:
-                raise ValueError(
-                    f"{name} must be more than 0 seconds, but received {seconds!r}. Leave it out for none."
-                )
+            checks.check_seconds(name, getattr(self, name))
 
     @property
     def budget_s(self) -> float | None:
         """`time_budget_s` in seconds."""
-        return _to_seconds(self.time_budget_s)
+        seconds: float | None = checks.read_seconds(self.time_budget_s)
+        return seconds
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -138,18 +136,11 @@ class CheckpointConfig(train_configs.CheckpointConfig):
     """Whether a `Trainable` saves when it ends."""
 
     def __post_init__(self) -> None:
-        _check_int("checkpoint_frequency", self.checkpoint_frequency, "0 or more")
-        if self.checkpoint_frequency < 0:
-            raise ValueError(
-                f"checkpoint_frequency must be 0 or more steps, but received {self.checkpoint_frequency}. Leave it "
-                "out to save only when a scheduler asks."
-            )
+        rule = "0 or more steps (0: only when a scheduler asks)"
+        checks.check_int("checkpoint_frequency", self.checkpoint_frequency, rule, least=0)
+        checks.check_flag("checkpoint_at_end", self.checkpoint_at_end, None)
         if self.num_to_keep is not None:
-            _check_int("num_to_keep", self.num_to_keep, "1 or more")
-            if self.num_to_keep < 1:
-                raise ValueError(
-                    f"num_to_keep must be 1 or more, or None to keep all, but received {self.num_to_keep}."
-                )
+            checks.check_int("num_to_keep", self.num_to_keep, "1 or more, or None to keep all", least=1)
         train_configs.check_score_order(self.checkpoint_score_order)
 
 
@@ -168,10 +159,8 @@ class FailureConfig:
     """True: the first trial that fails ends the search. ``"raise"``: its error also comes out of `fit`."""
 
     def __post_init__(self) -> None:
-        _check_int("max_failures", self.max_failures, "0 or more, or -1")
-        if self.max_failures < -1:
-            raise ValueError(f"max_failures must be -1, 0 or more, but received {self.max_failures}.")
-        if self.fail_fast not in (True, False, "raise"):
+        checks.check_int("max_failures", self.max_failures, "0 or more, or -1 without end", least=-1)
+        if not isinstance(self.fail_fast, bool) and self.fail_fast != "raise":
             raise ValueError(f"fail_fast must be True, False or 'raise', but received {self.fail_fast!r}.")
         if self.fail_fast and self.max_failures:
             raise ValueError(
@@ -209,7 +198,8 @@ class RunConfig:
     progress_reporter: object = None
     """For programs written for Ray: `verbose` and ``HOCKET_PROGRESS`` say what is shown."""
     log_to_file: bool | str | tuple[str, str] = False
-    """Whether what a trial prints goes to files in its folder, too. Must be False so far."""
+    """Whether what a trial prints goes to files in its folder, too: True for ``stdout`` and ``stderr``, a name for one
+    file, or two. What C code prints does not."""
     callbacks: Sequence[callback.Callback] = ()
     """Called in the process that called `fit`, in this order."""
 
@@ -233,8 +223,8 @@ class RunConfig:
             raise ValueError(
                 "storage_filesystem must be None: searches are kept in a folder of this machine. Leave it out."
             )
-        if self.log_to_file:
-            raise ValueError("log_to_file is not there yet. Leave it out: what trials print appears here.")
+        checks.check_int("verbose", int(self.verbose) if isinstance(self.verbose, bool) else self.verbose, "0, 1 or 2")
+        checks.read_output_files(self.log_to_file)
         if not isinstance(self.callbacks, Sequence):
             raise TypeError(
                 f"callbacks must be a list of Callbacks, but received {self.callbacks!r}. Write callbacks=[callback]."
@@ -259,6 +249,11 @@ class RunConfig:
         stopper.build_stopper(self.stop)
 
     @property
+    def output_files(self) -> tuple[str, str] | None:
+        """The names of the files that `log_to_file` means."""
+        return checks.read_output_files(self.log_to_file)
+
+    @property
     def folder(self) -> Path:
         """Where searches are kept, as a whole path."""
         return Path(self.storage_path or train_configs.DEFAULT_STORAGE).expanduser().absolute()
@@ -277,7 +272,11 @@ class ResumeType(enum.Enum):
 
 @dataclass(frozen=True, kw_only=True)
 class ResumeConfig:
-    """What becomes of trials, by how they were left, when a search is resumed."""
+    """What becomes of trials, by how they were left, when a search is resumed.
+
+    Raises:
+        TypeError: A value is no `ResumeType`.
+    """
 
     finished: ResumeType = ResumeType.SKIP
     """Those that ended."""
@@ -288,11 +287,11 @@ class ResumeConfig:
 
     ResumeType = ResumeType
 
-
-def _check_int(name: str, value: object, rule: str) -> None:
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise TypeError(f"{name} must be an int, {rule}, but received {value!r}.")
-
-
-def _to_seconds(given: float | dt.timedelta | None) -> float | None:
-    return given.total_seconds() if isinstance(given, dt.timedelta) else given
+    def __post_init__(self) -> None:
+        for name in ("finished", "unfinished", "errored"):
+            value: object = getattr(self, name)
+            if not isinstance(value, ResumeType):
+                raise TypeError(
+                    f"{name} must be a ResumeConfig.ResumeType, RESUME, RESTART or SKIP, but received {value!r}. Write "
+                    f"{name}=ResumeConfig.ResumeType.RESUME."
+                )

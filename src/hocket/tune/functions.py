@@ -53,7 +53,7 @@ def run(
     checkpoint_config: train_configs.CheckpointConfig | None = None,
     verbose: int = 1,
     progress_reporter: object = None,
-    log_to_file: bool = False,
+    log_to_file: bool | str | tuple[str, str] = False,
     trial_name_creator: configs.NameCreator | None = None,
     trial_dirname_creator: configs.NameCreator | None = None,
     sync_config: object = None,
@@ -87,7 +87,7 @@ def run(
         checkpoint_config: Which checkpoints are kept.
         verbose: 0 is silent.
         progress_reporter: Without meaning here, as `sync_config`.
-        log_to_file: Must be False.
+        log_to_file: See `RunConfig`.
         trial_name_creator: Makes a trial's name.
         trial_dirname_creator: Makes a trial's folder's name.
         sync_config: See `progress_reporter`.

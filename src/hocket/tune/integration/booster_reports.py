@@ -31,8 +31,8 @@ class BoosterReports:
     def __init__(
         self,
         metrics: metric_choice.Choice,
-        filename: str,
-        frequency: int,
+        filename: object,
+        frequency: object,
         checkpoint_at_end: bool,
         results_postprocessing_fn: Change | None,
     ) -> None:

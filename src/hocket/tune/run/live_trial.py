@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from hocket.train.tracking import plain
 from hocket.tune import trial as trials
-from hocket.tune.run import results
+from hocket.tune.run import results, settings
 from hocket.tune.worker import orders
 
 BY_SCHEDULER: Final = "its scheduler"
@@ -84,27 +84,22 @@ class LiveTrial:
         self.trial.checkpoint = None if latest is None else latest.name
         self.fate = None
 
-    def build_assignment(self, experiment: str, frequency: int, *, saves_at_end: bool) -> orders.Assignment:
-        """Return what the trial's process gets.
-
-        Args:
-            experiment: The search's folder.
-            frequency: After how many steps a `Trainable` saves.
-            saves_at_end: Whether it saves when it ends.
-        """
+    def build_assignment(self, given: settings.Settings) -> orders.Assignment:
+        """Return what the trial's process gets."""
         return orders.Assignment(
             trial_id=self.trial.trial_id,
             name=self.name,
             config=self.trial.config,
-            experiment=experiment,
+            experiment=str(given.folder),
             folder=self.folder,
             checkpoint=self.trial.checkpoint,
             saved=self.saved,
             iteration=self.iteration,
             seconds=self.seconds,
             resources=self.resources,
-            frequency=frequency,
-            saves_at_end=saves_at_end,
+            frequency=given.frequency,
+            saves_at_end=given.saves_at_end,
+            output_files=given.run.output_files,
         )
 
     def complete(self, report: orders.Report, metric: str | None) -> dict[str, Any]:

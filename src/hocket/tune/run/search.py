@@ -71,8 +71,7 @@ class Search:
         self.tell("on_trial_start", live)
         if live.trial.checkpoint is not None:
             self.tell("on_trial_restore", live)
-        given = self.settings
-        return live.build_assignment(str(given.folder), given.frequency, saves_at_end=given.saves_at_end)
+        return live.build_assignment(self.settings)
 
     def handle(self, live: live_trial.LiveTrial, event: orders.Event) -> orders.Order | None:
         """Note an event of a trial; return the answer, if it waits for one.

@@ -172,7 +172,7 @@ def _count(ranges: Mapping[str, Any]) -> int:
 
 
 def _read_point(config: Mapping[str, Any], ranges: Mapping[str, Any]) -> list[float]:
-    point = []
+    point: list[float] = []
     for key, one in ranges.items():
         point += _read_point(config[key], one) if isinstance(one, Mapping) else [one.get_place(config[key])]
     return point

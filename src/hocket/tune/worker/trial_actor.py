@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import final
 
-from hocket.tune.worker import orders, programs, trial_session
+from hocket.tune.worker import orders, printing, programs, trial_session
 
 
 @final
@@ -99,7 +99,8 @@ def run_trial(
     """Run a trial; return how it ended."""
     try:
         session = trial_session.TrialSession(assignment, ask, post)
-        with trial_session.opened(session):
+        printed = printing.copied(session.trial_storage.path, assignment.output_files)
+        with trial_session.opened(session), printed:
             program.run(session)
         session.finish()
     except trial_session.TrialStopped:

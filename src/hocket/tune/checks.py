@@ -1,0 +1,91 @@
+"""What records of a search ask of their values."""
+
+from __future__ import annotations
+
+import datetime as dt
+from pathlib import Path
+from typing import Any
+
+
+def check_int(name: str, value: object, rule: str, least: int | None = None) -> None:
+    """Check that a value is a whole number.
+
+    Args:
+        name: The argument's.
+        value: What was given.
+        rule: What it says in the error: ``"0 or more"``.
+        least: It is this or more.
+
+    Raises:
+        TypeError: It is none.
+        ValueError: It is less.
+    """
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise TypeError(f"{name} must be an int, {rule}, but received {value!r}.")
+    if least is not None and value < least:
+        raise ValueError(f"{name} must be {rule}, but received {value}.")
+
+
+def check_flag(name: str, value: object, *others: object) -> None:
+    """Check that a value is True or False, or one of some others.
+
+    Raises:
+        TypeError: It is none of these.
+    """
+    if not isinstance(value, bool) and not any(value is other for other in others):
+        raise TypeError(f"{name} must be True or False, but received {value!r}. Leave it out for the default.")
+
+
+def check_function(name: str, value: object) -> None:
+    """Check that a value can be called, or is None.
+
+    Raises:
+        TypeError: It cannot.
+    """
+    if value is not None and not callable(value):
+        raise TypeError(
+            f"{name} must be a function of a trial, but received {value!r}. Write a function, or leave it out."
+        )
+
+
+def check_seconds(name: str, given: object) -> None:
+    """Check that a value is a time of more than 0 seconds, or None.
+
+    Raises:
+        TypeError: It is no number.
+        ValueError: It is 0 or less.
+    """
+    seconds: Any = read_seconds(given)
+    if seconds is not None and (isinstance(seconds, bool) or not isinstance(seconds, int | float)):
+        raise TypeError(f"{name} must be seconds, a number, but received {seconds!r}. Write {name}=60.")
+    if seconds is not None and not seconds > 0:
+        raise ValueError(f"{name} must be more than 0 seconds, but received {seconds!r}. Leave it out for none.")
+
+
+def read_seconds(given: Any) -> Any:
+    """Return a time in seconds."""
+    return given.total_seconds() if isinstance(given, dt.timedelta) else given
+
+
+def read_output_files(given: object) -> tuple[str, str] | None:
+    """Return the names of the files for what trials print, as ``log_to_file`` says.
+
+    Raises:
+        TypeError: It is neither True, a name, nor two names.
+        ValueError: A name has a folder.
+    """
+    if given is None or given is False:
+        return None
+    names = ("stdout", "stderr") if given is True else (given, given) if isinstance(given, str) else given
+    if not isinstance(names, tuple | list) or len(names) != 2 or not all(isinstance(name, str) for name in names):
+        raise TypeError(
+            f"log_to_file must be True, a file's name, or two, but received {given!r}. Write log_to_file=True for "
+            "files 'stdout' and 'stderr' in each trial's folder."
+        )
+    out, err = names
+    for name in names:
+        if name in ("", ".", "..") or Path(name).name != name:
+            raise ValueError(
+                f"log_to_file names files in each trial's folder, but received {name!r}. Write a name without folders."
+            )
+    return out, err
