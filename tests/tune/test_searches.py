@@ -345,3 +345,46 @@ def test_a_table(tmp_path: Path) -> None:
     assert [line.split()[1] for line in lines[1:3]] == ["9", "6"]
     assert lines[1].endswith("it returned; x=3")
     assert lines[3] == "3 trials: 3 terminated"
+
+
+def report_unevenly(config: dict[str, Any]) -> None:
+    """Trials that were begun later end earlier, now and then."""
+    for _ in range(1 + int(config["x"] * 1000) % 40):
+        tune.report({"score": (config["x"] - 0.3) ** 2})
+
+
+@pytest.mark.parametrize("cpus", [0.25, 1])
+def test_a_sampler_that_learns_proposes_the_same_however_many_run(tmp_path: Path, cpus: float) -> None:
+    optuna = pytest.importorskip("hocket.tune.search.optuna", reason="needs Optuna: pip install 'hocket[tune]'")
+    pytest.importorskip("optuna")
+
+    def run(name: str, each: float, count: int = 25) -> list[float]:
+        found = search(
+            tune.with_resources(report_unevenly, {"cpu": each}),
+            tmp_path / name,
+            {"x": tune.uniform(0, 1)},
+            metric="score",
+            mode="min",
+            num_samples=count,
+            seed=1,
+            search_alg=optuna.OptunaSearch(),
+            max_concurrent_trials=4,
+            deterministic=True,
+        )
+        return [one.config["x"] for one in found]
+
+    alone = run("one at a time", 2)
+    assert run("some at once", cpus) == alone
+    restored = tune.Tuner.restore(
+        tmp_path / "one at a time" / "search",
+        report_unevenly,
+        tune_config=tune.TuneConfig(
+            metric="score",
+            mode="min",
+            num_samples=28,
+            search_alg=optuna.OptunaSearch(),
+            max_concurrent_trials=4,
+            deterministic=True,
+        ),
+    )
+    assert [one.config["x"] for one in restored.fit()] == run("more", 1, 28)

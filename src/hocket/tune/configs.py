@@ -58,9 +58,10 @@ class TuneConfig:
     """What all randomness is drawn from: the same seed gives the same configurations, whatever the number of workers.
     Default: another one for each search; it is in the log."""
     deterministic: bool = False
-    """Whether searchers are told results in the order in which the trials were proposed, so that a searcher that learns
-    proposes the same in each run. A new trial then waits for the result of the one that is `max_concurrent_trials`
-    before it, which costs time where trials take differently long."""
+    """Whether a searcher knows, when it proposes a trial, the results of all trials but the `max_concurrent_trials` - 1
+    latest, and no others, so that one that learns proposes the same in each run, however many trials run at once. A new
+    trial then waits for the result of the one that is `max_concurrent_trials` before it, which costs time where trials
+    take differently long, and the searcher learns later."""
     trial_timeout_s: float | None = None
     """Seconds after which a trial that has not reported is ended as failed. Default: it is waited for."""
 

@@ -28,8 +28,8 @@ class Proposals:
 
     Args:
         searcher: It knows the space, the metric and the mode.
-        window: If results are told in the order of the trials: the trial of number n is proposed when all up to
-            n - window are told. None: they are told as they come.
+        window: If results are told in the order of the trials: when the trial of number n is proposed, those up to
+            n - window have been told, and no others, whatever has ended by then. None: they are told as they come.
     """
 
     def __init__(self, searcher: searchers.Searcher, window: int | None) -> None:
@@ -41,7 +41,10 @@ class Proposals:
 
     def can_propose(self, number: int) -> bool:
         """Tell whether a trial can be proposed now."""
-        return not self.is_finished and (self._window is None or number - self._window < self._told)
+        if self.is_finished or self._window is None:
+            return not self.is_finished
+        needed = range(self._told, number - self._window + 1)
+        return all(earlier in self._heard and self._heard[earlier].has_ended for earlier in needed)
 
     def propose(self, number: int, trial_id: str) -> dict[str, Any] | None:
         """Return the configuration of a new trial; None if there is none now.
@@ -49,6 +52,7 @@ class Proposals:
         Raises:
             TuneError: The searcher has returned something else.
         """
+        self._tell_before(number)
         found = self.searcher.suggest(trial_id)
         if found is None:
             return None
@@ -65,6 +69,7 @@ class Proposals:
 
     def restore(self, number: int, trial_id: str, config: Mapping[str, Any]) -> None:
         """Note a trial that was proposed before the search was resumed."""
+        self._tell_before(number)
         self.searcher.on_trial_restored(trial_id, config)
         self._expect(number, trial_id)
 
@@ -76,7 +81,7 @@ class Proposals:
         """Note a report."""
         if self._window is None:
             self.searcher.on_trial_result(trial.trial_id, result)
-        else:
+        elif trial.number in self._heard:  # else it was told of already: a trial that has failed goes on
             self._heard[trial.number].results.append(result)
 
     def hear_end(self, trial: trials.Trial, *, is_error: bool) -> None:
@@ -85,9 +90,24 @@ class Proposals:
         if self._window is None:
             self.searcher.on_trial_complete(trial.trial_id, last, error=is_error)
             return
-        heard = self._heard[trial.number]
+        heard = self._heard.get(trial.number)
+        if heard is None:
+            return
         heard.last, heard.is_error, heard.has_ended = last, is_error, True
-        while (first := self._heard.get(self._told)) is not None and first.has_ended:
+
+    def finish(self) -> None:
+        """Tell what was withheld: the search is over."""
+        self._tell(len(self._heard))
+
+    def _tell_before(self, number: int) -> None:
+        if self._window is not None:
+            self._tell(number - self._window + 1 - self._told)
+
+    def _tell(self, most: int) -> None:
+        for _ in range(most):
+            first = self._heard.get(self._told)
+            if first is None or not first.has_ended:
+                return
             for result in first.results:
                 self.searcher.on_trial_result(first.trial_id, result)
             self.searcher.on_trial_complete(first.trial_id, first.last, error=first.is_error)

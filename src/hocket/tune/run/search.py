@@ -306,12 +306,12 @@ class Search:
         Raises:
             TuneError: The scheduler or the searcher has left the search where it can never go on.
         """
-        if self.ending:
-            return
-        for live in list(self.live.values()):
-            if live.trial.status is trials.Status.PAUSED:
-                self.finish(live, trials.Status.TERMINATED, "nothing was left that it waited for")
-        self.source.check_end()
+        if not self.ending:
+            for live in list(self.live.values()):
+                if live.trial.status is trials.Status.PAUSED:
+                    self.finish(live, trials.Status.TERMINATED, "nothing was left that it waited for")
+            self.source.check_end()
+        self.source.proposals.finish()
 
     def tell(self, name: str, live: live_trial.LiveTrial, **more: Any) -> None:
         """Call a method of all callbacks that is about a trial."""
