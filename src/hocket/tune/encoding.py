@@ -36,7 +36,8 @@ def decode(line: bytes) -> dict[str, Any]:
     Raises:
         ValueError: The line is none.
     """
-    record: Any = json.loads(line, object_hook=_restore)
+    decoder = _RESTORING if _MARK in line else _PLAINLY
+    record: Any = decoder.decode(line.decode())
     if isinstance(record, dict) and "event" in record:
         return record
     raise ValueError("it is no record of a search")
@@ -63,6 +64,11 @@ def _restore(found: dict[str, Any]) -> Any:
     if len(found) == 1 and _PICKLED in found:
         return pickle.loads(base64.b85decode(found[_PICKLED]))
     return found
+
+
+_MARK: Final = json.dumps(_PICKLED).encode()
+_PLAINLY: Final = json.JSONDecoder()
+_RESTORING: Final = json.JSONDecoder(object_hook=_restore)
 
 
 def make_portable(error: BaseException) -> BaseException:

@@ -118,7 +118,7 @@ class TrialSource:
             )
         self._folders.add(folder)
         trial.trainable_name = self._settings.trainable_name
-        trial.name, trial.path = name, str(self._settings.folder / folder)
+        trial.name, trial.path = name, f"{self._settings.folder}/{folder}"
         found = live_trial.LiveTrial(trial, name, folder, self._settings.request(trial.config))
         self._live[trial.trial_id] = found
         self.num_proposed = trial.number + 1
