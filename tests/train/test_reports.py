@@ -306,6 +306,7 @@ def return_from_a_fork(config: dict[str, Any]) -> int:
 
 
 @pytest.mark.slow
+@pytest.mark.needs("forks")
 @pytest.mark.usefixtures("session")
 def test_a_fork_that_returns_does_not_wait_for_what_the_rank_reported(tmp_path: Path) -> None:
     assert fit(return_from_a_fork, tmp_path, config={"folder": str(tmp_path)}).return_value == 1
