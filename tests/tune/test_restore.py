@@ -44,12 +44,11 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory, shared_session: object
 
 
 SCRIPT = """
-    import sys
+    import json, os, signal, sys
     from hocket import tune
-    from tests.tune import programs
-    path, marks, kill_after = sys.argv[1], sys.argv[2], int(sys.argv[3])
-    import os, signal
     from hocket.tune import log
+    from tests.tune import programs
+    path, marks, kill_after, dies_at = sys.argv[1], sys.argv[2], int(sys.argv[3]), tuple(json.loads(sys.argv[4]))
 
     append = log.Writer.append
     written = 0
@@ -64,9 +63,11 @@ SCRIPT = """
     log.Writer.append = counting
     tuner = tune.Tuner(
         programs.save_steps,
-        param_space={"x": tune.uniform(0, 1), "steps": 3, "marks": marks},
+        param_space={"x": tune.uniform(0, 1), "steps": 3, "marks": marks, "dies_at": dies_at},
         tune_config=tune.TuneConfig(num_samples=6, seed=5),
-        run_config=tune.RunConfig(name="search", storage_path=path, verbose=0),
+        run_config=tune.RunConfig(
+            name="search", storage_path=path, verbose=0, failure_config=tune.FailureConfig(max_failures=1)
+        ),
     )
     tuner.fit()
 """
@@ -74,12 +75,15 @@ SCRIPT = """
 
 @pytest.mark.parametrize("number", range(KILLS))
 def test_a_killed_driver_loses_and_repeats_nothing(number: int, undisturbed: list[float], tmp_path: Path) -> None:
-    """Killed after a line of the log, cut at a random byte of it; moved; then with more samples and another rule."""
+    """Killed after a line of the log, cut at a random byte of it; moved; then with more samples and another rule. In
+    every second search the process of a trial is killed, too, before or afterwards."""
     moment = random.Random(number)
     marks = tmp_path / "marks"
     marks.mkdir()
     kill_after = moment.randint(2, 40)
-    command = [sys.executable, "-c", textwrap.dedent(SCRIPT), str(tmp_path), str(marks), str(kill_after)]
+    dies_at = (undisturbed[moment.randrange(6)], moment.randint(1, 2)) if number % 2 else ()
+    arguments = [str(tmp_path), str(marks), str(kill_after), json.dumps(dies_at)]
+    command = [sys.executable, "-c", textwrap.dedent(SCRIPT), *arguments]
     killed = subprocess.run(command, check=False, capture_output=True, text=True, timeout=60)
     assert killed.returncode == -signal.SIGKILL, killed.stderr
 
@@ -101,9 +105,12 @@ def test_a_killed_driver_loses_and_repeats_nothing(number: int, undisturbed: lis
         moved,
         programs.save_steps,
         tune_config=tune.TuneConfig(num_samples=10),
-        run_config=tune.RunConfig(stop={"training_iteration": 2}, verbose=0),
+        run_config=tune.RunConfig(
+            stop={"training_iteration": 2}, verbose=0, failure_config=tune.FailureConfig(max_failures=1)
+        ),
     ).fit()
     assert [one.config["x"] for one in found] == undisturbed
+    assert (marks / "died").exists() == bool(dies_at), "the fault fired"
     assert {one.status for one in found} == {Status.TERMINATED}
     for one in found:
         name = f"{one.config['x']:.6g}"
@@ -115,7 +122,8 @@ def test_a_killed_driver_loses_and_repeats_nothing(number: int, undisturbed: lis
         assert [report["score"] for report in one.metrics_history] == pytest.approx(
             [one.config["x"] * step for step in reported]
         )
-        assert max(Counter(steps).values()) <= 2, "a step that was not committed is done again, once"
+        most = 2 + (one.config["x"] in dies_at)
+        assert max(Counter(steps).values()) <= most, "a step that was not committed is done again, once a kill"
 
 
 @pytest.mark.parametrize("step", [1, 2, 3])
