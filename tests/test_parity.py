@@ -58,6 +58,9 @@ def test_the_page_counts_and_says_why(tmp_path: Path) -> None:
     assert "| Queue | all 2 | 1 of 2 [2] | 1 of 2, **1 failed** |" in page
     assert "| Contract: tasks | all 1 | all 1 | 0 of 1 [1] |" in page
     assert "\n1. It cannot.\n2. There are no processes.\n" in page
+    write_results(tmp_path / "ray-again.xml", (queue, "test_a[ray]", ""))
+    assert build(tmp_path).returncode == 0
+    assert "| Queue | all 2 | 1 of 2 [2] | all 2, 1 at the second try |" in (tmp_path / "page.md").read_text()
 
 
 def test_each_test_of_the_contract_has_its_row(tmp_path: Path) -> None:

@@ -2,7 +2,7 @@
 
 Each engine's results are junit files that pytest wrote: ``FOLDER/local*.xml``, ``FOLDER/inprocess*.xml`` and
 ``FOLDER/ray*.xml``. A test that was left out has the reason in its result, as the engine's `limits` or the test's
-marker gave it.
+marker gave it. What failed was run once more, by itself: ``FOLDER/ray-again.xml``, and the page says so.
 
     python tools/parity.py FOLDER docs/parity.md
 """
@@ -112,6 +112,9 @@ FEATURES = {
 }
 """Names of test modules for people; a module that is not here has its own name, with capitals."""
 
+SECOND = "-again"
+"""How the name of a file ends that has the results of second tries."""
+
 OWN = "It tests what only the local engine has"
 """How the reason begins for which tests/conftest.py leaves out what is `about_local`."""
 
@@ -125,6 +128,7 @@ class Result(NamedTuple):
     outcome: str
     """``passed``, ``failed`` or ``left out``."""
     reason: str
+    is_second_try: bool = False
 
 
 def read_results(path: Path, engine: str) -> Iterator[Result]:
@@ -170,6 +174,18 @@ def read_outcome(case: ET.Element) -> tuple[str, str]:
     return ("failed" if is_bad else "passed"), ""
 
 
+def read_folder(folder: Path) -> list[Result]:
+    """Return the results of all engines; of what was run twice, the second."""
+    found: dict[tuple[str, str], Result] = {}
+    for engine in ENGINES:
+        paths = sorted(folder.glob(f"{engine}*.xml"), key=lambda path: path.stem.endswith(SECOND))
+        for path in paths:
+            for result in read_results(path, engine):
+                is_second = path.stem.endswith(SECOND)
+                found[engine, result.test] = result._replace(is_second_try=is_second)
+    return list(found.values())
+
+
 def build_page(results: list[Result]) -> str:
     """Return the page."""
     table: dict[str, dict[str, list[Result]]] = defaultdict(lambda: defaultdict(list))
@@ -206,6 +222,8 @@ def format_cell(results: list[Result], count: int, notes: dict[str, int]) -> str
     text = f"all {count}" if len(passed) == count else f"{len(passed)} of {count}"
     if failed:
         text += f", **{len(failed)} failed**"
+    if second := sum(result.is_second_try and result.outcome == "passed" for result in results):
+        text += f", {second} at the second try"
     numbers = sorted(notes.setdefault(reason, len(notes) + 1) for reason in sorted(reasons))
     return f"{text} [{', '.join(map(str, numbers))}]" if numbers else text
 
@@ -218,7 +236,8 @@ def describe_run() -> str:
 
 The same tests, on each engine. A cell says how many of a feature's tests pass there; the numbers in brackets say why the others are left
 out. Tests of what only one engine has (the local engine's guardian, segments and sockets) are not counted.
-"Not run": the suites of training that kill or count processes are not for the in-process engine.
+"Not run": the suites of training that kill or count processes are not for the in-process engine. What failed beside others was run once more,
+by itself; how many passed then is said.
 
 `make parity` made this page from the results of commit `{commit.stdout.strip()}` with Python {platform.python_version()}, {versions} on {platform.system()}.
 It is never edited by hand."""
@@ -229,12 +248,7 @@ def main() -> int:
     parser.add_argument("folder", type=Path, help="where the results are: local*.xml, inprocess*.xml, ray*.xml")
     parser.add_argument("page", type=Path, help="the page to write")
     given = parser.parse_args()
-    results = [
-        result
-        for engine in ENGINES
-        for path in sorted(given.folder.glob(f"{engine}*.xml"))
-        for result in read_results(path, engine)
-    ]
+    results = read_folder(given.folder)
     own = {name_alike(result.test) for result in results if result.reason.startswith(OWN)}
     results = [result for result in results if name_alike(result.test) not in own]
     absent = set(ENGINES) - {result.engine for result in results}
