@@ -347,6 +347,57 @@ def test_a_table(tmp_path: Path) -> None:
     assert lines[3] == "3 trials: 3 terminated"
 
 
+class Told(tune.ProgressReporter):
+    """A user's own."""
+
+    def __init__(self) -> None:
+        self.told: list[Any] = []
+
+    def setup(
+        self, start_time: Any = None, total_samples: Any = None, metric: Any = None, mode: Any = None, **info: Any
+    ) -> None:
+        self.told.append((total_samples, metric))
+
+    def should_report(self, trials: Any, done: bool = False) -> bool:
+        return done or any(trial.last_result for trial in trials)
+
+    def report(self, trials: Any, done: bool, *sys_info: str) -> None:
+        self.told.append((len(trials), done))
+
+
+def test_a_reporter_is_called_and_a_table_printed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    reporter, space = Told(), {"x": tune.grid_search([1, 2]), "model": {"name": "a" * 50}}
+    run = tune.RunConfig(name="told", storage_path=tmp_path, progress_reporter=reporter)
+    config = tune.TuneConfig(metric="score", mode="max")
+    tune.Tuner(programs.report_steps, param_space=space, tune_config=config, run_config=run).fit()
+    assert reporter.told[0] == (1, "score")
+    assert reporter.told[-1] == (2, True)
+    assert len(reporter.told) > 2
+
+    table = tune.CLIReporter(metric_columns={"score": "points"}, sort_by_metric=True, max_report_frequency=0)
+    run = tune.RunConfig(name="printed", storage_path=tmp_path, progress_reporter=table)
+    tune.Tuner(programs.report_steps, param_space=space, tune_config=config, run_config=run).fit()
+    printed = capsys.readouterr().out
+    assert printed.count("\n== ") >= 1, "while it runs, and at the end"
+    title, head, first, second = printed[printed.rindex("== ") :].splitlines()[:4]
+    assert title.endswith("2 TERMINATED")
+    assert head.split() == ["trial", "status", "x", "model/name", "points"]
+    assert first.split()[1:] == ["TERMINATED", "2", "a" * 17 + "...", "6"]
+    assert second.split()[-1] == "3"
+
+    notebook = tune.JupyterNotebookReporter(metric_columns=["score"])
+    assert "<th>score</th></tr></table>" in notebook.build_html([])
+
+
+def test_a_reporter_that_is_none(tmp_path: Path) -> None:
+    with pytest.raises(TypeError, match=r"progress_reporter must be a ProgressReporter, but received 'x'\. Write CLI"):
+        tune.RunConfig(progress_reporter="x")  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match=r"metric_columns must be names, or a dict of names, but received 'loss'"):
+        tune.CLIReporter(metric_columns="loss")
+    with pytest.raises(ValueError, match="max_progress_rows must be 0 or more, but received -1"):
+        tune.CLIReporter(max_progress_rows=-1)
+
+
 def report_unevenly(config: dict[str, Any]) -> None:
     """Trials that were begun later end earlier, now and then."""
     for _ in range(1 + int(config["x"] * 1000) % 40):

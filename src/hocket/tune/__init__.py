@@ -34,6 +34,9 @@ from hocket.tune.functions import run as run
 from hocket.tune.functions import run_experiments as run_experiments
 from hocket.tune.parameters import with_parameters as with_parameters
 from hocket.tune.program_builder import register_trainable as register_trainable
+from hocket.tune.progress_reporter import CLIReporter as CLIReporter
+from hocket.tune.progress_reporter import JupyterNotebookReporter as JupyterNotebookReporter
+from hocket.tune.progress_reporter import ProgressReporter as ProgressReporter
 from hocket.tune.resources import PlacementGroupFactory as PlacementGroupFactory
 from hocket.tune.resources import with_resources as with_resources
 from hocket.tune.result import Result as Result

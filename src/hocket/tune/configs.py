@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 
 from hocket import addresses
 from hocket.train import configs as train_configs
-from hocket.tune import callback, checks, stopper, trial
+from hocket.tune import callback, checks, progress_reporter, stopper, trial
 from hocket.tune.schedulers import contract
 from hocket.tune.search import concurrency_limiter, searcher
 
@@ -196,8 +196,8 @@ class RunConfig:
     and its report, or a `Stopper`."""
     verbose: int = 1
     """0: nothing is written; 1: the best trials, while it runs and at the end; 2: also a line a report."""
-    progress_reporter: object = None
-    """For programs written for Ray: `verbose` and ``HOCKET_PROGRESS`` say what is shown."""
+    progress_reporter: progress_reporter.ProgressReporter | None = None
+    """Prints tables of the search while it runs, instead of the rows that a terminal has otherwise: `CLIReporter`."""
     log_to_file: bool | str | tuple[str, str] = False
     """Whether what a trial prints goes to files in its folder, too: True for ``stdout`` and ``stderr``, a name for one
     file, or two. What C code prints does not."""
@@ -226,6 +226,11 @@ class RunConfig:
             )
         checks.check_int("verbose", int(self.verbose) if isinstance(self.verbose, bool) else self.verbose, "0, 1 or 2")
         checks.read_output_files(self.log_to_file)
+        reporter: object = self.progress_reporter
+        if reporter is not None and not isinstance(reporter, progress_reporter.ProgressReporter):
+            raise TypeError(
+                f"progress_reporter must be a ProgressReporter, but received {reporter!r}. Write CLIReporter()."
+            )
         if not isinstance(self.callbacks, Sequence):
             raise TypeError(
                 f"callbacks must be a list of Callbacks, but received {self.callbacks!r}. Write callbacks=[callback]."

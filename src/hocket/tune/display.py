@@ -1,7 +1,8 @@
 """What is shown of a search while it runs, and when it is over.
 
 In a terminal the last rows are set aside for it, and what trials print scrolls above. Elsewhere nothing is shown.
-``RunConfig(verbose=0)`` and the environment variable ``HOCKET_PROGRESS=off`` silence it.
+A `ProgressReporter` takes the place of these rows. ``RunConfig(verbose=0)`` and the environment variable
+``HOCKET_PROGRESS=off`` silence it.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from typing import Any, Final, final
 from hocket.train.progress import display as train_display
 from hocket.train.progress import terminal
 from hocket.train.tracking import plain
-from hocket.tune import callback
+from hocket.tune import callback, progress_reporter
 from hocket.tune import trial as trials
 from hocket.tune.run import search as searches
 
@@ -31,7 +32,13 @@ _MOST_ROWS: Final = 5
 @contextlib.contextmanager
 def shown(search: searches.Search) -> Iterator[None]:
     """Show a search in the block, if there is where."""
-    descriptor = None if search.settings.run.verbose == 0 else _find_terminal()
+    given = search.settings
+    reporter = given.run.progress_reporter
+    if given.run.verbose and isinstance(reporter, progress_reporter.ProgressReporter):
+        search.watchers.add(progress_reporter.Following(reporter, given.metric, given.mode))
+        yield
+        return
+    descriptor = None if given.run.verbose == 0 else _find_terminal()
     if descriptor is None:
         yield
         return

@@ -10,6 +10,7 @@ from typing import Any
 
 from hocket.train import configs as train_configs
 from hocket.tune import callback, configs, errors, experiment_analysis, resources, tuner
+from hocket.tune import progress_reporter as reporters
 from hocket.tune import trial as trials
 from hocket.tune.schedulers import contract
 from hocket.tune.schedulers import creation as scheduler_creation
@@ -52,7 +53,7 @@ def run(
     scheduler: contract.TrialScheduler | str | None = None,
     checkpoint_config: train_configs.CheckpointConfig | None = None,
     verbose: int = 1,
-    progress_reporter: object = None,
+    progress_reporter: reporters.ProgressReporter | None = None,
     log_to_file: bool | str | tuple[str, str] = False,
     trial_name_creator: configs.NameCreator | None = None,
     trial_dirname_creator: configs.NameCreator | None = None,
@@ -86,11 +87,11 @@ def run(
         scheduler: What decides which trials go on, or its name.
         checkpoint_config: Which checkpoints are kept.
         verbose: 0 is silent.
-        progress_reporter: Without meaning here, as `sync_config`.
+        progress_reporter: See `RunConfig`.
         log_to_file: See `RunConfig`.
         trial_name_creator: Makes a trial's name.
         trial_dirname_creator: Makes a trial's folder's name.
-        sync_config: See `progress_reporter`.
+        sync_config: Without meaning here.
         max_failures: How often a trial is tried again.
         fail_fast: Whether the first failure ends the search.
         resume: Whether the search of this name goes on: ``"AUTO"``: if it is there.
@@ -144,6 +145,7 @@ def run(
         checkpoint_config=checkpoint_config or configs.CheckpointConfig(),
         stop=stop,
         verbose=verbose,
+        progress_reporter=progress_reporter,
         log_to_file=log_to_file,
         callbacks=callbacks,
     )

@@ -14,8 +14,8 @@ from typing import Any, Final, TextIO
 import cloudpickle
 
 from hocket.train.tracking import tensorboard
+from hocket.train.tracking import values as flat_values
 from hocket.tune import callback
-from hocket.tune import result as results
 from hocket.tune import trial as trials
 
 RESULT_NAME: Final = "result.json"
@@ -132,7 +132,7 @@ class CSVLoggerCallback(_FileLogger):
 
     def log_trial_result(self, iteration: int, trial: trials.Trial, result: dict[str, Any]) -> None:
         """Write a row."""
-        row = {name: value for name, value in results.flatten(result).items() if not name.startswith("config/")}
+        row = {name: value for name, value in flat_values.flatten(result) if not name.startswith("config/")}
         file = self._files[trial.trial_id]
         writer = self._writers.get(trial.trial_id)
         if writer is None:
@@ -167,7 +167,7 @@ class TBXLoggerCallback(LoggerCallback):
     def log_trial_result(self, iteration: int, trial: trials.Trial, result: dict[str, Any]) -> None:
         """Write the numbers of a report."""
         step = result["training_iteration"]
-        for name, value in results.flatten(result).items():
+        for name, value in flat_values.flatten(result):
             if isinstance(value, int | float) and not isinstance(value, bool) and not name.startswith("config/"):
                 self._writers[trial.trial_id].add_scalar(f"tune/{name}", value, step)
         self._writers[trial.trial_id].flush()

@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from hocket import exceptions
 from hocket.train.tracking import plain
+from hocket.train.tracking import values as flat_values
 from hocket.tune import result as results
 from hocket.tune.search.optuna import importance
 
@@ -80,7 +81,7 @@ def _draw_curves(figure: Any, shown: Shown, metric: str, mode: str) -> None:
 
 def list_parameters(found: Sequence[results.Result]) -> dict[str, list[Any]]:
     """Return the hyperparameters that differ, each with its values by trial."""
-    rows = [results.flatten(one.config) for one in found]
+    rows = [dict(flat_values.flatten(one.config)) for one in found]
     names = [name for name in rows[0] if all(name in row for row in rows)] if rows else []
     columns = {name: [row[name] for row in rows] for name in names}
     return {name: values for name, values in columns.items() if len({str(value) for value in values}) > 1}

@@ -4,12 +4,7 @@ from __future__ import annotations
 
 from typing import Final, NoReturn
 
-_SHOWN = "RunConfig(verbose=0) and HOCKET_PROGRESS=off silence what is shown; write a tune.Callback to show your own"
-
 TABLE: Final = {
-    "CLIReporter": _SHOWN,
-    "JupyterNotebookReporter": _SHOWN,
-    "ProgressReporter": _SHOWN,
     "SyncConfig": "leave it out: files are written where they belong, RunConfig(storage_path=...)",
     "register_env": "environments are for reinforcement learning, which is not here; make one in the trial's function",
 }

@@ -10,6 +10,7 @@ from typing import Any, Final, final
 
 from hocket.train.checkpoints import checkpoint as checkpoints
 from hocket.train.tracking import plain
+from hocket.train.tracking import values as flat_values
 from hocket.tune import trial as trials
 from hocket.tune.run import results as reports
 
@@ -64,7 +65,7 @@ class Result:
         Raises:
             ImportError: pandas is not installed.
         """
-        return build_frame([flatten(one) for one in self.metrics_history])
+        return build_frame([dict(flat_values.flatten(one)) for one in self.metrics_history])
 
     def get_best_checkpoint(self, metric: str, mode: str) -> checkpoints.Checkpoint | None:
         """Return the kept checkpoint with the best value of a metric; None if there is none.
@@ -111,17 +112,6 @@ class Result:
     def log_dir(self) -> Path:
         """As `path`."""
         return Path(self.path)
-
-
-def flatten(metrics: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Return nested metrics side by side, with ``/`` in their names."""
-    found: dict[str, Any] = {}
-    for name, value in metrics.items():
-        if isinstance(value, dict) and value:
-            found.update(flatten(value, f"{prefix}{name}/"))
-        else:
-            found[f"{prefix}{name}"] = value
-    return found
 
 
 def build_frame(rows: Sequence[Mapping[str, Any]]) -> Any:

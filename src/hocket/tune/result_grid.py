@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Final, NoReturn, final, overload
 
 from hocket.train.tracking import plain
+from hocket.train.tracking import values as flat_values
 from hocket.tune import errors, history, plots, tables
 from hocket.tune import result as results
 from hocket.tune import trial as trials
@@ -127,7 +128,7 @@ class ResultGrid(Sequence[results.Result]):
     def _describe_missing(self, metric: str, is_there: bool) -> str:
         if is_there:
             return f"No trial has a finite value of {metric!r}. Pass filter_nan_and_inf=False to have one all the same."
-        found = sorted({name for one in self._results for name in results.flatten(one.metrics)})
+        found = sorted({name for one in self._results for name, _ in flat_values.flatten(one.metrics)})
         if not found:
             failed = next((one.reason for one in self._results if one.error is not None), "")
             why = f" The first to fail: {failed}." if failed else ""
@@ -152,7 +153,7 @@ class ResultGrid(Sequence[results.Result]):
                 name, sign = _check_metric(filter_metric, filter_mode)
                 metrics = _find_best_report(one, name, sign) or {}
             row = {**metrics, "config": one.config, "logdir": Path(one.path).name}
-            rows.append({"trial_id": one.trial_id, **results.flatten(row)})
+            rows.append({"trial_id": one.trial_id, **dict(flat_values.flatten(row))})
         return results.build_frame(rows)
 
     def plot(self, kind: str = "history", metric: str | None = None, mode: str | None = None) -> Any:

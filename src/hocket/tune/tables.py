@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from hocket.train.tracking import plain
+from hocket.train.tracking import values as flat_values
 from hocket.tune import result as results
 
 MOST_LETTERS: Final = 40
@@ -58,7 +59,7 @@ def count(found: Sequence[results.Result]) -> str:
 
 def describe(config: Mapping[str, Any]) -> str:
     """Return a configuration in short: ``"lr=0.01, model/width=2"``."""
-    return ", ".join(f"{name}={_shorten(value)}" for name, value in results.flatten(config).items())
+    return ", ".join(f"{name}={_shorten(value)}" for name, value in flat_values.flatten(config))
 
 
 def _shorten(value: object) -> str:

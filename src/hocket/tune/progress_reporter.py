@@ -1,0 +1,305 @@
+"""Tables of a search while it runs, as programs written for Ray ask for them. The module's name is Ray's.
+
+Without a reporter a terminal has a few rows that show the search; see `hocket.tune.display`.
+"""
+
+from __future__ import annotations
+
+import abc
+import html
+import math
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final, TypeAlias, final
+
+from hocket.train.tracking import plain
+from hocket.train.tracking import values as flat_values
+from hocket.tune import callback, checks
+from hocket.tune import trial as trials
+
+Columns: TypeAlias = Sequence[str] | Mapping[str, str] | None
+"""Names, or a dict from names to headings."""
+
+_METRICS: Final = ("training_iteration", "time_total_s")
+"""What is shown of a report if nothing else is said, beside the search's metric."""
+
+
+class ProgressReporter(abc.ABC):
+    """Writes how far a search is. Meant for subclassing; ``RunConfig(progress_reporter=...)`` takes an instance."""
+
+    def setup(  # noqa: B027 (most need nothing of it)
+        self,
+        start_time: float | None = None,
+        total_samples: int | None = None,
+        metric: str | None = None,
+        mode: str | None = None,
+        **info: Any,
+    ) -> None:
+        """Called once, before the first trial.
+
+        Args:
+            start_time: In seconds since 1970.
+            total_samples: ``TuneConfig.num_samples``.
+            metric: The search's.
+            mode: The search's.
+            **info: Nothing yet.
+        """
+
+    @abc.abstractmethod
+    def should_report(self, trials: Sequence[trials.Trial], done: bool = False) -> bool:
+        """Return whether it is time to report. Called after each event of the search.
+
+        Args:
+            trials: All that have begun, in their order.
+            done: Whether the search is over.
+        """
+
+    @abc.abstractmethod
+    def report(self, trials: Sequence[trials.Trial], done: bool, *sys_info: str) -> None:
+        """Write how far the search is."""
+
+
+class CLIReporter(ProgressReporter):
+    """Prints a table of the trials now and then, and when the search is over.
+
+    Args:
+        metric_columns: What is shown of each trial's last report: names, or a dict from names to headings. Default:
+            the search's metric, ``training_iteration`` and ``time_total_s``.
+        parameter_columns: What is shown of its configuration, nested keys with ``/``. Default: all.
+        total_samples: For programs written for Ray; the search says it.
+        max_progress_rows: How many trials a table has at most.
+        max_error_rows: How many failed ones are listed with their errors.
+        max_column_length: Longer texts are cut.
+        max_report_frequency: Seconds between two tables, at least.
+        infer_limit: For programs written for Ray; metrics are not guessed here.
+        print_intermediate_tables: Whether there are tables before the search is over. Default: yes.
+        metric: What `sort_by_metric` sorts by. Default: the search's.
+        mode: ``"max"`` or ``"min"``. Default: the search's.
+        sort_by_metric: Whether the best trials stand first. If not, those that run do.
+
+    Raises:
+        TypeError: Columns are no names.
+        ValueError: A number is less than 0, or the mode is none.
+
+    Example:
+        >>> from hocket import tune
+        >>> reporter = tune.CLIReporter(metric_columns=["score"], print_intermediate_tables=False)
+        >>> tuner = tune.Tuner(
+        ...     lambda config: {"score": config["x"] ** 2},
+        ...     param_space={"x": tune.grid_search([1, 2])},
+        ...     run_config=tune.RunConfig(progress_reporter=reporter),
+        ... )
+        >>> results = tuner.fit()  # doctest: +ELLIPSIS
+        == 2 trials after ... s: 2 TERMINATED
+        ...
+    """
+
+    def __init__(
+        self,
+        *,
+        metric_columns: Columns = None,
+        parameter_columns: Columns = None,
+        total_samples: int | None = None,
+        max_progress_rows: int = 20,
+        max_error_rows: int = 20,
+        max_column_length: int = 20,
+        max_report_frequency: float = 5,
+        infer_limit: int = 3,
+        print_intermediate_tables: bool | None = None,
+        metric: str | None = None,
+        mode: str | None = None,
+        sort_by_metric: bool = False,
+    ) -> None:
+        self._metrics = _read_columns("metric_columns", metric_columns)
+        self._parameters = _read_columns("parameter_columns", parameter_columns)
+        for name, count in (("max_progress_rows", max_progress_rows), ("max_error_rows", max_error_rows)):
+            checks.check_int(name, count, "0 or more", least=0)
+        checks.check_int("max_column_length", max_column_length, "4 or more", least=4)
+        if mode not in (None, "min", "max"):
+            raise ValueError(f"mode must be 'max' or 'min', but received {mode!r}. Write mode='min' for a loss.")
+        self._most_rows, self._most_errors, self._most_letters = max_progress_rows, max_error_rows, max_column_length
+        self._seconds_between = max_report_frequency
+        self._is_silent_before_end = print_intermediate_tables is False
+        self._metric, self._mode, self._sorts = metric, mode, sort_by_metric
+        self._started = self._reported = time.time()
+
+    def setup(
+        self,
+        start_time: float | None = None,
+        total_samples: int | None = None,
+        metric: str | None = None,
+        mode: str | None = None,
+        **info: Any,
+    ) -> None:
+        """Note what the search says."""
+        self._started = self._reported = time.time() if start_time is None else start_time
+        self._metric, self._mode = self._metric or metric, self._mode or mode
+
+    def add_metric_column(self, metric: str, representation: str | None = None) -> None:
+        """Show one more metric, under its name or another."""
+        self._metrics = {**(self._metrics or {}), metric: representation or metric}
+
+    def add_parameter_column(self, parameter: str, representation: str | None = None) -> None:
+        """Show one more hyperparameter, under its name or another."""
+        self._parameters = {**(self._parameters or {}), parameter: representation or parameter}
+
+    def should_report(self, trials: Sequence[trials.Trial], done: bool = False) -> bool:
+        """Return whether it is time for a table."""
+        if done:
+            return True
+        return not self._is_silent_before_end and time.time() - self._reported >= self._seconds_between
+
+    def report(self, trials: Sequence[trials.Trial], done: bool, *sys_info: str) -> None:
+        """Print a table."""
+        self._reported = time.time()
+        print(self.build_text(trials))  # noqa: T201 (that is what it is for)
+
+    def build_text(self, listed: Sequence[trials.Trial]) -> str:
+        """Return the table."""
+        rows = self.build_rows(listed)
+        widths = [max(len(row[place]) for row in rows) for place in range(len(rows[0]))]
+        lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+        return "\n".join([self.build_title(listed), *lines, *self.build_errors(listed)])
+
+    def build_title(self, listed: Sequence[trials.Trial]) -> str:
+        """Return one line about all trials."""
+        counts = Counter(trial.status.value for trial in listed)
+        told = ", ".join(f"{count} {status}" for status, count in sorted(counts.items()))
+        return f"== {len(listed)} trials after {time.time() - self._started:.0f} s: {told}"
+
+    def build_rows(self, listed: Sequence[trials.Trial]) -> list[list[str]]:
+        """Return the table's cells, with a row of headings."""
+        parameters = self._parameters
+        if parameters is None:
+            names = {name: None for trial in listed for name, _ in flat_values.flatten(trial.config)}
+            parameters = {name: name for name in names}
+        metrics = self._metrics
+        if metrics is None:
+            metrics = {name: name for name in (self._metric, *_METRICS) if name}
+        rows = [["trial", "status", *parameters.values(), *metrics.values()]]
+        for trial in self._order(listed)[: self._most_rows]:
+            config = dict(flat_values.flatten(trial.config))
+            cells = [config.get(name, "") for name in parameters]
+            cells += [plain.get_metric(trial.last_result, name) for name in metrics]
+            rows.append([trial.trial_id, trial.status.value, *map(self._format, cells)])
+        return rows
+
+    def build_errors(self, listed: Sequence[trials.Trial]) -> list[str]:
+        """Return a line for each trial that failed."""
+        failed = [trial for trial in listed if trial.status is trials.Status.ERROR]
+        return [f"{trial.trial_id} failed: {trial.reason}" for trial in failed[: self._most_errors]]
+
+    def _order(self, listed: Sequence[trials.Trial]) -> list[trials.Trial]:
+        if not self._sorts or not self._metric:
+            order = [trials.Status.RUNNING, trials.Status.PAUSED, trials.Status.PENDING]
+            return sorted(listed, key=lambda trial: order.index(trial.status) if trial.status in order else len(order))
+        metric, sign = self._metric, -1.0 if self._mode == "max" else 1.0
+
+        def rank(trial: trials.Trial) -> float:
+            value = plain.get_metric(trial.last_result, metric)
+            return sign * value if isinstance(value, int | float) and not math.isnan(value) else math.inf
+
+        return sorted(listed, key=rank)
+
+    def _format(self, value: object) -> str:
+        text = "" if value is None else f"{value:.6g}" if isinstance(value, float) else str(value)
+        text = " ".join(text.split())
+        return text if len(text) <= self._most_letters else f"{text[: self._most_letters - 3]}..."
+
+
+@final
+class JupyterNotebookReporter(CLIReporter):
+    """Shows the table in a notebook; elsewhere it prints it.
+
+    Args:
+        overwrite: Whether a table takes the place of the one before.
+        **columns: See `CLIReporter`.
+    """
+
+    def __init__(self, overwrite: bool = True, **columns: Any) -> None:
+        super().__init__(**columns)
+        checks.check_flag("overwrite", overwrite)
+        self._overwrites = overwrite
+
+    def report(self, trials: Sequence[trials.Trial], done: bool, *sys_info: str) -> None:
+        """Show a table."""
+        show = _find_notebook()
+        if show is None:
+            super().report(trials, done, *sys_info)
+            return
+        self._reported = time.time()
+        show(self.build_html(trials), self._overwrites)
+
+    def build_html(self, listed: Sequence[trials.Trial]) -> str:
+        """Return the table for a notebook."""
+        head, *rows = self.build_rows(listed)
+        cells = ["".join(f"<td>{html.escape(cell)}</td>" for cell in row) for row in rows]
+        body = "".join(f"<tr>{row}</tr>" for row in cells)
+        names = "".join(f"<th>{html.escape(name)}</th>" for name in head)
+        lines = [self.build_title(listed), *self.build_errors(listed)]
+        told = "".join(f"<p>{html.escape(line)}</p>" for line in lines)
+        return f"{told}<table><tr>{names}</tr>{body}</table>"
+
+
+def _find_notebook() -> Callable[[str, bool], None] | None:
+    """Return what shows HTML in the notebook that this runs in; None if it runs in none."""
+    try:
+        from IPython import display, get_ipython
+    except ImportError:
+        return None
+    if getattr(get_ipython(), "kernel", None) is None:
+        return None
+
+    def show(text: str, overwrites: bool) -> None:
+        if overwrites:
+            display.clear_output(wait=True)
+        display.display(display.HTML(text))
+
+    return show
+
+
+def _read_columns(name: str, given: Columns) -> dict[str, str] | None:
+    if given is None:
+        return None
+    names: Any = given if isinstance(given, Mapping) else {one: one for one in given}
+    if isinstance(given, str) or not all(isinstance(text, str) for pair in names.items() for text in pair):
+        raise TypeError(f"{name} must be names, or a dict of names, but received {given!r}. Write {name}=['loss'].")
+    return dict(names)
+
+
+@final
+class Following(callback.Callback):
+    """Calls a reporter.
+
+    Args:
+        reporter: It is called after each event, and at the end.
+        metric: The search's.
+        mode: The search's.
+    """
+
+    def __init__(self, reporter: ProgressReporter, metric: str | None, mode: str | None) -> None:
+        self._reporter, self._metric, self._mode = reporter, metric, mode
+        self._trials: dict[str, trials.Trial] = {}
+
+    def setup(
+        self, stop: object = None, num_samples: int | None = None, total_num_samples: int | None = None, **info: Any
+    ) -> None:
+        """Set up the reporter."""
+        self._reporter.setup(time.time(), num_samples, self._metric, self._mode)
+
+    def on_trial_start(self, iteration: int, trials: Sequence[trials.Trial], trial: trials.Trial, **info: Any) -> None:
+        """Note a trial."""
+        self._trials[trial.trial_id] = trial
+
+    def on_step_end(self, iteration: int, trials: Sequence[trials.Trial], **info: Any) -> None:
+        """Let it report, if it wants to."""
+        listed = list(self._trials.values())
+        if self._reporter.should_report(listed):
+            self._reporter.report(listed, False)
+
+    def on_experiment_end(self, trials: Sequence[trials.Trial], **info: Any) -> None:
+        """Let it report once more."""
+        listed = list(self._trials.values())
+        if self._reporter.should_report(listed, done=True):
+            self._reporter.report(listed, True)
