@@ -64,6 +64,7 @@ def test_values_come_back(coordinator):
     assert coordinator.schedule(dict, kwargs={"a": 1}).fetch() == {"a": 1}
 
 
+@pytest.mark.needs("parallelism")
 def test_scheduling_does_not_wait(coordinator, files: Files):
     """A2 #13, #19: while all workers are busy."""
     blockers = [coordinator.schedule(files.wait_for, ("go",)) for _ in range(2)]
