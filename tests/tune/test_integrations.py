@@ -98,6 +98,34 @@ def test_a_metric_that_a_booster_does_not_have(
     assert f"metrics names ['eval-auc'], but there are ['eval-{error}', 'eval-{loss}']" in str(found.errors[0])
 
 
+def validate_with_xgboost(config: dict[str, Any]) -> None:
+    import xgboost
+
+    from hocket.tune.integration.xgboost import TuneReportCheckpointCallback
+
+    images, labels = load_rows()
+    callback = TuneReportCheckpointCallback(
+        frequency=2, results_postprocessing_fn=lambda found: {"loss": found["test-logloss"][0]}
+    )
+    xgboost.cv(
+        {"objective": "binary:logistic", "nthread": 1},
+        xgboost.DMatrix(images, label=labels),
+        num_boost_round=3,
+        nfold=3,
+        metrics="logloss",
+        callbacks=[callback],
+        verbose_eval=False,
+    )
+
+
+def test_cross_validation(tmp_path: Path) -> None:
+    pytest.importorskip("xgboost", reason="needs XGBoost: pip install xgboost")
+    (found,) = search(validate_with_xgboost, tmp_path, {})
+    assert found.error is None
+    assert len(found.metrics_history) == 3
+    assert found.checkpoint is None, "there is no one model"
+
+
 def train_with_lightning(config: dict[str, Any]) -> None:
     import torch
     from lightning import pytorch as pl

@@ -113,7 +113,7 @@ def test_functions_are_left_from_their_report(tmp_path: Path) -> None:
 def test_checkpoints_are_kept_as_told(tmp_path: Path) -> None:
     kept = tune.CheckpointConfig(num_to_keep=2, checkpoint_score_attribute="score", checkpoint_score_order="min")
     (found,) = search(programs.save_steps, tmp_path, {"x": 1, "steps": 5}, checkpoint_config=kept)
-    assert [metrics["score"] for _, metrics in found.best_checkpoints] == [1, 2, 5], "the two best, and the latest"
+    assert [metrics["score"] for _, metrics in found.best_checkpoints] == [2, 1], "the best last"
     assert found.checkpoint is not None
     assert json.loads(Path(found.checkpoint.path, "state.json").read_text()) == {"step": 5, "x": 1}
     best = found.get_best_checkpoint("score", "min")
@@ -322,7 +322,7 @@ def test_what_trials_print(tmp_path: Path, given: Any, files: tuple[str, str]) -
         (tune.TuneConfig, "deterministic", 1, TypeError, "deterministic must be True or False, but received 1"),
         (tune.TuneConfig, "trial_name_creator", "a", TypeError, "trial_name_creator must be a function"),
         (tune.TuneConfig, "num_samples", -2, ValueError, "num_samples must be 1 or more, or -1 .* received -2"),
-        (tune.RunConfig, "verbose", "x", TypeError, "verbose must be an int, 0, 1 or 2, but received 'x'"),
+        (tune.RunConfig, "verbose", "x", TypeError, "verbose must be an int, 0 or more, but received 'x'"),
         (tune.RunConfig, "log_to_file", 3, TypeError, "log_to_file must be True, a file's name, or two, .* 3"),
         (tune.RunConfig, "log_to_file", "a/b", ValueError, "log_to_file names files .* but received 'a/b'"),
         (tune.FailureConfig, "max_failures", -2, ValueError, "max_failures must be 0 or more, or -1 .* -2"),

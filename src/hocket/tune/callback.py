@@ -12,7 +12,7 @@ class Callback:
     """Told of what happens in a search, in the process that called `fit`, in the thread that called it.
 
     Each method does nothing by default. What one raises ends the search with that error. ``iteration`` is how many
-    events the search has handled.
+    events the search has handled, ``trials`` are all that were proposed, in their order.
 
     Example:
         >>> from hocket import tune

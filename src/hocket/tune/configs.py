@@ -68,7 +68,8 @@ class TuneConfig:
     def __post_init__(self) -> None:
         if self.mode not in (None, "max", "min"):
             raise ValueError(f"mode must be 'max' or 'min', but received {self.mode!r}. Write mode='min' for a loss.")
-        if self.metric is not None and not isinstance(self.metric, str):
+        metric: object = self.metric
+        if metric is not None and (not isinstance(metric, str) or not metric):
             raise TypeError(f"metric must be a metric's name, but received {self.metric!r}. Write metric='loss'.")
         if self.metric is not None and self.mode is None:
             raise ValueError(
@@ -95,7 +96,7 @@ class TuneConfig:
 
     def _check_limits(self) -> None:
         if self.max_concurrent_trials is not None:
-            checks.check_int("max_concurrent_trials", self.max_concurrent_trials, "1 or more")
+            checks.check_int("max_concurrent_trials", self.max_concurrent_trials, "0 or more (0: no limit)")
             if self.max_concurrent_trials < 0:
                 raise ValueError(
                     f"max_concurrent_trials must be 0 or more, but received {self.max_concurrent_trials}. Leave it out "
@@ -134,7 +135,7 @@ class CheckpointConfig(train_configs.CheckpointConfig):
     checkpoint_frequency: int = 0  # type: ignore[assignment]  # in training it is refused
     """After how many steps a `Trainable` saves. 0: only when a scheduler asks. Functions save when they report one."""
     checkpoint_at_end: bool | None = None  # type: ignore[assignment]  # the same
-    """Whether a `Trainable` saves when it ends."""
+    """Whether a `Trainable` saves when it ends. Default: if it has ``save_checkpoint``."""
 
     def __post_init__(self) -> None:
         rule = "0 or more steps (0: only when a scheduler asks)"
@@ -224,7 +225,8 @@ class RunConfig:
             raise ValueError(
                 "storage_filesystem must be None: searches are kept in a folder of this machine. Leave it out."
             )
-        checks.check_int("verbose", int(self.verbose) if isinstance(self.verbose, bool) else self.verbose, "0, 1 or 2")
+        verbose: Any = self.verbose
+        checks.check_int("verbose", int(verbose) if isinstance(verbose, bool) else verbose, "0 or more", least=0)
         checks.read_output_files(self.log_to_file)
         reporter: object = self.progress_reporter
         if reporter is not None and not isinstance(reporter, progress_reporter.ProgressReporter):

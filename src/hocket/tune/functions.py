@@ -5,8 +5,8 @@ from __future__ import annotations
 import datetime as dt
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, fields
+from typing import Any, Final
 
 from hocket.train import configs as train_configs
 from hocket.tune import callback, configs, errors, experiment_analysis, resources, tuner
@@ -17,8 +17,11 @@ from hocket.tune.schedulers import creation as scheduler_creation
 from hocket.tune.search import creation as searcher_creation
 from hocket.tune.search import searcher
 
+RESUME: Final = ("AUTO", "AUTO+ERRORED", "LOCAL", "LOCAL+ERRORED", "LOCAL+RESTART_ERRORED", "ERRORED_ONLY", "PROMPT")
+"""What ``resume`` may be, beside True and False. Ray's."""
 
-@dataclass(kw_only=True)
+
+@dataclass
 class Experiment:
     """What `run_experiments` runs: a search under a name."""
 
@@ -168,6 +171,10 @@ def _prepare(
     resume: bool | str | None,
     resume_config: configs.ResumeConfig | None,
 ) -> tuner.Tuner:
+    if not isinstance(resume, bool | None) and resume not in RESUME:
+        raise ValueError(f"resume must be True, False or one of {list(RESUME)}, but received {resume!r}. Write 'AUTO'.")
+    if resume_config is not None and not isinstance(resume_config, configs.ResumeConfig):
+        raise TypeError(f"resume_config must be a ResumeConfig, but received {resume_config!r}. Leave it out.")
     if resume in (None, False):
         return tuner.Tuner(trainable, param_space=space, tune_config=tune_config, run_config=run_config)
     if run_config.name is None:
@@ -186,6 +193,26 @@ def _prepare(
         tune_config=tune_config,
         run_config=run_config,
         _resume_config=resume_config,
+    )
+
+
+def _list_experiments(given: Any) -> list[Experiment]:
+    if isinstance(given, Experiment):
+        return [given]
+    if isinstance(given, Mapping):
+        known = {one.name for one in fields(Experiment)} - {"name"}
+        for name, spec in given.items():
+            if not isinstance(spec, Mapping) or "run" not in spec or not known.issuperset(spec):
+                raise TypeError(
+                    f"An experiment must be a dict with 'run', and maybe others of {sorted(known)}, but {name!r} is "
+                    f"{spec!r}. Write {{{name!r}: {{'run': function, 'config': {{...}}}}}}."
+                )
+        return [Experiment(name=name, **spec) for name, spec in given.items()]
+    if isinstance(given, Sequence) and all(isinstance(one, Experiment) for one in given):
+        return list(given)
+    raise TypeError(
+        f"experiments must be Experiments, or a dict of their fields by name, but received {given!r}. Write "
+        "run_experiments({'mine': {'run': function}})."
     )
 
 
@@ -213,10 +240,7 @@ def run_experiments(
         ValueError: There are several searches, and one scheduler.
         TuneError: As `run`.
     """
-    if isinstance(experiments, Mapping):
-        listed = [Experiment(name=name, **spec) for name, spec in experiments.items()]
-    else:
-        listed = [experiments] if isinstance(experiments, Experiment) else list(experiments)
+    listed = _list_experiments(experiments)
     if scheduler is not None and len(listed) > 1:
         raise ValueError(
             f"One scheduler cannot compare the trials of {len(listed)} searches. Call run_experiments() for each, with "

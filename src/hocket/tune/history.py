@@ -6,15 +6,19 @@ import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 from hocket.train.checkpoints import checkpoint as checkpoints
 from hocket.tune import errors, log, result
 from hocket.tune import trial as trials
-from hocket.tune.run import results
+from hocket.tune.run import results, retention
 from hocket.tune.worker import orders
 
 ITERATION: Final = "training_iteration"
+
+
+Keeps: TypeAlias = tuple[str | None, str, int | None]
+"""By which metric of their reports checkpoints are ranked, in which order, and how many are kept."""
 
 
 @dataclass(slots=True)
@@ -36,6 +40,7 @@ class TrialHistory:
     exploits: list[result.Exploit] = field(default_factory=list)
     seconds: float = 0.0
     start: tuple[int, float] = (0, 0.0)
+    keeps: Keeps = (None, "max", None)
     where: orders.Introduction = field(default_factory=orders.Introduction)
 
     def take(self, record: Mapping[str, Any]) -> None:
@@ -104,6 +109,8 @@ class TrialHistory:
         kept = [
             (checkpoints.Checkpoint(folder / name), metrics) for name, metrics in self.saved if (folder / name).is_dir()
         ]
+        attribute, order, most = self.keeps
+        ranked = sorted(kept, key=lambda pair: retention.score(pair[1], attribute, order)) if attribute else kept
         return result.Result(
             trial_id=self.trial.trial_id,
             config=self.trial.config,
@@ -114,7 +121,7 @@ class TrialHistory:
             status=self.trial.status,
             reason=self.trial.reason,
             metrics_history=self.reports,
-            best_checkpoints=kept,
+            best_checkpoints=ranked[-most:] if most else ranked,
             exploits=self.exploits,
         )
 
@@ -136,7 +143,10 @@ def build(records: Iterable[Mapping[str, Any]]) -> list[TrialHistory]:
         TuneError: One is about a trial that was not proposed.
     """
     found: dict[str, TrialHistory] = {}
+    keeps: Keeps = (None, "max", None)
     for record in records:
+        if record["event"] == "session" and "keeps" in record:
+            keeps = record["keeps"]
         if record["event"] == "trial":
             trial = trials.Trial(record["id"], record["number"], record["config"], record["tag"])
             found[record["id"]] = TrialHistory(trial, record["folder"])
@@ -147,4 +157,6 @@ def build(records: Iterable[Mapping[str, Any]]) -> list[TrialHistory]:
                     "it been removed?"
                 )
             found[record["id"]].take(record)
+    for one in found.values():
+        one.keeps = keeps
     return list(found.values())

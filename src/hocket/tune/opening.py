@@ -6,10 +6,11 @@ import contextlib
 import pickle
 import secrets
 import time
+import weakref
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from hocket.core import session
 from hocket.train import configs as train_configs
@@ -54,7 +55,7 @@ def run(setup: Setup, folder: Path, resume: configs.ResumeConfig) -> None:
     first = log.check_folder(folder) if log.has_records(folder) else {}
     given = _build_settings(setup, described, folder, first)  # what cannot be is told before anything is written
     with contextlib.closing(log.Writer(folder)) as writer:
-        records = list(log.read(folder))
+        records, kept = list(log.read(folder)), setup.run.checkpoint_config
         writer.append(
             "session",
             version=log.VERSION,
@@ -64,6 +65,7 @@ def run(setup: Setup, folder: Path, resume: configs.ResumeConfig) -> None:
             name=given.trainable_name,
             metric=given.metric,
             mode=given.mode,
+            keeps=[kept.checkpoint_score_attribute, kept.checkpoint_score_order, kept.num_to_keep],
         )
         search = searches.Search(given, writer)
         if records:
@@ -71,13 +73,14 @@ def run(setup: Setup, folder: Path, resume: configs.ResumeConfig) -> None:
         engine = session.get_engine()
         program_builder.prepare(described)
         with display.shown(search):
-            search.watchers.call_once("setup", stop=setup.run.stop, num_samples=setup.tune.num_samples)
+            counts = {"num_samples": setup.tune.num_samples, "total_num_samples": given.max_trials}
+            search.watchers.call_once("setup", stop=setup.run.stop, **counts)
             if "processes" in engine.limits:
                 hosts.run_here(search, described.program, setup.tune.budget_s)
             else:
                 _run_in_actors(search, described, setup)
             search.close()
-            search.watchers.call_once("on_experiment_end", trials=search.controls.get_trials())
+            search.watchers.call_at_end()
     if search.error is not None:
         raise search.error
 
@@ -102,10 +105,10 @@ def _build_settings(
     seed = first.get("seed") if tune.seed is None else tune.seed
     if seed is None:
         seed = secrets.randbits(32)
-    chosen = _prepare_searcher(_copy(tune.search_alg) or basic_variant.BasicVariantGenerator(), setup, seed)
-    scheduler = _copy(tune.scheduler) or fifo.FIFOScheduler()
+    chosen = _prepare_searcher(_take(tune.search_alg) or basic_variant.BasicVariantGenerator(), setup, seed)
+    scheduler = _take(tune.scheduler) or fifo.FIFOScheduler()
     _prepare_scheduler(scheduler, tune, seed)
-    frequency, saves_at_end = _read_saving(checkpoint)
+    frequency, saves_at_end = _read_saving(checkpoint, described)
     if described.is_function and (frequency or saves_at_end):
         raise ValueError(
             "checkpoint_frequency and checkpoint_at_end are for classes (Trainable), but a function is searched over. "
@@ -133,18 +136,27 @@ def _build_settings(
     )
 
 
-def _copy(given: T) -> T:
-    """Return a copy of what was given, which another search may be given too; itself if it cannot be copied."""
-    blob = encoding.try_pickle(given)
-    copied: T = given if isinstance(blob, str) else pickle.loads(blob)
+_pristine: Final[weakref.WeakKeyDictionary[Any, bytes | str]] = weakref.WeakKeyDictionary()
+"""Searchers and schedulers that a search has had, as they were before it; a text if they cannot be pickled."""
+
+
+def _take(given: T) -> T:
+    """Return what was given; if a search has had it before, a copy of what it was then, if it can be copied."""
+    if given is None:
+        return given
+    known = _pristine.get(given)
+    if known is None:
+        _pristine[given] = encoding.try_pickle(given)
+    copied: T = pickle.loads(known) if isinstance(known, bytes) else given
     return copied
 
 
-def _read_saving(given: train_configs.CheckpointConfig) -> tuple[int, bool]:
-    """Return after how many steps a `Trainable` saves, and whether it does at its end."""
-    if not isinstance(given, configs.CheckpointConfig):
-        return 0, False
-    return given.checkpoint_frequency, bool(given.checkpoint_at_end)
+def _read_saving(given: train_configs.CheckpointConfig, described: program_builder.Described) -> tuple[int, bool]:
+    """Return after how many steps a `Trainable` saves, and whether it does at its end: by default, if it can."""
+    frequency, at_end = 0, None
+    if isinstance(given, configs.CheckpointConfig):
+        frequency, at_end = given.checkpoint_frequency, given.checkpoint_at_end
+    return frequency, described.can_save if at_end is None else at_end
 
 
 def _prepare_searcher(given: searcher.Searcher, setup: Setup, seed: int) -> searcher.Searcher:

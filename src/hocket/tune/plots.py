@@ -11,6 +11,7 @@ from hocket import exceptions
 from hocket.train.tracking import plain
 from hocket.train.tracking import values as flat_values
 from hocket.tune import result as results
+from hocket.tune import tables
 from hocket.tune.search.optuna import importance
 
 KINDS: Final = ("history", "curves", "parallel", "slices", "importance", "lineage")
@@ -111,15 +112,22 @@ def _draw_slices(figure: Any, shown: Shown, metric: str, mode: str) -> None:
     for axes, (name, values) in zip(all_axes, parameters.items(), strict=True):
         places, scale = _place(values)
         axes.scatter(places, [value for _, value in shown], c=range(len(shown)), s=14)
-        axes.set(xlabel=name, xscale=scale)
+        axes.set_xscale(scale)
+        axes.set_xlabel(_show(name), parse_math=False)
         _name_places(axes, values)
     all_axes[0].set_ylabel(metric)
 
 
 def _name_places(axes: Any, values: Sequence[Any]) -> None:
     if not importance.is_range(values):
-        order = sorted({str(value) for value in values})
-        axes.set_xticks(range(len(order)), order, rotation=30, ha="right")
+        order = [_show(text) for text in sorted({str(value) for value in values})]
+        axes.set_xticks(range(len(order)), order, rotation=30, ha="right", parse_math=False)
+
+
+def _show(text: str) -> str:
+    """Return a text that can be drawn; one is not read as a formula if it is drawn with ``parse_math=False``."""
+    shown = text.encode("utf-8", "replace").decode()
+    return shown if len(shown) <= tables.MOST_LETTERS else f"{shown[: tables.MOST_LETTERS - 3]}..."
 
 
 def _draw_parallel(figure: Any, shown: Shown, metric: str, mode: str) -> None:
@@ -135,14 +143,15 @@ def _draw_parallel(figure: Any, shown: Shown, metric: str, mode: str) -> None:
     ranks = heights[-1] if mode == "max" else [1 - height for height in heights[-1]]
     for row, rank in zip(zip(*heights, strict=True), ranks, strict=True):
         axes.plot(range(len(columns)), row, color=(0.1, 0.3 + 0.5 * rank, 0.9 - 0.8 * rank), alpha=0.3 + 0.6 * rank)
-    axes.set_xticks(range(len(columns)), list(columns))
+    axes.set_xticks(range(len(columns)), list(map(_show, columns)), parse_math=False)
     axes.set_yticks([])
 
 
 def _draw_importance(figure: Any, shown: Shown, metric: str, mode: str) -> None:
     counts = importance.compute(_list_shown(shown), [value for _, value in shown], mode)
     axes = figure.subplots()
-    axes.barh(list(counts)[::-1], list(counts.values())[::-1])
+    axes.barh(range(len(counts)), list(counts.values())[::-1])
+    axes.set_yticks(range(len(counts)), [_show(name) for name in counts][::-1], parse_math=False)
     axes.set(xlabel=f"importance for {metric}", xlim=(0, 1))
 
 

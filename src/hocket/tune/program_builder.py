@@ -48,6 +48,14 @@ class Described:
     is_function: bool
     trainable: Any
 
+    @property
+    def can_save(self) -> bool:
+        """Whether it is a `Trainable` that has ``save_checkpoint``."""
+        kind = self.trainable
+        if not inspect.isclass(kind) or not issubclass(kind, trainable.Trainable):
+            return False
+        return kind.save_checkpoint is not trainable.Trainable.save_checkpoint
+
 
 def describe(given: Any, *, reuses: bool) -> Described:
     """Return what a search does with a trainable.

@@ -54,7 +54,8 @@ class Result:
     metrics_history: Sequence[dict[str, Any]] = field(repr=False, default=())
     """All of its reports. Those after the checkpoint that it went on from count once, as they were made again."""
     best_checkpoints: Sequence[tuple[checkpoints.Checkpoint, Mapping[str, Any]]] = field(repr=False, default=())
-    """Its checkpoints that were kept, with the reports that they belong to, oldest first."""
+    """Its best checkpoints, as many as are kept, with the reports that they belong to: the best last, by
+    `CheckpointConfig.checkpoint_score_attribute`, or the latest if that says nothing."""
     exploits: Sequence[Exploit] = field(repr=False, default=())
     """When it went on as another trial, in order."""
 
@@ -82,7 +83,7 @@ class Result:
         scored = [
             (value, handle)
             for handle, metrics in self.best_checkpoints
-            if (value := plain.get_metric(metrics, metric)) is not None and not math.isnan(value)
+            if isinstance(value := plain.get_metric(metrics, metric), int | float) and not math.isnan(value)
         ]
         if not scored:
             if not self.best_checkpoints:

@@ -213,6 +213,8 @@ class ResultGrid(Sequence[results.Result]):
 
 
 def _check_metric(metric: str | None, mode: str | None) -> tuple[str, float]:
+    if metric is not None and not isinstance(metric, str):
+        raise TypeError(f"metric must be a metric's name, but received {metric!r}. Write metric='loss'.")
     if metric is None:
         raise ValueError(
             "No metric is given, and TuneConfig has none. Write get_best_result(metric='loss', mode='min')."
@@ -247,6 +249,6 @@ def _score(
 def _find_best_report(one: results.Result, metric: str, sign: float) -> dict[str, Any] | None:
     def rank(metrics: dict[str, Any]) -> float:
         value = plain.get_metric(metrics, metric)
-        return -math.inf if value is None or math.isnan(value) else sign * value
+        return sign * value if isinstance(value, int | float) and not math.isnan(value) else -math.inf
 
     return max(one.metrics_history, key=rank, default=None)

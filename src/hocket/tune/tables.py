@@ -15,6 +15,9 @@ from hocket.tune import result as results
 MOST_LETTERS: Final = 40
 """Longer values of a configuration are cut."""
 
+_MOST_REASON: Final = 200
+"""The same of why a trial ended."""
+
 HEADINGS: Final = ("trial", "reports", "how it ended", "configuration")
 
 
@@ -71,4 +74,5 @@ def _list_cells(one: results.Result, metric: str | None) -> list[str]:
     value = None if metric is None else plain.get_metric(one.metrics, metric)
     shown = f"{value:.6g}" if isinstance(value, int | float) else "-"
     reason = one.reason or one.status.value.lower()
+    reason = reason if len(reason) <= _MOST_REASON else f"{reason[: _MOST_REASON - 3]}..."
     return [one.trial_id, shown, str(len(one.metrics_history)), reason, describe(one.config)]

@@ -15,7 +15,7 @@ import cloudpickle
 
 from hocket import addresses
 from hocket.train.checkpoints import storage
-from hocket.tune import configs, encoding, errors, log, opening, program_builder, result_grid
+from hocket.tune import checks, configs, encoding, errors, log, opening, program_builder, result_grid
 
 SETUP_NAME: Final = "tuner.pickle"
 """The file in a search's folder that has what its `Tuner` was given, for `Tuner.restore`."""
@@ -109,7 +109,14 @@ class Tuner:
         Raises:
             TuneError: There is no search in the folder.
         """
+        _check_path(path)
         addresses.refuse(path, "path")
+        for name, flag in (("unfinished", resume_unfinished), ("errored", resume_errored)):
+            checks.check_flag(f"resume_{name}", flag)
+        checks.check_flag("restart_errored", restart_errored)
+        run_config = _check("run_config", run_config, configs.RunConfig) if run_config is not None else None
+        if _resume_config is not None:
+            _check("resume_config", _resume_config, configs.ResumeConfig)
         if storage_filesystem is not None:
             raise ValueError("storage_filesystem must be None: searches are folders of this machine. Leave it out.")
         folder = Path(path).expanduser().absolute()
@@ -134,6 +141,7 @@ class Tuner:
     @classmethod
     def can_restore(cls, path: str | os.PathLike[str], storage_filesystem: None = None) -> bool:
         """Tell whether there is a search in a folder."""
+        _check_path(path)
         try:
             log.check_folder(Path(path).expanduser())
         except errors.TuneError:
@@ -206,6 +214,14 @@ def _read_setup(folder: Path, names: Sequence[str]) -> dict[str, Any]:
                 f"({found[name]}). Pass it to Tuner.restore(..., {_ARGUMENTS[name]}=...)."
             )
     return {name: cloudpickle.loads(found[name]) for name in names}
+
+
+def _check_path(given: object) -> None:
+    if not isinstance(given, str | os.PathLike):
+        raise TypeError(
+            f"path must be the folder of a search, but received {given!r}. Write ResultGrid.experiment_path, or "
+            "RunConfig.storage_path with RunConfig.name."
+        )
 
 
 def _check_space(given: object) -> dict[str, Any]:

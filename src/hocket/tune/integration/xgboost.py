@@ -34,7 +34,7 @@ class TuneReportCheckpointCallback(booster_reports.BoosterReports, xgboost.callb
         frequency: After how many iterations each the model is saved; 0 for never before the end.
         checkpoint_at_end: Whether it is at the end.
         results_postprocessing_fn: Called with what is to be reported; returns what is. ``xgboost.cv`` gives pairs of a
-            mean and a deviation.
+            mean and a deviation; it has no one model to save.
 
     Raises:
         TypeError: The metrics are no names, or the function cannot be called.
@@ -71,12 +71,12 @@ class TuneReportCheckpointCallback(booster_reports.BoosterReports, xgboost.callb
         """Called by XGBoost."""
         found = booster_reports.join(evals_log)
         self._latest = {name: values[-1] for name, values in found.items()}
-        self._is_saved = self.is_due(epoch)
+        self._is_saved = self.is_due(epoch) and hasattr(model, "save_model")
         self.report(self._latest, model.save_model if self._is_saved else None)
         return False
 
     def after_training(self, model: Any) -> Any:
         """Called by XGBoost."""
-        if self._saves_at_end and not self._is_saved:
+        if self._saves_at_end and not self._is_saved and hasattr(model, "save_model"):
             self.report(self._latest, model.save_model)
         return model

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 import shutil
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -21,16 +21,28 @@ def choose_surplus(
     """Return those that are not kept: all but the best, or the latest, of the number that is; never the latest."""
     if config.num_to_keep is None or len(checkpoints) <= config.num_to_keep:
         return []
-    name, sign = config.checkpoint_score_attribute, -1.0 if config.checkpoint_score_order == "min" else 1.0
-
-    def rank(position: int) -> tuple[float, int]:
-        value: Any = plain.get_metric(checkpoints[position].metrics, name) if name else None
-        is_number = isinstance(value, int | float) and not math.isnan(value)
-        return (sign * value if is_number else float("-inf")), position
-
-    by_score = sorted(range(len(checkpoints)), key=rank, reverse=True)
+    name, order = config.checkpoint_score_attribute, config.checkpoint_score_order
+    by_score = sorted(
+        range(len(checkpoints)),
+        key=lambda position: (score(checkpoints[position].metrics, name, order), position),
+        reverse=True,
+    )
     kept = {*by_score[: config.num_to_keep], len(checkpoints) - 1}
     return [one for position, one in enumerate(checkpoints) if position not in kept]
+
+
+def score(metrics: Mapping[str, Any], attribute: str | None, order: str) -> float:
+    """Return how good a checkpoint is, so that more is better.
+
+    Args:
+        metrics: Of the report that it belongs to.
+        attribute: The metric that says it; None if nothing does.
+        order: ``"max"`` or ``"min"``.
+    """
+    value: Any = plain.get_metric(metrics, attribute) if attribute else None
+    if not isinstance(value, int | float) or math.isnan(value):
+        return -math.inf
+    return float(-value if order == "min" else value)
 
 
 def remove(folder: Path, checkpoint: live_trial.SavedCheckpoint) -> None:

@@ -44,8 +44,8 @@ class Search:
         """What comes out of `fit`."""
         self.is_replaying = False
         self.controls = controls.Controls(self)
-        self.watchers = watchers.Watchers(given.run.callbacks, self.controls.get_trials)
-        self.source = trial_source.TrialSource(given, writer, self.live, self.controls)
+        self.watchers = watchers.Watchers(given.run.callbacks)
+        self.source = trial_source.TrialSource(given, writer, self.live, self.controls, self.watchers.note)
         self.proposals = self.source.proposals
 
     def choose(self) -> live_trial.LiveTrial | None:
@@ -274,6 +274,7 @@ class Search:
     def leave_out(self, live: live_trial.LiveTrial) -> None:
         """Leave a trial as it is, for good."""
         self.settings.scheduler.on_trial_remove(self.controls, live.trial)
+        self.proposals.hear_end(live.trial, is_error=True)
         del self.live[live.trial.trial_id]
 
     def _check_metric(self, live: live_trial.LiveTrial) -> None:

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any, final
+import os
+from collections.abc import Callable
+from typing import Any, Final, final
 
 from hocket.tune import errors, log
 from hocket.tune import trial as trials
 from hocket.tune.run import live_trial, proposals, settings
 from hocket.tune.schedulers import contract
 from hocket.tune.search import variants
+
+_MOST_BYTES: Final = 255
+"""How long the name of a folder may be; Linux's file systems take no longer ones."""
 
 
 @final
@@ -20,6 +25,7 @@ class TrialSource:
         writer: Its log.
         live: Its trials that are not finished, by id; new ones are put there.
         controls: For the scheduler.
+        note: Is told of each new trial.
     """
 
     def __init__(
@@ -28,8 +34,10 @@ class TrialSource:
         writer: log.Writer,
         live: dict[str, live_trial.LiveTrial],
         controls: contract.TrialControls,
+        note: Callable[[trials.Trial], None],
     ) -> None:
         self._settings, self._log, self._live, self._controls = given, writer, live, controls
+        self._note = note
         self.proposals = proposals.Proposals(given.searcher, given.window)
         self.num_proposed = 0
         self._folders: set[str] = set()
@@ -106,10 +114,10 @@ class TrialSource:
         if folder is None:
             creator = self._settings.tune.trial_dirname_creator
             folder = name if creator is None else str(creator(trial))
-            if "/" in folder or folder in ("", ".", ".."):
+            if {"/", "\0"} & {*folder} or folder in ("", ".", "..") or len(os.fsencode(folder)) > _MOST_BYTES:
                 raise ValueError(
-                    "trial_dirname_creator, or trial_name_creator without it, must return the name of one folder, but "
-                    f"returned {folder!r} for trial {trial.trial_id}."
+                    "trial_dirname_creator, or trial_name_creator without it, must return the name of one folder, of "
+                    f"{_MOST_BYTES} bytes at most, but returned {folder!r} for trial {trial.trial_id}."
                 )
         if folder in self._folders:
             raise ValueError(
@@ -121,6 +129,7 @@ class TrialSource:
         trial.name, trial.path = name, f"{self._settings.folder}/{folder}"
         found = live_trial.LiveTrial(trial, name, folder, self._settings.request(trial.config))
         self._live[trial.trial_id] = found
+        self._note(trial)
         self.num_proposed = trial.number + 1
         self._settings.scheduler.on_trial_add(self._controls, trial)
         return found

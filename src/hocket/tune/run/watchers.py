@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, final
 
 from hocket.tune import callback
@@ -15,26 +15,31 @@ class Watchers:
 
     Args:
         callbacks: The user's.
-        get_trials: Returns the trials that are not finished.
     """
 
-    def __init__(
-        self, callbacks: Sequence[callback.Callback], get_trials: Callable[[], Sequence[trials.Trial]]
-    ) -> None:
-        self._callbacks, self._get_trials = list(callbacks), get_trials
+    def __init__(self, callbacks: Sequence[callback.Callback]) -> None:
+        self._callbacks = list(callbacks)
+        self._trials: list[trials.Trial] = []
 
     def add(self, one: callback.Callback) -> None:
         """Call this one too, after the others."""
         self._callbacks.append(one)
 
+    def note(self, trial: trials.Trial) -> None:
+        """Take a trial into what callbacks are given, if there are some."""
+        if self._callbacks:
+            self._trials.append(trial)
+
     def call(self, name: str, iteration: int, *about: trials.Trial, **more: Any) -> None:
         """Call a method that gets the search's events so far and its trials."""
-        if self._callbacks:
-            listed = self._get_trials()
-            for one in self._callbacks:
-                getattr(one, name)(iteration, listed, *about, **more)
+        for one in self._callbacks:
+            getattr(one, name)(iteration, self._trials, *about, **more)
 
     def call_once(self, name: str, **info: Any) -> None:
-        """Call a method of the search's begin or end."""
+        """Call a method of the search's begin."""
         for one in self._callbacks:
             getattr(one, name)(**info)
+
+    def call_at_end(self) -> None:
+        """Call what is called after the last trial."""
+        self.call_once("on_experiment_end", trials=self._trials)

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import copy
 import math
+import numbers
 import random
 from collections.abc import Callable, Mapping
 from typing import Any, final
 
 from hocket.tune import errors
 from hocket.tune import trial as trials
-from hocket.tune.schedulers import bandit, checks, pbt
+from hocket.tune.schedulers import bandit, checks, contract, pbt
 
 
 @final
@@ -77,7 +78,7 @@ class PB2(pbt.PopulationBasedTraining):
         seed: int | None = None,
     ) -> None:
         ranges = _read_bounds(hyperparam_bounds or {}, "hyperparam_bounds")
-        if not ranges:
+        if not _count(ranges):
             raise errors.TuneError(
                 f"PB2 changes hyperparameters, so it must be told which, but received {hyperparam_bounds!r}. Write "
                 "hyperparam_bounds={'lr': [1e-4, 1e-1]}."
@@ -101,6 +102,15 @@ class PB2(pbt.PopulationBasedTraining):
         self._gains: list[bandit.Gain] = []
         #: When each trial's interval began, its score there, and with which point.
         self._begun: dict[trials.Trial, tuple[float, float, list[float]]] = {}
+
+    def on_trial_add(self, controls: contract.TrialControls, trial: trials.Trial) -> None:
+        """Take a trial into the population, and check that it has numbers for what is changed.
+
+        Raises:
+            TuneError: It has not.
+        """
+        super().on_trial_add(controls, trial)
+        _read_point(trial.config, self._ranges)
 
     def note_look(self, trial: trials.Trial, time: float, score: float) -> None:
         """Learn from the interval that has ended."""
@@ -131,9 +141,10 @@ class PB2(pbt.PopulationBasedTraining):
 class _Range:
     """A domain, from one number to another."""
 
-    def __init__(self, low: float, high: float) -> None:
-        self.low, self.high = low, high
-        self.is_whole = isinstance(low, int) and isinstance(high, int)
+    def __init__(self, low: Any, high: Any) -> None:
+        self.is_whole = isinstance(low, numbers.Integral) and isinstance(high, numbers.Integral)
+        self.low: float = int(low) if self.is_whole else float(low)
+        self.high: float = int(high) if self.is_whole else float(high)
 
     def sample(self, *, random_state: int | None = None) -> float:
         return self.get_value(random.Random(random_state).random())  # noqa: S311 (a search is no secret)
@@ -144,6 +155,7 @@ class _Range:
         return round(value) if self.is_whole else value
 
     def get_place(self, value: float) -> float:
+        """Return the place of a value; one out of the range is at its end."""
         return min(max((value - self.low) / (self.high - self.low), 0.0), 1.0)
 
 
@@ -171,10 +183,22 @@ def _count(ranges: Mapping[str, Any]) -> int:
     return sum(_count(one) if isinstance(one, Mapping) else 1 for one in ranges.values())
 
 
-def _read_point(config: Mapping[str, Any], ranges: Mapping[str, Any]) -> list[float]:
+def _read_point(config: Any, ranges: Mapping[str, Any], path: str = "") -> list[float]:
+    """Return where in its ranges a configuration lies."""
     point: list[float] = []
     for key, one in ranges.items():
-        point += _read_point(config[key], one) if isinstance(one, Mapping) else [one.get_place(config[key])]
+        value = config.get(key) if isinstance(config, Mapping) else None
+        if isinstance(one, Mapping):
+            point += _read_point(value, one, f"{path}{key}/")
+            continue
+        number = checks.read_number(value)
+        if number is None or not math.isfinite(number):
+            raise errors.TuneError(
+                f"PB2 changes {path + key!r} from {one.low} to {one.high}, so each trial must begin with a number "
+                f"there, but one has {value!r}. Write tune.uniform({one.low}, {one.high}) into param_space, or leave "
+                "the key out to have one drawn."
+            )
+        point.append(one.get_place(number))
     return point
 
 

@@ -89,6 +89,8 @@ def build_stopper(stop: Any) -> stoppers.Stopper:
 
 def _flatten(stop: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, float]]:
     for key, bound in stop.items():
+        if not isinstance(key, str):
+            raise TypeError(f"stop must have names of metrics, but one of its keys is {key!r}. Write {{'loss': 0.1}}.")
         name = f"{prefix}{key}"
         if isinstance(bound, Mapping):
             yield from _flatten(bound, f"{name}/")

@@ -4,37 +4,53 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, TextIO, final
 
 
 @final
 class _Copying:
-    """A stream whose text goes to a file, too.
+    """A stream whose text goes to a file, too, while there is one.
 
     Args:
         stream: Everything else is its.
-        file: The file.
     """
 
-    def __init__(self, stream: TextIO, file: TextIO) -> None:
-        self._stream, self._file = stream, file
+    def __init__(self, stream: TextIO) -> None:
+        self.stream = stream
+        self.file: TextIO | None = None
 
     def write(self, text: str) -> int:
-        with contextlib.suppress(ValueError):  # a thread that is left writes after the trial's end
-            self._file.write(text)
-        return self._stream.write(text)
+        if self.file is not None:
+            self.file.write(text)
+        return self.stream.write(text)
+
+    def writelines(self, lines: Iterable[str]) -> None:
+        for line in lines:
+            self.write(line)
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._stream, name)
+        return getattr(self.stream, name)
+
+
+_known: list[_Copying] = []
+"""Those of this process: a handler of logging that one trial makes writes to the files of those after it."""
+
+
+def _find(stream: TextIO) -> _Copying:
+    for one in _known:
+        if one.stream is stream:
+            return one
+    _known.append(_Copying(stream))
+    return _known[-1]
 
 
 @contextlib.contextmanager
 def copied(folder: Path, names: tuple[str, str] | None) -> Iterator[None]:
     """For the duration of a block, add what is printed to files.
 
-    What goes past Python's ``sys.stdout`` and ``sys.stderr``, as from C, does not.
+    What goes past the methods of Python's ``sys.stdout`` and ``sys.stderr``, as from C, does not.
 
     Args:
         folder: Where they are.
@@ -47,8 +63,13 @@ def copied(folder: Path, names: tuple[str, str] | None) -> Iterator[None]:
     with contextlib.ExitStack() as stack:
         folder.mkdir(parents=True, exist_ok=True)
         files = {name: stack.enter_context((folder / name).open("a", buffering=1)) for name in names}
-        sys.stdout, sys.stderr = (_Copying(stream, files[name]) for stream, name in zip(before, names, strict=True))
+        streams = [_find(stream) for stream in before]
+        for stream, name in zip(streams, names, strict=True):
+            stream.file = files[name]
+        sys.stdout, sys.stderr = streams
         try:
             yield
         finally:
             sys.stdout, sys.stderr = before
+            for stream in streams:
+                stream.file = None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import numbers
 from collections.abc import Callable
 from typing import Any, Final, Protocol, final
 
@@ -40,7 +41,7 @@ class FunctionProgram:
             for metrics in returned:
                 session.report_now(metrics)
         elif returned is not None:
-            is_number = isinstance(returned, int | float) and not isinstance(returned, bool)
+            is_number = isinstance(returned, numbers.Real) and not isinstance(returned, bool)
             metrics = read_metrics({DEFAULT_METRIC: returned} if is_number else returned)
             session.post(session.make_report(metrics, None, is_last=True))
 

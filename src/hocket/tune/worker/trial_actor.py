@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import final
 
+from hocket.tune import errors
 from hocket.tune.worker import orders, printing, programs, trial_session
 
 
@@ -45,8 +46,11 @@ class TrialActor:
         except BaseException as error:  # it is made of what users wrote
             self._events.put(orders.Ended(error, traceback.format_exc()))
             return
-        with _inside(Path(told.experiment, told.folder)):
-            ended = run_trial(self._program, told, self._ask, self._events.put)
+        try:
+            with _inside(Path(told.experiment, told.folder)):
+                ended = run_trial(self._program, told, self._ask, self._events.put)
+        except BaseException as error:  # whatever happens, the search waits for an end
+            ended = orders.Ended(error, traceback.format_exc())
         is_clean = before.issuperset(threading.enumerate())
         self._events.put(orders.Ended(ended.error, ended.traceback, is_clean))
 
@@ -79,13 +83,23 @@ def _is_waited_for(event: orders.Event) -> bool:
 def _inside(folder: Path) -> Iterator[None]:
     """Have a trial's folder be the working directory in the block, as Ray has it: files with the same name in two
     trials are two files."""
-    before = Path.cwd()
-    folder.mkdir(parents=True, exist_ok=True)
-    os.chdir(folder)
+    try:
+        before = Path.cwd()
+    except FileNotFoundError:  # somebody has removed it
+        before = Path("/")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        os.chdir(folder)
+    except OSError as error:
+        raise errors.TuneError(
+            f"The trial's folder cannot be made or entered: {str(folder)!r}: {error.strerror or error}. Make room "
+            "there, or remove what stands in its way."
+        ) from error
     try:
         yield
     finally:
-        os.chdir(before)
+        with contextlib.suppress(OSError):
+            os.chdir(before)
 
 
 def introduce() -> orders.Introduction:

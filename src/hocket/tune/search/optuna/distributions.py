@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol, final
@@ -68,7 +69,14 @@ class DeclaredSpace:
 
     def __init__(self, space: Mapping[str, Any]) -> None:
         self._template = _nest(dict(space))
-        self._parameters = {each.name: each for each in _find_parameters(self._template, ())}
+        found = list(_find_parameters(self._template, ()))
+        self._parameters = {each.name: each for each in found}
+        if len(self._parameters) < len(found):
+            names = sorted(name for name, count in Counter(each.name for each in found).items() if count > 1)
+            raise ValueError(
+                f"Optuna knows hyperparameters by their names as text, but OptunaSearch's space has several of the "
+                f"name {names[0]!r}, such as the keys 1 and '1'. Rename one of them."
+            )
         self._distributions = {name: each.distribution for name, each in self._parameters.items()}
         if not self._parameters:
             raise ValueError(

@@ -6,6 +6,8 @@ Watanabe, Bansal and Hutter, "PED-ANOVA: Efficiently Quantifying Hyperparameter 
 
 from __future__ import annotations
 
+import math
+import numbers
 import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -45,8 +47,17 @@ def compute(parameters: Mapping[str, Sequence[Any]], values: Sequence[float], mo
 
 
 def is_range(column: Sequence[Any]) -> bool:
-    """Return whether all values are numbers."""
-    return all(isinstance(value, int | float) and not isinstance(value, bool) for value in column)
+    """Return whether all values are finite numbers."""
+    return all(map(_is_number, column))
+
+
+def _is_number(value: object) -> bool:
+    if isinstance(value, bool) or not isinstance(value, numbers.Real):
+        return False
+    try:
+        return math.isfinite(float(value))
+    except OverflowError:
+        return False
 
 
 def is_logarithmic(column: Sequence[float]) -> bool:
@@ -58,10 +69,18 @@ def _find_distribution(optuna: Any, column: Sequence[Any]) -> Any:
     if not is_range(column):
         return optuna.distributions.CategoricalDistribution(sorted({str(value) for value in column}))
     low, high, log = min(column), max(column), is_logarithmic(column)
-    if all(isinstance(value, int) for value in column):
-        return optuna.distributions.IntDistribution(low, high, log=log)
+    if _is_whole(column):
+        return optuna.distributions.IntDistribution(int(low), int(high), log=log)
     return optuna.distributions.FloatDistribution(float(low), float(high), log=log)
 
 
 def _encode(column: Sequence[Any], row: int) -> Any:
-    return column[row] if is_range(column) else str(column[row])
+    value = column[row]
+    if not is_range(column):
+        return str(value)
+    return int(value) if _is_whole(column) else float(value)
+
+
+def _is_whole(column: Sequence[Any]) -> bool:
+    """Return whether numbers are whole ones that a float can hold."""
+    return all(isinstance(value, numbers.Integral) and abs(int(value)) < 2**53 for value in column)

@@ -1,0 +1,268 @@
+"""What strangers have tried: odd folders, values, settings and objects."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.tune import programs
+
+from hocket import tune
+from hocket.tune import schedulers
+from hocket.tune.schedulers.pb2 import PB2
+from hocket.tune.search import Searcher
+from hocket.tune.trial import Status
+
+pytestmark = [pytest.mark.timeout(90), pytest.mark.usefixtures("session")]
+
+
+def search(function: Any, path: Path, space: dict[str, Any], run: dict[str, Any] | None = None, **settings: Any) -> Any:
+    return tune.Tuner(
+        function,
+        param_space=space,
+        tune_config=tune.TuneConfig(**settings),
+        run_config=tune.RunConfig(name="search", storage_path=path, verbose=0, **(run or {})),
+    ).fit()
+
+
+def test_a_folder_that_cannot_be_made_costs_its_trial_only(tmp_path: Path) -> None:
+    (tmp_path / "search").mkdir()
+    (tmp_path / "search" / "taken").write_text("a file")
+    names = {1: "taken", 2: "free"}
+    found = search(
+        programs.report_steps,
+        tmp_path,
+        {"x": tune.grid_search([1, 2])},
+        trial_dirname_creator=lambda trial: names[trial.config["x"]],
+    )
+    assert [one.status for one in found] == [Status.ERROR, Status.TERMINATED]
+    assert "The trial's folder cannot be made or entered" in str(found[0].error)
+
+
+@pytest.mark.parametrize("name", ["a\0b", "a" * 256])
+def test_names_that_no_folder_can_have(tmp_path: Path, name: str) -> None:
+    with pytest.raises(ValueError, match="must return the name of one folder, of 255 bytes at most, but returned"):
+        search(programs.report_steps, tmp_path, {"x": 1}, trial_dirname_creator=lambda trial: name)
+
+
+def test_a_working_directory_that_is_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    gone = tmp_path / "gone"
+    gone.mkdir()
+
+    def leave(config: dict[str, Any]) -> dict[str, Any]:
+        Path(config["gone"]).rmdir()
+        return {"score": 1}
+
+    def enter(config: dict[str, Any]) -> dict[str, Any]:
+        return {"score": 1 if Path.cwd().is_dir() else 0}
+
+    def both(config: dict[str, Any]) -> dict[str, Any]:
+        return leave(config) if config["first"] else enter(config)
+
+    monkeypatch.chdir(gone)
+    space = {"first": tune.grid_search([True, False]), "gone": str(gone)}
+    found = search(both, tmp_path, space, max_concurrent_trials=1)
+    assert [one.metrics["score"] for one in found] == [1, 1]
+    monkeypatch.chdir(tmp_path)
+
+
+def test_trials_left_out_do_not_hold_up_a_deterministic_search(tmp_path: Path) -> None:
+    class Interrupt(tune.Callback):
+        def on_trial_start(self, iteration: int, trials: Any, trial: Any, **info: Any) -> None:
+            if trial.number == 3:
+                raise ConnectionError("pulled the plug")
+
+    settings: dict[str, Any] = {"num_samples": 8, "seed": 1, "deterministic": True, "max_concurrent_trials": 2}
+    with pytest.raises(ConnectionError):
+        search(programs.report_steps, tmp_path, {"x": tune.uniform(0, 1)}, {"callbacks": [Interrupt()]}, **settings)
+    found = tune.Tuner.restore(
+        tmp_path / "search", programs.report_steps, resume_unfinished=False, run_config=tune.RunConfig(verbose=0)
+    ).fit()
+    assert len(found) == 8
+    assert [one.status for one in found][4:] == [Status.TERMINATED] * 4
+
+
+def test_keys_that_optuna_cannot_tell_apart(tmp_path: Path) -> None:
+    optuna = pytest.importorskip("hocket.tune.search.optuna")
+    pytest.importorskip("optuna", reason="needs Optuna: pip install 'hocket[tune]'")
+    space: dict[Any, Any] = {1: tune.uniform(0, 1), "1": tune.uniform(5, 6)}
+    with pytest.raises(ValueError, match=r"several of the name '1', such as the keys 1 and '1'\. Rename one of them"):
+        search(programs.report_steps, tmp_path, space, search_alg=optuna.OptunaSearch(), metric="score", mode="max")
+
+
+def return_x(config: dict[str, Any]) -> dict[str, Any]:
+    return {"score": float(config["score"]), "word": "text"}
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        list(np.arange(1, 13)),
+        [0.1, float("nan"), 0.3],
+        [1, 2**70, 3],
+        [1, 10**400, 3],
+        ["$\\bad$", "b", "c"],
+        [True, False, None],
+        [np.float32(0.5), 1, "x"],
+    ],
+    ids=lambda values: str(values)[:20],
+)
+def test_pictures_of_odd_values(tmp_path: Path, values: list[Any]) -> None:
+    pytest.importorskip("matplotlib", reason="needs matplotlib: pip install 'hocket[plot]'")
+    space = {"$a$": tune.grid_search(values), "score": tune.uniform(0, 1)}
+    found = search(return_x, tmp_path, space, metric="score", mode="max", seed=1)
+    for kind in ("history", "parallel", "slices", "importance", "lineage"):
+        found.plot(kind).savefig(tmp_path / "drawn.png")
+    assert set(found.get_importances()) == {"$a$", "score"}
+    if len(values) == 12:
+        assert found.plot("slices").axes[0].get_xlim()[1] > 11, "numbers of numpy are numbers"
+    assert "word" in found.get_dataframe("word", "max")
+    with pytest.raises(TypeError, match="metric must be a metric's name, but received 5"):
+        found.get_best_result(5, "min")
+
+
+def log_and_print(config: dict[str, Any]) -> dict[str, Any]:
+    logging.basicConfig()
+    logging.getLogger().warning("trial %s", config["x"])
+    sys.stdout.writelines([f"line of {config['x']}\n"])
+    return {"score": 1}
+
+
+def test_handlers_of_one_trial_write_for_those_after_it(tmp_path: Path) -> None:
+    space = {"x": tune.grid_search([1, 2, 3])}
+    found = search(log_and_print, tmp_path, space, {"log_to_file": True}, max_concurrent_trials=1)
+    for one in found:
+        assert f"trial {one.config['x']}" in Path(one.path, "stderr").read_text()
+        assert Path(one.path, "stdout").read_text() == f"line of {one.config['x']}\n"
+
+
+@pytest.mark.parametrize("value", ["relu", None, float("nan"), [1]])
+def test_pb2_needs_numbers(tmp_path: Path, value: Any) -> None:
+    pytest.importorskip("sklearn", reason="needs scikit-learn: pip install scikit-learn")
+    pb2 = PB2("training_iteration", perturbation_interval=1, hyperparam_bounds={"m": {"y": [0.0, 1.0]}})
+    with pytest.raises(tune.TuneError, match=r"PB2 changes 'm/y' from 0\.0 to 1\.0, so each trial must begin with a n"):
+        search(programs.report_steps, tmp_path, {"x": 1, "m": {"y": value}}, scheduler=pb2, metric="score", mode="max")
+
+
+def test_bounds_of_numpys_numbers() -> None:
+    pytest.importorskip("sklearn", reason="needs scikit-learn: pip install scikit-learn")
+    pb2 = PB2(hyperparam_bounds={"x": [np.int64(0), np.int64(10)]})
+    assert type(pb2.complete_config({}, 0)["x"]) is int
+    with pytest.raises(tune.TuneError, match="PB2 changes hyperparameters, so it must be told which"):
+        PB2(hyperparam_bounds={"x": {}})
+
+
+@pytest.mark.parametrize("returned", [np.float32(2), np.int64(2), 2])
+def test_numbers_that_a_function_returns(tmp_path: Path, returned: Any) -> None:
+    (found,) = search(lambda config: returned, tmp_path, {})
+    assert found.metrics["_metric"] == 2
+
+
+class Doubling(tune.Trainable):
+    def setup(self, config: dict[str, Any]) -> None:
+        self.value = 1
+
+    def step(self) -> dict[str, Any]:
+        self.value *= 2
+        return {"score": self.value, "done": self.value == 8}
+
+    def save_checkpoint(self, checkpoint_dir: str) -> dict[str, Any]:
+        return {"value": self.value}
+
+    def load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        self.value = checkpoint["value"]
+
+
+def test_a_class_saves_when_it_ends(tmp_path: Path) -> None:
+    (found,) = search(Doubling, tmp_path, {})
+    assert found.checkpoint is not None
+    (without,) = search(
+        Doubling, tmp_path / "b", {}, {"checkpoint_config": tune.CheckpointConfig(checkpoint_at_end=False)}
+    )
+    assert without.checkpoint is None
+
+
+class Counting(schedulers.FIFOScheduler):
+    reports = 0
+
+    def on_trial_result(self, controls: Any, trial: Any, result: Any) -> Any:
+        self.reports += 1
+        return super().on_trial_result(controls, trial, result)
+
+
+class Proposing(Searcher):
+    proposed = 0
+
+    def suggest(self, trial_id: str) -> Any:
+        self.proposed += 1
+        return {"x": self.proposed}
+
+    def on_trial_complete(self, trial_id: str, result: Any = None, error: bool = False) -> None:
+        pass
+
+
+def test_what_a_program_gives_is_what_runs(tmp_path: Path) -> None:
+    scheduler, searcher = Counting(), Proposing()
+    settings: dict[str, Any] = {"scheduler": scheduler, "search_alg": searcher, "num_samples": 2}
+    search(programs.report_steps, tmp_path, {}, **settings)
+    assert (scheduler.reports, searcher.proposed) == (6, 2)
+    search(programs.report_steps, tmp_path / "b", {}, **settings)
+    assert (scheduler.reports, searcher.proposed) == (6, 2), "another search has copies of what they were"
+
+
+def test_callbacks_have_all_trials(tmp_path: Path) -> None:
+    class Sum(tune.Callback):
+        def setup(self, *args: Any, total_num_samples: Any = None, **info: Any) -> None:
+            self.most: list[int] = []
+
+        def on_trial_complete(self, iteration: int, trials: Any, trial: Any, **info: Any) -> None:
+            self.most.append(len(trials))
+
+        def on_experiment_end(self, trials: Any, **info: Any) -> None:
+            self.ends = [(trial.number, trial.status) for trial in trials]
+
+    callback = Sum()
+    search(programs.report_steps, tmp_path, {"x": tune.grid_search([1, 2, 3])}, {"callbacks": [callback]})
+    assert callback.ends == [(number, Status.TERMINATED) for number in range(3)]
+    assert max(callback.most) == 3
+
+
+def test_experiments(tmp_path: Path) -> None:
+    two = tune.Experiment("two", programs.report_steps, config={"x": 2}, storage_path=tmp_path)
+    assert [one.metrics["score"] for one in tune.run_experiments(two, verbose=0)] == [6]
+
+
+UNTYPED: Any = tune
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "match"),
+    [
+        (lambda: UNTYPED.run_experiments(5), TypeError, "experiments must be Experiments, or a dict .* received 5"),
+        (lambda: UNTYPED.run_experiments({"a": 5}), TypeError, "An experiment must be a dict with 'run'.* 'a' is 5"),
+        (lambda: UNTYPED.run(print, name="q", resume="BLAH"), ValueError, "resume must be True, False or one of"),
+        (lambda: UNTYPED.run(print, name="q", resume_config=5), TypeError, "resume_config must be a ResumeConfig"),
+        (lambda: UNTYPED.Tuner.restore(None, print), TypeError, "path must be the folder of a search, .* None"),
+        (lambda: UNTYPED.Tuner.can_restore(5), TypeError, "path must be the folder of a search, but received 5"),
+        (lambda: UNTYPED.Tuner.restore("a", print, run_config=5), TypeError, "run_config must be a RunConfig"),
+        (lambda: UNTYPED.Tuner.restore("a", print, resume_errored="x"), TypeError, "resume_errored must be True or"),
+        (
+            lambda: UNTYPED.RunConfig(stop={1: 2}),
+            TypeError,
+            "stop must have names of metrics, but one of its keys is 1",
+        ),
+        (
+            lambda: UNTYPED.TuneConfig(metric="", mode="min"),
+            TypeError,
+            "metric must be a metric's name, but received ''",
+        ),
+        (lambda: UNTYPED.RunConfig(verbose=-3), ValueError, "verbose must be 0 or more, but received -3"),
+    ],
+)
+def test_bad_arguments(call: Any, error: type[Exception], match: str) -> None:
+    with pytest.raises(error, match=match):
+        call()
