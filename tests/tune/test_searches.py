@@ -116,6 +116,7 @@ def test_checkpoints_are_kept_as_told(tmp_path: Path) -> None:
     assert [metrics["score"] for _, metrics in found.best_checkpoints] == [2, 1], "the best last"
     assert found.checkpoint is not None
     assert json.loads(Path(found.checkpoint.path, "state.json").read_text()) == {"step": 5, "x": 1}
+    assert found.metrics["checkpoint_dir_name"] == Path(found.checkpoint.path).name
     best = found.get_best_checkpoint("score", "min")
     assert best is not None
     assert json.loads(Path(best.path, "state.json").read_text())["step"] == 1

@@ -82,6 +82,11 @@ class ExperimentAnalysis:
         """Each trial's reports as a pandas DataFrame, by the trial's id."""
         return {one.trial_id: one.metrics_dataframe for one in self.results_grid}
 
+    @property
+    def best_dataframe(self) -> Any:
+        """The best trial's reports as a pandas DataFrame."""
+        return self.best_trial.metrics_dataframe
+
     def dataframe(self, metric: str | None = None, mode: str | None = None) -> Any:
         """Return a pandas DataFrame with a row for each trial; see `ResultGrid.get_dataframe`."""
         return self.results_grid.get_dataframe(metric, mode)

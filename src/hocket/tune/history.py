@@ -76,6 +76,7 @@ class TrialHistory:
             now=record["time"],
             since_start=(number - self.start[0], self.seconds - self.start[1]),
             where=self.where,
+            checkpoint=record["checkpoint"],
             done=False,
         )
         self.reports.append(found)

@@ -122,5 +122,6 @@ class LiveTrial:
             now=report.time,
             since_start=(self.iteration - self.start_iteration, self.seconds - self.start_seconds),
             where=self.introduction,
+            checkpoint=report.checkpoint,
             done=report.is_last,
         )

@@ -23,6 +23,7 @@ def complete(
     now: float,
     since_start: tuple[int, float],
     where: orders.Introduction,
+    checkpoint: str | None,
     done: bool,
 ) -> dict[str, Any]:
     """Return metrics with what Ray Tune adds to them; what the trial reports under the same name stays.
@@ -36,6 +37,7 @@ def complete(
         now: When it was made, in seconds since 1970.
         since_start: How many reports, and seconds, since the trial last began or went on.
         where: The process.
+        checkpoint: The name of the checkpoint that came with it.
         done: Whether it is the last.
     """
     return {
@@ -45,6 +47,7 @@ def complete(
         "timestamp": int(now),
         "date": time.strftime("%Y-%m-%d_%H-%M-%S", time.localtime(now)),
         "trial_id": trial.trial_id,
+        "checkpoint_dir_name": checkpoint,
         "done": done,
         "config": trial.config,
         "experiment_tag": trial.experiment_tag,
