@@ -80,6 +80,7 @@ def test_the_time_budget_ends_what_runs(tmp_path: Path) -> None:
     assert {one.reason for one in found[:2]} == {"the time budget of the search is over"}
 
 
+@pytest.mark.about_local("that it lends the CPU of who waits")
 def test_nested_tasks_on_one_cpu(tmp_path: Path) -> None:
     hocket.shutdown()
     hocket.init(num_cpus=1)

@@ -92,6 +92,7 @@ def _run_in_actors(search: searches.Search, described: program_builder.Described
         search,
         described.program,
         reuses=described.is_function if reuses is None else reuses,
+        holds=not described.is_trainer,
         most=setup.tune.max_concurrent_trials or None,
         budget_s=setup.tune.budget_s,
         timeout_s=setup.tune.trial_timeout_s,

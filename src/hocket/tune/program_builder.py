@@ -49,6 +49,11 @@ class Described:
     trainable: Any
 
     @property
+    def is_trainer(self) -> bool:
+        """Whether it is a trainer, whose ranks hold what a trial asks for."""
+        return isinstance(self.trainable, train.DataParallelTrainer)
+
+    @property
     def can_save(self) -> bool:
         """Whether it is a `Trainable` that has ``save_checkpoint``."""
         kind = self.trainable

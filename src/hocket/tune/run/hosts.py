@@ -66,6 +66,8 @@ class ActorHost:
         search: It decides.
         program: What a trial is.
         reuses: Whether an actor runs one trial after another.
+        holds: Whether an actor holds what its trial asks for. A trainer's does not: its ranks do, and on Ray nothing is
+            lent to them.
         most: How many trials run at once at most.
         budget_s: Seconds until the search is over; None: as long as it takes.
         timeout_s: Seconds that a trial may say nothing; None: as long as it likes.
@@ -77,11 +79,12 @@ class ActorHost:
         program: programs.Program,
         *,
         reuses: bool,
+        holds: bool,
         most: int | None,
         budget_s: float | None,
         timeout_s: float | None,
     ) -> None:
-        self._search, self._reuses, self._most = search, reuses, most
+        self._search, self._reuses, self._most, self._holds = search, reuses, most, holds
         self._program_ref = api.put(program)
         self._deadline = None if budget_s is None else time.monotonic() + budget_s
         self._timeout_s = timeout_s
@@ -135,7 +138,8 @@ class ActorHost:
                 del self._idle[position]
                 return _Running(live, idle.handle, None, 0.0, idle.held, idle.introduction)
         self._drop_idle()
-        return _Running(live, build_actor(live.resources, self._program_ref), None, math.inf, live.resources)
+        actor_resources = live.resources if self._holds else {}
+        return _Running(live, build_actor(actor_resources, self._program_ref), None, math.inf, live.resources)
 
     def _drop_idle(self) -> None:
         while self._idle:
