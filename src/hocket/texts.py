@@ -84,6 +84,16 @@ def shorten(text: str, most: int = MOST_CHARACTERS) -> str:
     return f"{text[:head]}\n... ({len(text) - most:,} characters left out) ...\n{text[head - most :]}"
 
 
+def cut(text: str, most: int) -> str:
+    """Return a text without its end if it is longer than `most` characters, as the cell of a table shows it.
+
+    Example:
+        >>> cut("a long name", 8)
+        'a lon...'
+    """
+    return text if len(text) <= most else f"{text[: most - 3]}..."
+
+
 # --- exceptions -------------------------------------------------------------------------------------------------------
 
 

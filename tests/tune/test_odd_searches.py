@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -67,6 +68,7 @@ def test_a_working_directory_that_is_gone(tmp_path: Path, monkeypatch: pytest.Mo
     space = {"first": tune.grid_search([True, False]), "gone": str(gone)}
     found = search(both, tmp_path, space, max_concurrent_trials=1)
     assert [one.metrics["score"] for one in found] == [1, 1]
+    assert not gone.exists(), "the fault fired"
     monkeypatch.chdir(tmp_path)
 
 
@@ -212,6 +214,21 @@ def test_what_a_program_gives_is_what_runs(tmp_path: Path) -> None:
     assert (scheduler.reports, searcher.proposed) == (6, 2)
     search(programs.report_steps, tmp_path / "b", {}, **settings)
     assert (scheduler.reports, searcher.proposed) == (6, 2), "another search has copies of what they were"
+
+
+@dataclass
+class Recorded(Proposing):
+    """Has no hash, as dataclasses have none."""
+
+    note: str = ""
+
+
+def test_a_searcher_without_a_hash_is_copied(tmp_path: Path) -> None:
+    searcher = Recorded()
+    for name in "ab":
+        found = search(programs.report_steps, tmp_path / name, {}, search_alg=searcher, num_samples=2)
+        assert [one.config["x"] for one in found] == [1, 2]
+    assert searcher.proposed == 0
 
 
 def test_callbacks_have_all_trials(tmp_path: Path) -> None:

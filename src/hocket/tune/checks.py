@@ -48,7 +48,7 @@ def check_function(name: str, value: object) -> None:
         )
 
 
-def check_seconds(name: str, given: object) -> None:
+def check_seconds(name: str, given: Any) -> None:
     """Check that a value is a time of more than 0 seconds, or None.
 
     Raises:
@@ -62,7 +62,7 @@ def check_seconds(name: str, given: object) -> None:
         raise ValueError(f"{name} must be more than 0 seconds, but received {seconds!r}. Leave it out for none.")
 
 
-def read_seconds(given: Any) -> Any:
+def read_seconds(given: float | dt.timedelta | None) -> float | None:
     """Return a time in seconds."""
     return given.total_seconds() if isinstance(given, dt.timedelta) else given
 

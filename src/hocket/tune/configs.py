@@ -120,8 +120,7 @@ class TuneConfig:
     @property
     def budget_s(self) -> float | None:
         """`time_budget_s` in seconds."""
-        seconds: float | None = checks.read_seconds(self.time_budget_s)
-        return seconds
+        return checks.read_seconds(self.time_budget_s)
 
 
 @dataclass(frozen=True, kw_only=True)

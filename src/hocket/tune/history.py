@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any, Final, TypeAlias
 
 from hocket.train.checkpoints import checkpoint as checkpoints
-from hocket.tune import errors, log, result
+from hocket.tune import errors, log, result, scores
 from hocket.tune import trial as trials
-from hocket.tune.run import results, retention
+from hocket.tune.run import results
 from hocket.tune.worker import orders
 
 ITERATION: Final = "training_iteration"
@@ -111,7 +111,7 @@ class TrialHistory:
             (checkpoints.Checkpoint(folder / name), metrics) for name, metrics in self.saved if (folder / name).is_dir()
         ]
         attribute, order, most = self.keeps
-        ranked = sorted(kept, key=lambda pair: retention.score(pair[1], attribute, order)) if attribute else kept
+        ranked = sorted(kept, key=lambda pair: scores.score(pair[1], attribute, order)) if attribute else kept
         return result.Result(
             trial_id=self.trial.trial_id,
             config=self.trial.config,

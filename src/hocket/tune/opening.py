@@ -142,12 +142,18 @@ _pristine: Final[weakref.WeakKeyDictionary[Any, bytes | str]] = weakref.WeakKeyD
 
 
 def _take(given: T) -> T:
-    """Return what was given; if a search has had it before, a copy of what it was then, if it can be copied."""
+    """Return what was given; if a search has had it before, a copy of what it was then, if it can be copied.
+
+    What cannot be noted, such as an instance of a dataclass, which has no hash, is always copied.
+    """
     if given is None:
         return given
-    known = _pristine.get(given)
-    if known is None:
-        _pristine[given] = encoding.try_pickle(given)
+    try:
+        known = _pristine.get(given)
+        if known is None:
+            _pristine[given] = encoding.try_pickle(given)
+    except TypeError:
+        known = encoding.try_pickle(given)
     copied: T = pickle.loads(known) if isinstance(known, bytes) else given
     return copied
 

@@ -7,7 +7,7 @@ import math
 from collections.abc import Sequence
 from typing import Any, Final
 
-from hocket import exceptions
+from hocket import exceptions, texts
 from hocket.train.tracking import plain
 from hocket.train.tracking import values as flat_values
 from hocket.tune import result as results
@@ -35,7 +35,7 @@ def draw(found: Sequence[results.Result], kind: str, metric: str, mode: str) -> 
     """
     if kind not in KINDS:
         raise ValueError(f"plot() draws one of {list(KINDS)}, but received {kind!r}. Write plot('history').")
-    shown = [(one, value) for one in found if (value := _read(one.metrics, metric)) is not None]
+    shown = _list_shown(found, metric)
     if not shown:
         raise ValueError(f"No trial has a finite value of {metric!r}, so there is nothing to draw.")
     try:
@@ -59,6 +59,10 @@ def _read(metrics: Any, metric: str) -> float | None:
 Shown = Sequence[tuple[results.Result, float]]
 
 
+def _list_shown(found: Sequence[results.Result], metric: str) -> Shown:
+    return [(one, value) for one in found if (value := _read(one.metrics, metric)) is not None]
+
+
 def _draw_history(figure: Any, shown: Shown, metric: str, mode: str) -> None:
     axes = figure.subplots()
     better = max if mode == "max" else min
@@ -80,22 +84,18 @@ def _draw_curves(figure: Any, shown: Shown, metric: str, mode: str) -> None:
     axes.set(xlabel="training_iteration", ylabel=metric, title=f"best: {best.trial_id}")
 
 
-def list_parameters(found: Sequence[results.Result]) -> dict[str, list[Any]]:
+def _list_parameters(shown: Shown) -> dict[str, list[Any]]:
     """Return the hyperparameters that differ, each with its values by trial."""
-    rows = [dict(flat_values.flatten(one.config)) for one in found]
+    rows = [dict(flat_values.flatten(one.config)) for one, _ in shown]
     names = [name for name in rows[0] if all(name in row for row in rows)] if rows else []
     columns = {name: [row[name] for row in rows] for name in names}
     return {name: values for name, values in columns.items() if len({str(value) for value in values}) > 1}
 
 
-def _list_shown(shown: Shown) -> dict[str, list[Any]]:
-    return list_parameters([one for one, _ in shown])
-
-
 def compute_importances(found: Sequence[results.Result], metric: str, mode: str) -> dict[str, float]:
     """Return how much each hyperparameter counts: see `ResultGrid.get_importances`."""
-    scored = [(one, value) for one in found if (value := _read(one.metrics, metric)) is not None]
-    return importance.compute(_list_shown(scored), [value for _, value in scored], mode)
+    scored = _list_shown(found, metric)
+    return importance.compute(_list_parameters(scored), [value for _, value in scored], mode)
 
 
 def _place(values: Sequence[Any]) -> tuple[list[float], str]:
@@ -107,7 +107,7 @@ def _place(values: Sequence[Any]) -> tuple[list[float], str]:
 
 
 def _draw_slices(figure: Any, shown: Shown, metric: str, mode: str) -> None:
-    parameters = _list_shown(shown) or {"trial": list(range(len(shown)))}
+    parameters = _list_parameters(shown) or {"trial": list(range(len(shown)))}
     all_axes = figure.subplots(1, len(parameters), sharey=True, squeeze=False)[0]
     for axes, (name, values) in zip(all_axes, parameters.items(), strict=True):
         places, scale = _place(values)
@@ -126,13 +126,12 @@ def _name_places(axes: Any, values: Sequence[Any]) -> None:
 
 def _show(text: str) -> str:
     """Return a text that can be drawn; one is not read as a formula if it is drawn with ``parse_math=False``."""
-    shown = text.encode("utf-8", "replace").decode()
-    return shown if len(shown) <= tables.MOST_LETTERS else f"{shown[: tables.MOST_LETTERS - 3]}..."
+    return texts.cut(text.encode("utf-8", "replace").decode(), tables.MOST_LETTERS)
 
 
 def _draw_parallel(figure: Any, shown: Shown, metric: str, mode: str) -> None:
     axes = figure.subplots()
-    columns = {**_list_shown(shown), metric: [value for _, value in shown]}
+    columns = {**_list_parameters(shown), metric: [value for _, value in shown]}
     heights = []
     for values in columns.values():
         places, scale = _place(values)
@@ -148,7 +147,7 @@ def _draw_parallel(figure: Any, shown: Shown, metric: str, mode: str) -> None:
 
 
 def _draw_importance(figure: Any, shown: Shown, metric: str, mode: str) -> None:
-    counts = importance.compute(_list_shown(shown), [value for _, value in shown], mode)
+    counts = importance.compute(_list_parameters(shown), [value for _, value in shown], mode)
     axes = figure.subplots()
     axes.barh(range(len(counts)), list(counts.values())[::-1])
     axes.set_yticks(range(len(counts)), [_show(name) for name in counts][::-1], parse_math=False)

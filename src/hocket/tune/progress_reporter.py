@@ -7,15 +7,15 @@ from __future__ import annotations
 
 import abc
 import html
-import math
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, TypeAlias, final
 
+from hocket import texts
 from hocket.train.tracking import plain
 from hocket.train.tracking import values as flat_values
-from hocket.tune import callback, checks
+from hocket.tune import callback, checks, scores
 from hocket.tune import trial as trials
 
 Columns: TypeAlias = Sequence[str] | Mapping[str, str] | None
@@ -51,7 +51,7 @@ class ProgressReporter(abc.ABC):
         """Return whether it is time to report. Called after each event of the search.
 
         Args:
-            trials: All that have begun, in their order.
+            trials: All that were proposed, in their order.
             done: Whether the search is over.
         """
 
@@ -194,18 +194,11 @@ class CLIReporter(ProgressReporter):
         if not self._sorts or not self._metric:
             order = [trials.Status.RUNNING, trials.Status.PAUSED, trials.Status.PENDING]
             return sorted(listed, key=lambda trial: order.index(trial.status) if trial.status in order else len(order))
-        metric, sign = self._metric, -1.0 if self._mode == "max" else 1.0
-
-        def rank(trial: trials.Trial) -> float:
-            value = plain.get_metric(trial.last_result, metric)
-            return sign * value if isinstance(value, int | float) and not math.isnan(value) else math.inf
-
-        return sorted(listed, key=rank)
+        return sorted(listed, key=lambda trial: -scores.score(trial.last_result, self._metric, self._mode))
 
     def _format(self, value: object) -> str:
         text = "" if value is None else f"{value:.6g}" if isinstance(value, float) else str(value)
-        text = " ".join(text.split())
-        return text if len(text) <= self._most_letters else f"{text[: self._most_letters - 3]}..."
+        return texts.cut(" ".join(text.split()), self._most_letters)
 
 
 @final
@@ -280,7 +273,6 @@ class Following(callback.Callback):
 
     def __init__(self, reporter: ProgressReporter, metric: str | None, mode: str | None) -> None:
         self._reporter, self._metric, self._mode = reporter, metric, mode
-        self._trials: dict[str, trials.Trial] = {}
 
     def setup(
         self, stop: object = None, num_samples: int | None = None, total_num_samples: int | None = None, **info: Any
@@ -288,18 +280,12 @@ class Following(callback.Callback):
         """Set up the reporter."""
         self._reporter.setup(time.time(), num_samples, self._metric, self._mode)
 
-    def on_trial_start(self, iteration: int, trials: Sequence[trials.Trial], trial: trials.Trial, **info: Any) -> None:
-        """Note a trial."""
-        self._trials[trial.trial_id] = trial
-
     def on_step_end(self, iteration: int, trials: Sequence[trials.Trial], **info: Any) -> None:
         """Let it report, if it wants to."""
-        listed = list(self._trials.values())
-        if self._reporter.should_report(listed):
-            self._reporter.report(listed, False)
+        if self._reporter.should_report(trials):
+            self._reporter.report(trials, False)
 
     def on_experiment_end(self, trials: Sequence[trials.Trial], **info: Any) -> None:
         """Let it report once more."""
-        listed = list(self._trials.values())
-        if self._reporter.should_report(listed, done=True):
-            self._reporter.report(listed, True)
+        if self._reporter.should_report(trials, done=True):
+            self._reporter.report(trials, True)

@@ -11,7 +11,7 @@ from typing import Any, Final, NoReturn, final, overload
 
 from hocket.train.tracking import plain
 from hocket.train.tracking import values as flat_values
-from hocket.tune import errors, history, plots, tables
+from hocket.tune import errors, history, plots, scores, tables
 from hocket.tune import result as results
 from hocket.tune import trial as trials
 
@@ -150,8 +150,8 @@ class ResultGrid(Sequence[results.Result]):
         for one in self._results:
             metrics = one.metrics
             if filter_metric is not None or filter_mode is not None:
-                name, sign = _check_metric(filter_metric, filter_mode)
-                metrics = _find_best_report(one, name, sign) or {}
+                name, _ = _check_metric(filter_metric, filter_mode)
+                metrics = _find_best_report(one, name, str(filter_mode)) or {}
             row = {**metrics, "config": one.config, "logdir": Path(one.path).name}
             rows.append({"trial_id": one.trial_id, **dict(flat_values.flatten(row))})
         return results.build_frame(rows)
@@ -246,9 +246,5 @@ def _score(
     return choose(values, sign) if values else None
 
 
-def _find_best_report(one: results.Result, metric: str, sign: float) -> dict[str, Any] | None:
-    def rank(metrics: dict[str, Any]) -> float:
-        value = plain.get_metric(metrics, metric)
-        return sign * value if isinstance(value, int | float) and not math.isnan(value) else -math.inf
-
-    return max(one.metrics_history, key=rank, default=None)
+def _find_best_report(one: results.Result, metric: str, mode: str) -> dict[str, Any] | None:
+    return max(one.metrics_history, key=lambda metrics: scores.score(metrics, metric, mode), default=None)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import collections
 import html
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+from hocket import texts
 from hocket.train.tracking import plain
 from hocket.train.tracking import values as flat_values
 from hocket.tune import result as results
+from hocket.tune import scores
 
 MOST_LETTERS: Final = 40
 """Longer values of a configuration are cut."""
@@ -23,14 +24,7 @@ HEADINGS: Final = ("trial", "reports", "how it ended", "configuration")
 
 def sort(found: Sequence[results.Result], metric: str, mode: str) -> list[results.Result]:
     """Return results, those with the best last value first, those without one last."""
-
-    def rank(one: results.Result) -> float:
-        value = plain.get_metric(one.metrics, metric)
-        if not isinstance(value, int | float) or math.isnan(value):
-            return math.inf
-        return -value if mode == "max" else value
-
-    return sorted(found, key=rank)
+    return sorted(found, key=lambda one: -scores.score(one.metrics, metric, mode))
 
 
 def write_text(found: Sequence[results.Result], metric: str, mode: str, most: int) -> str:
@@ -66,13 +60,17 @@ def describe(config: Mapping[str, Any]) -> str:
 
 
 def _shorten(value: object) -> str:
-    text = f"{value:.4g}" if isinstance(value, float) else repr(value)
-    return text if len(text) <= MOST_LETTERS else f"{text[: MOST_LETTERS - 3]}..."
+    return texts.cut(f"{value:.4g}" if isinstance(value, float) else repr(value), MOST_LETTERS)
 
 
 def _list_cells(one: results.Result, metric: str | None) -> list[str]:
     value = None if metric is None else plain.get_metric(one.metrics, metric)
     shown = f"{value:.6g}" if isinstance(value, int | float) else "-"
     reason = one.reason or one.status.value.lower()
-    reason = reason if len(reason) <= _MOST_REASON else f"{reason[: _MOST_REASON - 3]}..."
-    return [one.trial_id, shown, str(len(one.metrics_history)), reason, describe(one.config)]
+    return [
+        one.trial_id,
+        shown,
+        str(len(one.metrics_history)),
+        texts.cut(reason, _MOST_REASON),
+        describe(one.config),
+    ]

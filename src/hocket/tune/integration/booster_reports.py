@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, ClassVar, TypeAlias
 
 from hocket import tune
+from hocket.tune import checks
 from hocket.tune.integration import metric_choice
 from hocket.tune.worker import trial_session
 
@@ -14,36 +15,36 @@ Change: TypeAlias = Callable[[dict[str, Any]], dict[str, Any]]
 
 
 class BoosterReports:
-    """Reports of one training. Meant for subclassing.
+    """Reports of one training. Meant for subclassing, with a `CHECKPOINT_NAME`.
 
     Args:
         metrics: See `metric_choice.Choice`.
-        filename: The model's, in the folder of a checkpoint.
+        filename: The model's, in the folder of a checkpoint. Default: `CHECKPOINT_NAME`.
         frequency: After how many iterations each the model is saved; 0 for never before the end.
         checkpoint_at_end: Whether it is at the end.
         results_postprocessing_fn: Called with what is to be reported; returns what is.
 
     Raises:
-        TypeError: The metrics are no names, or the function cannot be called.
+        TypeError: The metrics are no names, the frequency is no whole number, or the function cannot be called.
         ValueError: The file's name is none, or the frequency is less than 0.
     """
 
+    CHECKPOINT_NAME: ClassVar[str]
+
     def __init__(
         self,
-        metrics: metric_choice.Choice,
-        filename: object,
-        frequency: object,
-        checkpoint_at_end: bool,
-        results_postprocessing_fn: Change | None,
+        metrics: metric_choice.Choice = None,
+        filename: str | None = None,
+        frequency: int = 0,
+        checkpoint_at_end: bool = True,
+        results_postprocessing_fn: Change | None = None,
     ) -> None:
+        filename = self.CHECKPOINT_NAME if filename is None else filename
         self._names = metric_choice.read(metrics)
-        if not isinstance(filename, str) or not filename or "/" in filename:
+        if not filename or "/" in filename:
             raise ValueError(f"filename must be the name of a file, but received {filename!r}. Leave it out.")
-        if isinstance(frequency, bool) or not isinstance(frequency, int) or frequency < 0:
-            raise ValueError(
-                f"frequency must be a whole number of iterations, 0 or more, but received {frequency!r}. Write 0 to "
-                "save the model at the end alone."
-            )
+        rule = "a whole number of iterations, 0 or more"
+        checks.check_int("frequency", frequency, rule, least=0)
         if results_postprocessing_fn is not None and not callable(results_postprocessing_fn):
             raise TypeError(
                 "results_postprocessing_fn must be a function from a dict to a dict, but received "

@@ -6,10 +6,10 @@ Importing this module imports LightGBM.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Final, final
+from typing import Any, ClassVar, final
 
 from hocket.train.checkpoints import checkpoint as checkpoints
-from hocket.tune.integration import booster_reports, metric_choice
+from hocket.tune.integration import booster_reports
 
 try:
     import lightgbm
@@ -44,18 +44,8 @@ class TuneReportCheckpointCallback(booster_reports.BoosterReports):
         >>> callback = TuneReportCheckpointCallback({"loss": "eval-binary_logloss"}, frequency=10)
     """
 
-    CHECKPOINT_NAME: Final = "model.txt"
+    CHECKPOINT_NAME: ClassVar[str] = "model.txt"
     """The default of `filename`."""
-
-    def __init__(
-        self,
-        metrics: metric_choice.Choice = None,
-        filename: str = CHECKPOINT_NAME,
-        frequency: int = 0,
-        checkpoint_at_end: bool = True,
-        results_postprocessing_fn: booster_reports.Change | None = None,
-    ) -> None:
-        super().__init__(metrics, filename, frequency, checkpoint_at_end, results_postprocessing_fn)
 
     @classmethod
     def get_model(cls, checkpoint: checkpoints.Checkpoint, filename: str = CHECKPOINT_NAME) -> Any:

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Final, final
+from typing import Any, ClassVar, final
 
 from hocket.train.checkpoints import checkpoint as checkpoints
-from hocket.tune.integration import booster_reports, metric_choice
+from hocket.tune.integration import booster_reports
 
 try:
     import xgboost
@@ -45,20 +45,11 @@ class TuneReportCheckpointCallback(booster_reports.BoosterReports, xgboost.callb
         >>> callback = TuneReportCheckpointCallback({"loss": "eval-logloss"}, frequency=10)
     """
 
-    CHECKPOINT_NAME: Final = "model.ubj"
+    CHECKPOINT_NAME: ClassVar[str] = "model.ubj"
     """The default of `filename`."""
 
-    def __init__(
-        self,
-        metrics: metric_choice.Choice = None,
-        filename: str = CHECKPOINT_NAME,
-        frequency: int = 0,
-        checkpoint_at_end: bool = True,
-        results_postprocessing_fn: booster_reports.Change | None = None,
-    ) -> None:
-        super().__init__(metrics, filename, frequency, checkpoint_at_end, results_postprocessing_fn)
-        self._latest: dict[str, Any] = {}
-        self._is_saved = False
+    _latest: Mapping[str, Any] = {}
+    _is_saved = False
 
     @classmethod
     def get_model(cls, checkpoint: checkpoints.Checkpoint, filename: str = CHECKPOINT_NAME) -> Any:

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import math
 import os
 import shutil
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
 
 from hocket.train import configs as train_configs
 from hocket.train.checkpoints import storage
-from hocket.train.tracking import plain
+from hocket.tune import scores
 from hocket.tune.run import live_trial
 
 
@@ -24,25 +22,11 @@ def choose_surplus(
     name, order = config.checkpoint_score_attribute, config.checkpoint_score_order
     by_score = sorted(
         range(len(checkpoints)),
-        key=lambda position: (score(checkpoints[position].metrics, name, order), position),
+        key=lambda position: (scores.score(checkpoints[position].metrics, name, order), position),
         reverse=True,
     )
     kept = {*by_score[: config.num_to_keep], len(checkpoints) - 1}
     return [one for position, one in enumerate(checkpoints) if position not in kept]
-
-
-def score(metrics: Mapping[str, Any], attribute: str | None, order: str) -> float:
-    """Return how good a checkpoint is, so that more is better.
-
-    Args:
-        metrics: Of the report that it belongs to.
-        attribute: The metric that says it; None if nothing does.
-        order: ``"max"`` or ``"min"``.
-    """
-    value: Any = plain.get_metric(metrics, attribute) if attribute else None
-    if not isinstance(value, int | float) or math.isnan(value):
-        return -math.inf
-    return float(-value if order == "min" else value)
 
 
 def remove(folder: Path, checkpoint: live_trial.SavedCheckpoint) -> None:

@@ -44,7 +44,10 @@ class Search:
         """What comes out of `fit`."""
         self.is_replaying = False
         self.controls = controls.Controls(self)
-        self.watchers = watchers.Watchers(given.run.callbacks)
+        self.watchers = watchers.Watchers(
+            given.run.callbacks,
+            keeps_trials=bool(given.run.callbacks) or given.run.progress_reporter is not None,
+        )
         self.source = trial_source.TrialSource(given, writer, self.live, self.controls, self.watchers.note)
         self.proposals = self.source.proposals
 

@@ -25,7 +25,7 @@ class TrialSource:
         writer: Its log.
         live: Its trials that are not finished, by id; new ones are put there.
         controls: For the scheduler.
-        note: Is told of each new trial.
+        note: Called with each new trial.
     """
 
     def __init__(

@@ -15,10 +15,11 @@ class Watchers:
 
     Args:
         callbacks: The user's.
+        keeps_trials: Whether somebody looks at all trials: the user's callbacks, or a reporter. A display does not.
     """
 
-    def __init__(self, callbacks: Sequence[callback.Callback]) -> None:
-        self._callbacks = list(callbacks)
+    def __init__(self, callbacks: Sequence[callback.Callback], *, keeps_trials: bool) -> None:
+        self._callbacks, self._keeps = list(callbacks), keeps_trials
         self._trials: list[trials.Trial] = []
 
     def add(self, one: callback.Callback) -> None:
@@ -26,8 +27,8 @@ class Watchers:
         self._callbacks.append(one)
 
     def note(self, trial: trials.Trial) -> None:
-        """Take a trial into what callbacks are given, if there are some."""
-        if self._callbacks:
+        """Take a trial into what callbacks are given, if somebody looks at it."""
+        if self._keeps:
             self._trials.append(trial)
 
     def call(self, name: str, iteration: int, *about: trials.Trial, **more: Any) -> None:

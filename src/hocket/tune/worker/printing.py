@@ -34,16 +34,15 @@ class _Copying:
         return getattr(self.stream, name)
 
 
-_known: list[_Copying] = []
-"""Those of this process: a handler of logging that one trial makes writes to the files of those after it."""
+_known: dict[str, _Copying] = {}
+"""Those of this process, by the stream's name: what a handler of logging has got in one trial writes to the files of
+those after it."""
 
 
-def _find(stream: TextIO) -> _Copying:
-    for one in _known:
-        if one.stream is stream:
-            return one
-    _known.append(_Copying(stream))
-    return _known[-1]
+def _find(name: str, stream: TextIO) -> _Copying:
+    if name not in _known or _known[name].stream is not stream:
+        _known[name] = _Copying(stream)
+    return _known[name]
 
 
 @contextlib.contextmanager
@@ -63,7 +62,7 @@ def copied(folder: Path, names: tuple[str, str] | None) -> Iterator[None]:
     with contextlib.ExitStack() as stack:
         folder.mkdir(parents=True, exist_ok=True)
         files = {name: stack.enter_context((folder / name).open("a", buffering=1)) for name in names}
-        streams = [_find(stream) for stream in before]
+        streams = [_find(name, stream) for name, stream in zip(("stdout", "stderr"), before, strict=True)]
         for stream, name in zip(streams, names, strict=True):
             stream.file = files[name]
         sys.stdout, sys.stderr = streams

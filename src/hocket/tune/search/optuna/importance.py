@@ -33,10 +33,11 @@ def compute(parameters: Mapping[str, Sequence[Any]], values: Sequence[float], mo
         raise ValueError(f"Importances need two trials with a value or more, but there are {len(values)}.")
     if len(parameters) < 2:
         return dict.fromkeys(parameters, 1.0)
-    distributions = {name: _find_distribution(optuna, column) for name, column in parameters.items()}
+    columns = {name: _convert(optuna, column) for name, column in parameters.items()}
+    distributions = {name: distribution for name, (distribution, _) in columns.items()}
     study = optuna.create_study(direction="maximize" if mode == "max" else "minimize")
     for row, value in enumerate(values):
-        drawn = {name: _encode(column, row) for name, column in parameters.items()}
+        drawn = {name: column[row] for name, (_, column) in columns.items()}
         study.add_trial(optuna.trial.create_trial(params=drawn, distributions=distributions, value=value))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # Optuna's evaluator is called experimental
@@ -65,22 +66,15 @@ def is_logarithmic(column: Sequence[float]) -> bool:
     return min(column) > 0 and max(column) / min(column) > 100
 
 
-def _find_distribution(optuna: Any, column: Sequence[Any]) -> Any:
+def _convert(optuna: Any, column: Sequence[Any]) -> tuple[Any, list[Any]]:
+    """Return from where Optuna would have drawn values, and the values as it has them."""
+    kinds = optuna.distributions
     if not is_range(column):
-        return optuna.distributions.CategoricalDistribution(sorted({str(value) for value in column}))
-    low, high, log = min(column), max(column), is_logarithmic(column)
-    if _is_whole(column):
-        return optuna.distributions.IntDistribution(int(low), int(high), log=log)
-    return optuna.distributions.FloatDistribution(float(low), float(high), log=log)
-
-
-def _encode(column: Sequence[Any], row: int) -> Any:
-    value = column[row]
-    if not is_range(column):
-        return str(value)
-    return int(value) if _is_whole(column) else float(value)
-
-
-def _is_whole(column: Sequence[Any]) -> bool:
-    """Return whether numbers are whole ones that a float can hold."""
-    return all(isinstance(value, numbers.Integral) and abs(int(value)) < 2**53 for value in column)
+        words = [str(value) for value in column]
+        return kinds.CategoricalDistribution(sorted(set(words))), words
+    log = is_logarithmic(column)
+    if all(isinstance(value, numbers.Integral) and abs(int(value)) < 2**53 for value in column):
+        whole = [int(value) for value in column]
+        return kinds.IntDistribution(min(whole), max(whole), log=log), whole
+    floats = [float(value) for value in column]
+    return kinds.FloatDistribution(min(floats), max(floats), log=log), floats
