@@ -21,7 +21,7 @@ The class is one object in layers, as the local engine in the driver is: `base`,
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import ClassVar, final
 
@@ -75,6 +75,19 @@ class InProcessEngine(access.ObjectAccess):
             namespace=self.namespace if actor is None else actor.options.namespace,
             attempt=task.attempt,
         )
+
+    def reserve(
+        self,
+        bundles: Sequence[resources.Demand],
+        strategy: str,
+        name: str,
+        *,
+        is_detached: bool = False,
+        caller: int | None = None,
+    ) -> contract.ObjectRef[None]:
+        if caller is None and (found := self._find_current()) is not None:
+            caller = found[0].id
+        return super().reserve(bundles, strategy, name, is_detached=is_detached, caller=caller)
 
     def _name_function(self, worker: WorkerRecord, task: TaskRecord) -> str:
         if task.method:

@@ -24,7 +24,20 @@ import ray
 
 from hocket import exceptions
 from hocket.engine import contract
-from hocket.engine.ray import arrays, base, keywords, listing, notes, objects, outside, results, runner, tables
+from hocket.engine.ray import (
+    arrays,
+    base,
+    keywords,
+    listing,
+    natives,
+    notes,
+    objects,
+    orphans,
+    outside,
+    results,
+    runner,
+    tables,
+)
 from hocket.kernel import metrics, resources
 
 NEWS_S = 1.0
@@ -153,6 +166,7 @@ class RayEngine(objects.ObjectAccess):
             ray.kill(actor._native, no_restart=no_restart)
             if no_restart:
                 self._kept_arguments.forget(actor._native)
+                orphans.remove_groups_of(natives.format_id(actor._native))
 
     def request_exit(self) -> None:
         runner.is_exiting = True

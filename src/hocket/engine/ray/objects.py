@@ -11,7 +11,7 @@ import ray
 
 from hocket import exceptions
 from hocket.engine import contract, rules, unsendable
-from hocket.engine.ray import errors, listing, natives, outside, runner, submission
+from hocket.engine.ray import errors, listing, natives, orphans, outside, runner, submission
 from hocket.kernel import records
 
 FIRST_WAIT_S = 1.0
@@ -54,6 +54,7 @@ class ObjectAccess(submission.Submission):
             try:
                 return natives.hide_groups(refs, ray.get(wanted, timeout=part_s))
             except ray.exceptions.GetTimeoutError:
+                _free_room(part_s)
                 lost = self._find_lost(refs)
                 if not lost:
                     continue
@@ -81,6 +82,7 @@ class ObjectAccess(submission.Submission):
             ready = set(ray.wait(wanted, num_returns=num_ready, timeout=part_s)[0])
             if len(ready) >= num_ready:
                 break
+            _free_room(part_s)
             lost = [natives.get_awaitable(ref) for ref in self._find_lost(refs)]
             ready.update(lost[: num_ready - len(ready)])
             if len(ready) >= num_ready:
@@ -141,6 +143,12 @@ class ObjectAccess(submission.Submission):
                 item._native = ref  # it may be another one: the generator's own, if that is what failed
                 return False
         return head.is_end
+
+
+def _free_room(waited_s: float) -> None:
+    """Remove what may be in the way of what is waited for; not worth its cost after a glance."""
+    if waited_s >= FIRST_WAIT_S:
+        orphans.remove_groups()
 
 
 def _split_time(timeout_s: float | None) -> Iterator[float]:

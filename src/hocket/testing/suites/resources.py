@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import threading
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,16 @@ import pytest
 from hocket import exceptions
 from hocket.core import api, placement, session
 from hocket.testing.suites import programs
+
+
+class _GroupHolder:
+    """Reserves all CPUs."""
+
+    def reserve(self, lifetime: str | None = None) -> int:
+        """Return its process when it has them."""
+        group = placement.placement_group([{"CPU": programs.CPUS}], name="held", lifetime=lifetime)
+        assert group.wait(20)
+        return os.getpid()
 
 
 class ResourceContract:
@@ -90,6 +101,28 @@ class ResourceContract:
         assert (found["state"], found["bundles"], found["name"]) == ("REMOVED", {0: {"CPU": 1}}, "gone")
         with pytest.raises(ValueError, match="'gone': there is none"):
             placement.get_placement_group("gone")
+
+    def test_groups_of_a_killed_actor_are_given_back(self) -> None:
+        holder = api.remote(num_cpus=0)(_GroupHolder).remote()
+        api.get(holder.reserve.remote())
+        api.kill(holder)
+        assert api.get(api.remote(num_cpus=programs.CPUS)(programs.square).remote(3), timeout=30) == 9
+
+    @pytest.mark.needs("processes")
+    def test_groups_of_an_actor_that_crashed_are_given_back(self) -> None:
+        holder = api.remote(num_cpus=0)(_GroupHolder).remote()
+        pid = api.get(holder.reserve.remote())
+        waiting = api.remote(num_cpus=programs.CPUS)(programs.square).remote(3)
+        os.kill(pid, signal.SIGKILL)
+        assert api.get(waiting, timeout=30) == 9
+
+    def test_detached_groups_outlive_their_actor(self) -> None:
+        holder = api.remote(num_cpus=0)(_GroupHolder).remote()
+        api.get(holder.reserve.remote("detached"))
+        api.kill(holder)
+        with pytest.raises(exceptions.GetTimeoutError):
+            api.get(api.remote(num_cpus=1)(programs.square).remote(3), timeout=1.5)
+        placement.remove_placement_group(placement.get_placement_group("held"))
 
     def test_impossible_placement_group_is_refused(self) -> None:
         with pytest.raises(exceptions.InfeasibleResourcesError, match=r"asks for .*CPU: 2.* but this session has"):
