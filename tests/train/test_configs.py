@@ -101,6 +101,11 @@ makers: Any = train  # what the type checker refuses is given on purpose
         (lambda: train.CheckpointConfig(num_to_keep=0), ValueError, "num_to_keep must be 1 or more.* received 0"),
         (lambda: train.CheckpointConfig(checkpoint_score_order="up"), ValueError, "must be 'max' or 'min', .* 'up'"),
         (
+            lambda: makers.CheckpointConfig(checkpoint_score_attribute=5),
+            TypeError,
+            "must be a metric.s name, but received 5",
+        ),
+        (
             lambda: train.RunConfig(name="a\0"),
             ValueError,
             r"name must be the name of one folder, but received 'a\\x00'",

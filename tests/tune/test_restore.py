@@ -244,6 +244,52 @@ def test_one_config_is_for_several_searches(tmp_path: Path) -> None:
     assert found == [4, 4]
 
 
+class CountReports(tune.Callback):
+    """Counts reports, over all of a search's sessions; the plug is pulled at one of them."""
+
+    def __init__(self, fails_at: int | None) -> None:
+        self.reports, self.fails_at = 0, fails_at
+        self.calls: list[str] = []
+
+    def setup(self, stop: object = None, *args: Any, **info: Any) -> None:
+        self.calls.append("setup")
+
+    def get_state(self) -> Any:
+        return {"reports": self.reports}
+
+    def set_state(self, state: Any) -> None:
+        self.calls.append("set_state")
+        self.reports = state["reports"]
+
+    def on_trial_result(self, *about: Any, **info: Any) -> None:
+        self.reports += 1
+        if self.reports == self.fails_at:
+            raise ConnectionError("pulled the plug")
+
+
+def test_callbacks_know_what_they_knew(tmp_path: Path) -> None:
+    def build(*callbacks: tune.Callback) -> tune.RunConfig:
+        return tune.RunConfig(name="search", storage_path=tmp_path, verbose=0, callbacks=list(callbacks))
+
+    tuner = tune.Tuner(
+        programs.report_steps,
+        param_space={"x": tune.grid_search([1, 2]), "steps": 3},
+        tune_config=tune.TuneConfig(max_concurrent_trials=1),
+        run_config=build(tune.Callback(), CountReports(fails_at=4)),
+    )
+    with pytest.raises(ConnectionError):
+        tuner.fit()
+    second = CountReports(fails_at=None)
+    found = tune.Tuner.restore(
+        tmp_path / "search", programs.report_steps, run_config=build(tune.Callback(), second)
+    ).fit()
+    assert [one.status for one in found] == [Status.TERMINATED] * 2
+    assert second.calls == ["setup", "set_state"]
+    assert second.reports == 4 + 3, "the first trial, one report of the second, and all of it once more"
+    other = tune.Tuner.restore(tmp_path / "search", programs.report_steps, run_config=build(CountReports(None)))
+    assert len(other.fit()) == 2, "what another class knew is not for it"
+
+
 def test_a_wrong_setting_leaves_no_search_behind(tmp_path: Path) -> None:
     def build(**config: Any) -> tune.Tuner:
         run = tune.RunConfig(

@@ -440,3 +440,9 @@ def test_a_sampler_that_learns_proposes_the_same_however_many_run(tmp_path: Path
         ),
     )
     assert [one.config["x"] for one in restored.fit()] == run("more", 1, 28)
+
+
+def test_whether_failures_raise_is_a_flag(tmp_path: Path) -> None:
+    wrong: Any = "x"
+    with pytest.raises(TypeError, match="raise_on_failed_trial must be True or False, but received 'x'"):
+        tune.run(programs.report_steps, storage_path=tmp_path, verbose=0, raise_on_failed_trial=wrong)

@@ -179,6 +179,7 @@ def test_a_base_is_ignored_with_a_warning_at_the_callers_line() -> None:
         (lambda: untyped.choice(3), TypeError, r"write choice\(\[3\]\)"),
         (lambda: untyped.choice({1, 2}), TypeError, r"whose order differs from run to run. Write choice\(sorted"),
         (lambda: untyped.grid_search([]), ValueError, r"grid_search must be given at least one value"),
+        (lambda: untyped.choice({"a": 1}), TypeError, r"must be given a list of values, but received \{'a': 1\}"),
         (lambda: untyped.grid_search(3), TypeError, r"write grid_search\(\[3\]\)"),
         (lambda: untyped.sample_from(3), TypeError, r"sample_from must be given a function, but received 3"),
         (lambda: untyped.sample_from(lambda a, b: a), ValueError, r"must take the configuration, or nothing"),

@@ -229,6 +229,7 @@ class CheckpointConfig:
 
     Raises:
         ValueError: A value breaks a rule.
+        TypeError: The attribute is no metric's name.
         DeprecationWarning: A value is given that Ray Train has given up too.
     """
 
@@ -250,6 +251,12 @@ class CheckpointConfig:
             raise ValueError(
                 f"num_to_keep must be 1 or more, or None to keep all, but received {self.num_to_keep}. To save none, "
                 "report without a checkpoint."
+            )
+        attribute: object = self.checkpoint_score_attribute
+        if attribute is not None and (not isinstance(attribute, str) or not attribute):
+            raise TypeError(
+                f"checkpoint_score_attribute must be a metric's name, but received {attribute!r}. Write "
+                "checkpoint_score_attribute='loss', checkpoint_score_order='min'."
             )
         check_score_order(self.checkpoint_score_order)
 

@@ -35,6 +35,17 @@ class Callback:
     ) -> None:
         """Called once, before the first trial."""
 
+    def get_state(self) -> Any:
+        """Return what this callback is to know when the search is restored; None: nothing.
+
+        It is kept in the log every ten seconds and when the search ends, also by an error: what happened in the last
+        seconds before a kill is not in it.
+        """
+        return None
+
+    def set_state(self, state: Any) -> None:
+        """Take what `get_state` returned. Called after `setup` where a search goes on, unless there was nothing."""
+
     def on_step_begin(self, iteration: int, trials: Sequence[trials.Trial], **info: Any) -> None:
         """Called before the search waits for something to happen."""
 

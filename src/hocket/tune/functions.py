@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any, Final
 
 from hocket.train import configs as train_configs
-from hocket.tune import callback, configs, errors, experiment_analysis, resources, tuner
+from hocket.tune import callback, checks, configs, errors, experiment_analysis, resources, tuner
 from hocket.tune import progress_reporter as reporters
 from hocket.tune import trial as trials
 from hocket.tune.schedulers import contract
@@ -127,6 +127,7 @@ def run(
         checkpoint_config, max_failures, run_or_experiment = one.checkpoint_config, one.max_failures, one.run
     if resources_per_trial is not None:
         run_or_experiment = resources.with_resources(run_or_experiment, resources_per_trial)
+    checks.check_flag("raise_on_failed_trial", raise_on_failed_trial)
     tune_config = configs.TuneConfig(
         metric=metric,
         mode=mode,

@@ -14,7 +14,7 @@ from typing import Any, Final, TypeVar
 
 from hocket.core import session
 from hocket.train import configs as train_configs
-from hocket.tune import configs, display, encoding, log, program_builder, stopper
+from hocket.tune import configs, display, encoding, errors, log, program_builder, stopper
 from hocket.tune.run import hosts, replay, settings
 from hocket.tune.run import search as searches
 from hocket.tune.schedulers import contract, fifo
@@ -75,12 +75,19 @@ def run(setup: Setup, folder: Path, resume: configs.ResumeConfig) -> None:
         with display.shown(search):
             counts = {"num_samples": setup.tune.num_samples, "total_num_samples": given.max_trials}
             search.watchers.call_once("setup", stop=setup.run.stop, **counts)
-            if "processes" in engine.limits:
-                hosts.run_here(search, described.program, setup.tune.budget_s)
-            else:
-                _run_in_actors(search, described, setup)
-            search.close()
-            search.watchers.call_at_end()
+            search.watchers.set_states(replay.find_states(records))
+            try:
+                if "processes" in engine.limits:
+                    hosts.run_here(search, described.program, setup.tune.budget_s)
+                else:
+                    _run_in_actors(search, described, setup)
+                search.close()
+                search.watchers.call_at_end()
+            except BaseException:
+                with contextlib.suppress(errors.TuneError):  # the log cannot be written, which is said already
+                    search.save_states()
+                raise
+            search.save_states()
     if search.error is not None:
         raise search.error
 

@@ -47,6 +47,11 @@ def replay(search: searches.Search, records: Sequence[Mapping[str, Any]], resume
     _resume(search, resume)
 
 
+def find_states(records: Sequence[Mapping[str, Any]]) -> Sequence[Sequence[Any]]:
+    """Return what callbacks knew last."""
+    return next((record["states"] for record in reversed(records) if record["event"] == "callbacks"), ())
+
+
 def _catch_up(search: searches.Search, act: controls.Act) -> None:
     """Do what was decided, and written down, and not done any more."""
     live = search.live.get(act[1])

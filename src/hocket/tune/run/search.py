@@ -325,3 +325,10 @@ class Search:
     def step(self, name: str) -> None:
         """Call a method of all callbacks that is about no trial."""
         self.watchers.call(name, self.iteration)
+        if self.watchers.states_are_due:
+            self.save_states()
+
+    def save_states(self) -> None:
+        """Keep what callbacks know."""
+        if states := self.watchers.list_states():
+            self.log.append("callbacks", states=states)

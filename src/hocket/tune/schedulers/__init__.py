@@ -11,6 +11,7 @@ from hocket.tune.schedulers.hyperband import HyperBandScheduler as HyperBandSche
 from hocket.tune.schedulers.lineage import Policy as Policy
 from hocket.tune.schedulers.lineage import trace as trace
 from hocket.tune.schedulers.median_stopping_rule import MedianStoppingRule as MedianStoppingRule
+from hocket.tune.schedulers.pb2 import PB2 as PB2
 from hocket.tune.schedulers.pbt import PopulationBasedTraining as PopulationBasedTraining
 from hocket.tune.schedulers.pbt_replay import PopulationBasedTrainingReplay as PopulationBasedTrainingReplay
 from hocket.tune.schedulers.resource_changing_scheduler import ResourceChangingScheduler as ResourceChangingScheduler

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import numbers
 import warnings
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
@@ -114,7 +114,7 @@ def check_values(caller: str, values: Any) -> list[Any]:
         TypeError: It is no sequence.
         ValueError: It is empty.
     """
-    if isinstance(values, str | bytes) or not isinstance(values, Iterable):
+    if isinstance(values, str | bytes | Mapping) or not isinstance(values, Iterable):
         raise TypeError(
             f"{caller} must be given a list of values, but received {values!r}. For one value write "
             f"{caller}([{values!r}])."

@@ -280,7 +280,7 @@ def grid_search(values: Iterable[Any]) -> dict[str, list[Any]]:
         ``{"grid_search": values}``, which may also be written as it is.
 
     Raises:
-        TypeError: It is a set, whose order is by chance, or no sequence.
+        TypeError: It is a set, whose order is by chance, a dict, or no sequence.
         ValueError: It is empty.
 
     Example:
