@@ -36,6 +36,10 @@ _PATIENCE_SECONDS: Final = 2.0
 """How long a process may take to start before those that are idle make room. A guess: most take a tenth of it."""
 
 
+_FEW: Final = 8
+"""Of so few trials, what else has happened is looked for in the next turn, which costs less than to look twice."""
+
+
 @dataclass(slots=True, eq=False)
 class _Running:
     """A trial that runs."""
@@ -171,7 +175,7 @@ class ActorHost:
             return
         refs = list(self._running)
         ready, _ = api.wait(refs, num_returns=1, timeout=self._find_patience())
-        if ready and len(refs) > 1:
+        if ready and len(refs) > _FEW:
             ready, _ = api.wait(refs, num_returns=len(refs), timeout=0)
         for ref in ready:
             self._handle(self._running.pop(ref))
