@@ -211,7 +211,7 @@ def test_columns_are_chosen_named_and_added() -> None:
         assert rows.map_batches(lambda batch: iter([batch, batch])).count() == 4
         assert rows.map(lambda row: {"x": row["x"] / 2}).to_pandas()["x"].tolist() == [0.5, 1.5]
         assert rows.filter(lambda row: row["x"] > 9).take_all() == []
-        assert rows.filter(lambda row: row["x"] > 9).schema() is None
+        assert rows.filter(lambda row: row["x"] > 9).columns() == ["x", "y"]
     assert repr(rows.map(add_text).random_shuffle(seed=1)) == "Dataset(1 blocks, 2 rows -> map(add_text) -> shuffle)"
 
 
@@ -456,7 +456,7 @@ def test_a_mistake_in_a_step_names_the_function(make: Any, error: type[Exception
         (
             lambda: TWO.map_batches(Counted),
             TypeError,
-            r"map_batches\(\) takes a function, but received the class Counted",
+            r"map_batches\(\) calls instances of a class, but Counted has no __call__",
         ),
         (
             lambda: TWO.map_batches(return_number, batch_size=0),

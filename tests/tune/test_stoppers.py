@@ -148,7 +148,7 @@ def test_what_stop_may_be() -> None:
     ("make", "error", "text"),
     [
         (lambda: untyped.build_stopper(3), TypeError, "a Stopper or a list of Stoppers, but received 3"),
-        (lambda: untyped.build_stopper([print]), TypeError, "A list for stop must hold Stoppers, but one is <built-in"),
+        (lambda: untyped.build_stopper([len]), TypeError, "A list for stop must hold Stoppers, but one is <built-in"),
         (
             lambda: untyped.build_stopper(Never),
             TypeError,

@@ -10,7 +10,10 @@ shuffle behind it; `exact` adds up an evaluation so that the number of ranks can
 numpy alone.
 """
 
+from hocket.data import aggregates as aggregates
 from hocket.data.blocks import Schema as Schema
+from hocket.data.calls import ActorPoolStrategy as ActorPoolStrategy
+from hocket.data.calls import TaskPoolStrategy as TaskPoolStrategy
 from hocket.data.creation import from_arrow as from_arrow
 from hocket.data.creation import from_items as from_items
 from hocket.data.creation import from_numpy as from_numpy
@@ -26,3 +29,4 @@ from hocket.data.ledger import Slice as Slice
 from hocket.data.settings import DataContext as DataContext
 from hocket.data.settings import ExecutionOptions as ExecutionOptions
 from hocket.data.shard import DataIterator as DataIterator
+from hocket.data.tables import GroupedData as GroupedData

@@ -9,6 +9,7 @@ not installed such columns are numpy arrays of objects, and do the same more slo
 from __future__ import annotations
 
 import importlib
+import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
@@ -101,6 +102,21 @@ def _lists_to_numpy(column: Any) -> Array:
     return found
 
 
+def find_changes(column: Any) -> npt.NDArray[np.bool_]:
+    """Return of each row but the first whether it has another value than the one before. Missing values are equal."""
+    pa, compute = load("A column"), load("A column", "pyarrow.compute")
+    if isinstance(column, pa.ExtensionArray):
+        column = column.storage
+    last, this = column.slice(0, len(column) - 1), column.slice(1)
+    gone: Array = np.asarray(column.is_null(nan_is_null=pa.types.is_floating(column.type)))
+    try:
+        changed: Array = compute.fill_null(compute.not_equal(last, this), False).to_numpy(zero_copy_only=False)
+    except pa.ArrowNotImplementedError:  # nested values
+        values = column.to_pylist()
+        changed = np.array([one != other for one, other in itertools.pairwise(values)], bool)
+    return np.where(gone[1:] & gone[:-1], False, changed | (gone[1:] != gone[:-1]))
+
+
 def read_column(column: Any) -> Any:
     """Return an Arrow array as the kind of column that it becomes: numpy's where numpy can hold it as it is, without
     a copy."""
@@ -138,10 +154,16 @@ def build_table(columns: Mapping[str, object]) -> Any:
         ValueError: A column holds objects of which Arrow knows nothing.
     """
     pa = load("An Arrow table")
-    return pa.table({name: _build_array(pa, name, column) for name, column in columns.items()})
+    return pa.table({name: build_array(name, column) for name, column in columns.items()})
 
 
-def _build_array(pa: Any, name: str, column: Any) -> object:
+def build_array(name: str, column: Any) -> Any:
+    """Return a column as an Arrow array.
+
+    Raises:
+        ValueError: It holds objects of which Arrow knows nothing.
+    """
+    pa = load("An Arrow column")
     if not isinstance(column, np.ndarray):
         return column
     if column.ndim > 1:

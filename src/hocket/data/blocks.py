@@ -21,6 +21,9 @@ BatchFormat: TypeAlias = Literal["default", "numpy", "pandas", "pyarrow"]
 
 Row: TypeAlias = dict[str, Any]
 
+Types: TypeAlias = tuple[tuple[str, columns.Type], ...]
+"""What the columns of a block hold, by name."""
+
 
 @final
 @dataclass(frozen=True, kw_only=True)
@@ -60,6 +63,10 @@ class Block:
     def count_bytes(self) -> int:
         """Return about how much memory it takes."""
         return sum(map(columns.count_bytes, self.columns.values()))
+
+    def find_types(self) -> Types:
+        """Return what the columns hold."""
+        return tuple((name, columns.find_type(column)) for name, column in self.columns.items())
 
     def read_schema(self) -> Schema:
         """Return the names and types of the columns."""
@@ -209,6 +216,21 @@ def join(blocks: Sequence[Block]) -> Block:
         return Block({name: columns.copy(column) for name, column in filled[0].columns.items()}, filled[0].num_rows)
     joined = {name: columns.join(name, [block.columns[name] for block in filled]) for name in names}
     return Block(joined, sum(block.num_rows for block in filled))
+
+
+def put_beside(found: Sequence[Block]) -> Block:
+    """Return the columns of blocks with as many rows as one block.
+
+    A name that is taken gets ``_1``, ``_2``, ... added.
+    """
+    made = dict(found[0].columns)
+    for number, block in enumerate(found[1:], 1):
+        for name, column in block.columns.items():
+            free = name if name not in made else f"{name}_{number}"
+            if free in made:
+                raise ValueError(f"Two columns would be called {free!r}. Rename one with rename_columns().")
+            made[free] = column
+    return Block(made, found[0].num_rows)
 
 
 def gather(rows: npt.NDArray[np.int64], starts: npt.NDArray[np.int64], fetch: Callable[[int], Block]) -> Block:

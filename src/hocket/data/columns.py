@@ -19,6 +19,9 @@ from hocket.data import arrow
 Column: TypeAlias = Any
 """A numpy array or an Arrow array. Arrow has no types to check against, and may be missing."""
 
+Type: TypeAlias = Any
+"""What a column holds: numpy's type and the shape of a row, or Arrow's type."""
+
 
 def build(values: object) -> Column:
     """Return what a user's function has returned for a column, as a column.
@@ -214,6 +217,26 @@ def check_numbers(name: str, array: npt.NDArray[Any], aim: str, remedy: str) -> 
         f"Column {name!r} holds values of type {array.dtype}{example}, which cannot be {aim}. Leave it out with "
         f"drop_columns([{name!r}]), make numbers of it with map_batches(), or pass {remedy}."
     )
+
+
+def find_type(column: Column) -> Type:
+    """Return what a column holds."""
+    return (column.dtype, column.shape[1:]) if isinstance(column, np.ndarray) else column.type
+
+
+def find_changes(column: Column) -> npt.NDArray[np.bool_]:
+    """Return of each row but the first whether it has another value than the one before. Missing values are equal."""
+    if not isinstance(column, np.ndarray):
+        return arrow.find_changes(column)
+    last, this = column[:-1], column[1:]
+    if column.dtype.kind == "O":
+        return np.array([one is not other and one != other for one, other in zip(last, this, strict=True)], bool)
+    changed = last != this
+    if column.dtype.kind in "fcmM":
+        gone = np.isnan(column) if column.dtype.kind in "fc" else np.isnat(column)
+        changed &= ~(gone[:-1] & gone[1:])
+    found: npt.NDArray[np.bool_] = changed.reshape(len(changed), -1).any(axis=1) if column.ndim > 1 else changed
+    return found
 
 
 def describe(column: Column) -> str:

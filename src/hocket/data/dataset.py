@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import itertools
-import secrets
+import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, TypeVar, final
 
-from hocket.data import blocks, execution, feed, operations, order, plan, reading, settings
+from hocket.data import blocks, execution, feed, operations, plan, reading, settings, tables
+from hocket.engine import contract
 
 T = TypeVar("T")
 
 
 @final
-class Dataset(operations.RowOperations, feed.Feed):
+class Dataset(operations.RowOperations, tables.TableOperations, feed.Feed):
     """Rows in blocks, and what shall be done to them. Made by `from_items`, `read_parquet` and their like.
 
     A data set is a plan. It never changes: each method returns another one, and nothing is done before rows are asked
@@ -38,8 +39,7 @@ class Dataset(operations.RowOperations, feed.Feed):
         self._plan = plan.Plan(tuple(reads), tuple(ops))
 
     def __repr__(self) -> str:
-        names = [op.name if isinstance(op, plan.Step) else type(op).__name__.lower() for op in self._plan.ops]
-        steps = "".join(f" -> {name}" for name in names)
+        steps = "".join(f" -> {plan.describe(op)}" for op in self._plan.ops)
         count = self._plan.get_optional_count()
         return f"Dataset({self.num_blocks()} blocks, {'?' if count is None else count} rows{steps})"
 
@@ -71,8 +71,18 @@ class Dataset(operations.RowOperations, feed.Feed):
             [2, 3, 0, 4, 1, 5]
             >>> hocket.shutdown()
         """
-        reading.check_count("seed", seed, 0)
-        return self._then(plan.Shuffle(secrets.randbelow(1 << 31) if seed is None else min(int(seed), order.MAX_SEED)))
+        return self._then(plan.Shuffle(operations.choose_seed(seed)))
+
+    def randomize_block_order(self, *, seed: int | None = None) -> Dataset:
+        """Put the blocks into another order, and leave the rows of each where they are: cheaper than a shuffle.
+
+        Args:
+            seed: Which order. Default: a random one, chosen now, so that this data set has the same order each time.
+
+        Raises:
+            ValueError: The seed is no whole number, or negative.
+        """
+        return self._then(plan.BlockOrder(operations.choose_seed(seed)))
 
     def repartition(self, num_blocks: int) -> Dataset:
         """Cut the same rows, in the same order, into another number of blocks.
@@ -83,12 +93,13 @@ class Dataset(operations.RowOperations, feed.Feed):
         reading.check_count("num_blocks", num_blocks, 1, "repartition(8)")
         return self._then(plan.Repartition(int(num_blocks)))
 
-    def split(self, n: int, *, equal: bool = False) -> list[Dataset]:
+    def split(self, n: int, *, equal: bool = False, locality_hints: object = None) -> list[Dataset]:
         """Execute the plan, and return parts of rows that follow one another. They differ by one row at most.
 
         Args:
             n: How many parts.
             equal: Whether to leave out up to ``n - 1`` rows at the end, so that they do not differ.
+            locality_hints: For programs written for Ray: has no effect.
 
         Raises:
             ValueError: The number is less than 1.
@@ -97,8 +108,104 @@ class Dataset(operations.RowOperations, feed.Feed):
         source = execution.Source(self._store(), None)
         total = source.num_rows
         total -= total % n if equal else 0
-        ends = [total * number // n for number in range(n + 1)]
-        return [Dataset(execution.cut_parts(source.parts, start, stop)) for start, stop in itertools.pairwise(ends)]
+        return _cut(source, [total * number // n for number in range(n + 1)])
+
+    def streaming_split(self, n: int, *, equal: bool = False, locality_hints: object = None) -> list[Dataset]:
+        """Return parts for readers in other tasks and actors; as `split`.
+
+        Each can be sent, and be looped over any number of times, without waiting for the others. (In Ray, all wait for
+        each other at each epoch. In training, `hocket.train.get_dataset_shard` gives each rank its part.)
+
+        Raises:
+            ValueError: The number is less than 1.
+        """
+        return self.split(n, equal=equal, locality_hints=locality_hints)
+
+    def split_at_indices(self, indices: Sequence[int]) -> list[Dataset]:
+        """Execute the plan, and return the parts between some rows.
+
+        Args:
+            indices: Before which rows it is cut; not falling.
+
+        Raises:
+            ValueError: They fall, or there are none.
+
+        Example:
+            >>> import hocket
+            >>> from hocket import data
+            >>> context = hocket.init(num_cpus=2, engine="inprocess")
+            >>> [part.count() for part in data.range(10).split_at_indices([2, 5])]
+            [2, 3, 5]
+            >>> hocket.shutdown()
+        """
+        given = list(indices)
+        for index in given:
+            reading.check_count("each of indices", index, 0, "split_at_indices([10])")
+        if not given or given != sorted(given):
+            raise ValueError(f"indices must be rising row numbers, but received {given}. Write split_at_indices([10]).")
+        source = execution.Source(self._store(), None)
+        return _cut(source, [0, *(min(index, source.num_rows) for index in given), source.num_rows])
+
+    def split_proportionately(self, proportions: Sequence[float]) -> list[Dataset]:
+        """Execute the plan, and return parts that have these shares of the rows, and one with the rest.
+
+        Raises:
+            ValueError: The shares are not above 0, or not below 1 together.
+        """
+        given = list(proportions)
+        if not given or not all(_is_share(one) for one in given) or sum(given) >= 1:
+            raise ValueError(
+                f"proportions must be above 0, and less than 1 together, but received {given}. Write "
+                "split_proportionately([0.8]) for 80 and 20 %."
+            )
+        source = execution.Source(self._store(), None)
+        ends = [math.floor(source.num_rows * share + 1e-9) for share in itertools.accumulate(given)]
+        return _cut(source, [0, *ends, source.num_rows])
+
+    def train_test_split(
+        self, test_size: float, *, shuffle: bool = False, seed: int | None = None, stratify: str | None = None
+    ) -> tuple[Dataset, Dataset]:
+        """Execute the plan, and return two parts: to train with, and to test with.
+
+        Args:
+            test_size: How many rows the second one has; below 1, which share of them.
+            shuffle: Whether rows are shuffled first.
+            seed: How they are shuffled.
+            stratify: A column: both parts have the same share of each of its values. `test_size` is a share then, and
+                the rows are sorted by it.
+
+        Raises:
+            ValueError: The size cannot be, or `shuffle` and `stratify` are both given.
+
+        Example:
+            >>> import hocket
+            >>> from hocket import data
+            >>> context = hocket.init(num_cpus=2, engine="inprocess")
+            >>> [part.count() for part in data.range(10).train_test_split(0.2)]
+            [8, 2]
+            >>> hocket.shutdown()
+        """
+        is_count = isinstance(test_size, int) and not isinstance(test_size, bool) and test_size >= 1
+        if not is_count and not _is_share(test_size):
+            raise ValueError(
+                f"test_size must be a share between 0 and 1, or a number of rows, but received {test_size!r}. Write "
+                "train_test_split(0.2)."
+            )
+        if stratify is not None:
+            if shuffle or is_count:
+                raise ValueError("stratify needs test_size as a share, and no shuffle. Write stratify='y' alone.")
+            return _split_groups(self, stratify, float(test_size))
+        whole = (self.random_shuffle(seed=seed) if shuffle else self)._store()
+        source = execution.Source(whole, None)
+        size = int(test_size) if is_count else math.ceil(source.num_rows * test_size - 1e-9)
+        if size >= source.num_rows:
+            raise ValueError(f"test_size={test_size} leaves nothing of {source.num_rows} rows to train with.")
+        train, test = _cut(source, [0, source.num_rows - size, source.num_rows])
+        return train, test
+
+    def iterator(self) -> Dataset:
+        """Return what has `iter_batches`: the data set itself. Here for programs written for Ray."""
+        return self
 
     def materialize(self) -> Dataset:
         """Execute the plan and return its rows as a data set that has them, in the session's memory.
@@ -120,12 +227,24 @@ class Dataset(operations.RowOperations, feed.Feed):
         known = self._plan.get_optional_count()
         return sum(found.num_rows for found in self._stream()) if known is None else known
 
+    def show(self, limit: int = 20) -> None:
+        """Print the first rows."""
+        for row in self.take(limit):
+            print(row)
+
+    def explain(self) -> str:
+        """Print and return what will be done, in which order."""
+        lines = [f"read {len(self._plan.reads)} blocks", *(plan.describe(op) for op in self._plan.ops)]
+        text = "\n".join(f"{number}. {line}" for number, line in enumerate(lines, 1))
+        print(text)
+        return text
+
     def num_blocks(self) -> int:
         """Return how many blocks the source has."""
         return len(self._plan.reads)
 
     def schema(self) -> blocks.Schema | None:
-        """Return the names and types of the columns, as the first block with rows has them; None if there are no rows.
+        """Return the names and types of the columns, as the first block with rows has them; None if no block has any.
 
         Of a plan, that block is made to see.
         """
@@ -224,7 +343,10 @@ class Dataset(operations.RowOperations, feed.Feed):
             if batching.shuffle_buffer is not None:
                 stream = reading.mix(stream, batching.shuffle_buffer, batching.shuffle_seed or 0)
             cut = reading.cut_batches(stream, batching.batch_size, drop_last=batching.drop_last)
-            return reading.read_ahead((convert(blocks.join([block])) for block in cut), batching.prefetch_batches)
+            engine = contract.get_optional_current_engine()
+            # Where all is done in one thread at a time, another one could wait for a task that waits for it.
+            ahead = 0 if engine is not None and "parallelism" in engine.limits else batching.prefetch_batches
+            return reading.read_ahead((convert(blocks.join([block])) for block in cut), ahead)
 
         return reading.Restartable(begin)
 
@@ -243,3 +365,24 @@ class Dataset(operations.RowOperations, feed.Feed):
 
 def _get_options() -> settings.ExecutionOptions:
     return settings.DataContext.get_current().execution_options
+
+
+def _is_share(value: object) -> bool:
+    return reading.is_number(value, 0, 1) and value not in (0, 1)
+
+
+def _cut(source: execution.Source, ends: Sequence[int]) -> list[Dataset]:
+    return [Dataset(execution.cut_parts(source.parts, start, stop)) for start, stop in itertools.pairwise(ends)]
+
+
+def _split_groups(whole: Dataset, column: str, share: float) -> tuple[Dataset, Dataset]:
+    """Return a part of each group, and the rest of it."""
+
+    def cut(group: Any, *, is_test: bool) -> Any:
+        size = len(next(iter(group.values())))
+        train = size - math.ceil(size * share - 1e-9)
+        return {name: values[train:] if is_test else values[:train] for name, values in group.items()}
+
+    groups = whole.materialize().groupby(column)
+    train, test = (groups.map_groups(cut, fn_kwargs={"is_test": flag}).materialize() for flag in (False, True))
+    return train, test

@@ -1,13 +1,14 @@
-"""What can be done to the rows of a data set, block by block: each method adds a step to the plan."""
+"""What can be done to the rows of a data set, block by block: each method adds an operation to the plan."""
 
 from __future__ import annotations
 
 import abc
 import functools
+import secrets
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Self
 
-from hocket.data import blocks, plan, reading
+from hocket.data import blocks, calls, expressions, order, plan, reading, steps
 
 
 class RowOperations(abc.ABC):
@@ -19,31 +20,53 @@ class RowOperations(abc.ABC):
     def _then(self, op: plan.Op) -> Self:
         """Return the same with one thing more to do."""
 
+    # --- with functions -----------------------------------------------------------------------------------------------
+
     def map_batches(
         self,
-        fn: Callable[..., blocks.Batch | Iterator[blocks.Batch]],
+        fn: Callable[..., blocks.Batch | Iterator[blocks.Batch]] | type,
         *,
         batch_size: int | None = None,
+        compute: calls.TaskPoolStrategy | calls.ActorPoolStrategy | None = None,
         batch_format: str | None = "default",
         zero_copy_batch: bool = True,
-        fn_args: Iterable[object] = (),
+        fn_args: Iterable[object] | None = None,
         fn_kwargs: Mapping[str, object] | None = None,
-        num_cpus: float = 1,
+        fn_constructor_args: Iterable[object] | None = None,
+        fn_constructor_kwargs: Mapping[str, object] | None = None,
+        num_cpus: float | None = None,
+        num_gpus: float | None = None,
+        memory: float | None = None,
+        concurrency: int | tuple[int, int] | tuple[int, int, int] | None = None,
+        **remote_args: object,
     ) -> Self:
         """Call a function with batches; what it returns are the rows.
 
+        A class is made once in each of some actors, and its instances are called: for what takes long to make, such as
+        a model. An actor that dies is made again, three times, and its block is done again.
+
         Args:
-            fn: Takes a batch and returns one, in any format and of any length; or yields several.
+            fn: Takes a batch and returns one, in any format and of any length; or yields several. Or a class whose
+                instances do.
             batch_size: How many rows a batch has at most: blocks are cut, not joined. Default: whole blocks.
+            compute: As `concurrency`, in Ray's other form.
             batch_format: What `fn` is given: ``"default"`` or ``"numpy"`` for a dict of arrays, ``"pandas"``,
                 ``"pyarrow"``.
             zero_copy_batch: Whether arrays are read-only, because they look into shared memory. False gives copies.
             fn_args: More arguments for `fn`.
             fn_kwargs: The same, by name.
-            num_cpus: How many CPUs a task holds.
+            fn_constructor_args: What a class is made from.
+            fn_constructor_kwargs: The same, by name.
+            num_cpus: How many CPUs a task or an actor holds. Default: 1; 0 if it holds GPUs.
+            num_gpus: How many GPUs.
+            memory: How many bytes of memory.
+            concurrency: How many tasks or actors there are at most. Of a class also two numbers, between which the
+                number of actors is: more are started while all have enough to do. Default: as many as there is room
+                for.
+            **remote_args: Further options of `hocket.remote`.
 
         Raises:
-            TypeError: `fn` is no function.
+            TypeError: `fn` is neither a function nor a class whose instances can be called.
             ValueError: The batch size is less than 1, or there is no such format.
 
         Example:
@@ -52,51 +75,109 @@ class RowOperations(abc.ABC):
             >>> context = hocket.init(num_cpus=2, engine="inprocess")
             >>> data.range(3).map_batches(lambda batch, by: {"id": batch["id"] * by}, fn_kwargs={"by": 10}).take_all()
             [{'id': 0}, {'id': 10}, {'id': 20}]
+            >>> class Model:
+            ...     def __init__(self, weight):
+            ...         self.weight = weight  # made once, in each of two actors
+            ...     def __call__(self, batch):
+            ...         return {"guess": batch["id"] * self.weight}
+            >>> data.range(3).map_batches(Model, fn_constructor_args=[0.5], concurrency=2).take_all()
+            [{'guess': 0.0}, {'guess': 0.5}, {'guess': 1.0}]
             >>> hocket.shutdown()
         """
-        _check_function("map_batches", fn)
         reading.check_batch_size(batch_size, may_be_none=True)
-        step = functools.partial(
-            plan.map_batches,
-            function=fn,
-            batch_size=batch_size,
-            batch_format=blocks.check_format(batch_format),
-            is_shared=zero_copy_batch,
-            args=tuple(fn_args),
-            kwargs=dict(fn_kwargs or {}),
+        call = calls.Call(
+            verb="map_batches",
+            fn=fn,
+            args=fn_args,
+            kwargs=fn_kwargs,
+            constructor_args=fn_constructor_args,
+            constructor_kwargs=fn_constructor_kwargs,
+            concurrency=concurrency,
+            compute=compute,
+            num_cpus=num_cpus,
+            num_gpus=num_gpus,
+            memory=memory,
+            more=remote_args,
         )
-        return self._then(_build_step("map_batches", step, fn, num_cpus=num_cpus))
+        form = blocks.check_format(batch_format)
+        return self._then(
+            call.build(
+                steps.map_batches,
+                keeps_rows=False,
+                batch_size=batch_size,
+                batch_format=form,
+                is_shared=zero_copy_batch,
+            )
+        )
 
-    def map(self, fn: Callable[[blocks.Row], blocks.Row], *, num_cpus: float = 1) -> Self:
+    def map(self, fn: Callable[..., blocks.Row] | type, **how: Any) -> Self:
         """Call a function with each row, a dict of Python values; what it returns is the row.
 
         `map_batches` is many times faster.
 
-        Raises:
-            TypeError: `fn` is no function.
-        """
-        _check_function("map", fn)
-        return self._then(
-            _build_step("map", functools.partial(plan.map_rows, fn), fn, keeps_rows=True, num_cpus=num_cpus)
-        )
+        Args:
+            fn: Takes a row and returns one. Or a class whose instances do.
+            **how: ``fn_args``, ``fn_kwargs``, ``concurrency`` and others; see `map_batches`.
 
-    def flat_map(self, fn: Callable[[blocks.Row], list[blocks.Row]], *, num_cpus: float = 1) -> Self:
+        Raises:
+            TypeError: `fn` is neither a function nor a class whose instances can be called.
+
+        Example:
+            >>> import hocket
+            >>> from hocket import data
+            >>> context = hocket.init(num_cpus=2, engine="inprocess")
+            >>> data.range(2).map(lambda row: {"square": row["id"] ** 2}).take_all()
+            [{'square': 0}, {'square': 1}]
+            >>> hocket.shutdown()
+        """
+        return self._then(calls.read_call("map", fn, how).build(steps.map_rows, keeps_rows=True))
+
+    def flat_map(self, fn: Callable[..., list[blocks.Row]] | type, **how: Any) -> Self:
         """Call a function with each row; what it returns is a list of rows.
 
-        Raises:
-            TypeError: `fn` is no function.
-        """
-        _check_function("flat_map", fn)
-        return self._then(_build_step("flat_map", functools.partial(plan.flat_map_rows, fn), fn, num_cpus=num_cpus))
-
-    def filter(self, fn: Callable[[blocks.Row], bool], *, num_cpus: float = 1) -> Self:
-        """Keep the rows of which a function says True.
+        Args:
+            fn: Takes a row and returns a list of rows. Or a class whose instances do.
+            **how: See `map`.
 
         Raises:
-            TypeError: `fn` is no function.
+            TypeError: `fn` is neither a function nor a class whose instances can be called.
         """
-        _check_function("filter", fn)
-        return self._then(_build_step("filter", functools.partial(plan.filter_rows, fn), fn, num_cpus=num_cpus))
+        return self._then(calls.read_call("flat_map", fn, how).build(steps.flat_map_rows, keeps_rows=False))
+
+    def filter(self, fn: Callable[..., bool] | type | None = None, *, expr: Any = None, **how: Any) -> Self:
+        """Keep the rows of which a function says True, or for which an expression is true.
+
+        Args:
+            fn: Takes a row. Or a class whose instances do.
+            expr: In the place of a function, and many times faster: a text such as ``"x > 3 and y in ['a', 'b']"``, or
+                an expression of ``pyarrow.compute``. Where a value is missing it is not true.
+            **how: See `map`.
+
+        Raises:
+            TypeError: `fn` is neither a function nor a class whose instances can be called, or `expr` no expression.
+            ValueError: Both are given, or neither, or the text is no expression.
+
+        Example:
+            >>> import hocket
+            >>> from hocket import data
+            >>> context = hocket.init(num_cpus=2, engine="inprocess")
+            >>> data.range(9).filter(lambda row: row["id"] % 4 == 1).take_all()
+            [{'id': 1}, {'id': 5}]
+            >>> data.range(9).filter(expr="id > 2 and not id > 4").take_all()
+            [{'id': 3}, {'id': 4}]
+            >>> hocket.shutdown()
+        """
+        if (fn is None) == (expr is None):
+            raise ValueError("filter() takes a function, or expr=, and one of them. Write filter(expr='x > 3').")
+        if expr is None:
+            return self._then(calls.read_call("filter", fn, how).build(steps.filter_rows, keeps_rows=False))
+        if how:
+            raise ValueError(f"filter(expr=...) calls no function, so {sorted(how)} says nothing. Leave it out.")
+        parsed = expressions.read(expr)
+        step = functools.partial(steps.filter_expression, expression=parsed)
+        return self._then(plan.Step(apply=step, name=f"filter({expr!s:.40})", keeps_rows=False))
+
+    # --- columns ------------------------------------------------------------------------------------------------------
 
     def select_columns(self, cols: str | Sequence[str]) -> Self:
         """Keep some columns, in the order in which they are named.
@@ -105,7 +186,7 @@ class RowOperations(abc.ABC):
             KeyError: There is no such column. Raised here if the columns are known, and else when rows are asked for.
             ValueError: No column is named, or one twice.
         """
-        return self._try("select_columns", plan.select_columns, _check_names("select_columns", cols))
+        return self._try("select_columns", steps.select_columns, _check_names("select_columns", cols))
 
     def drop_columns(self, cols: str | Sequence[str]) -> Self:
         """Leave some columns out.
@@ -114,16 +195,22 @@ class RowOperations(abc.ABC):
             KeyError: There is no such column. Raised here if the columns are known, and else when rows are asked for.
             ValueError: No column is named, or one twice, or none is left.
         """
-        return self._try("drop_columns", plan.drop_columns, _check_names("drop_columns", cols))
+        return self._try("drop_columns", steps.drop_columns, _check_names("drop_columns", cols))
 
-    def rename_columns(self, names: Mapping[str, str]) -> Self:
+    def rename_columns(self, names: Mapping[str, str] | Sequence[str]) -> Self:
         """Give columns other names.
+
+        Args:
+            names: The new name of each old one; or a name for each column, in their order.
 
         Raises:
             KeyError: There is no such column. Raised here if the columns are known, and else when rows are asked for.
-            ValueError: Two columns would have one name.
+            ValueError: Two columns would have one name, or there are not as many names as columns.
         """
-        return self._try("rename_columns", plan.rename_columns, dict(names))
+        if isinstance(names, str):
+            raise TypeError(f"rename_columns() takes a dict, but received {names!r}. Write {{'old': 'new'}}.")
+        given = dict(names) if isinstance(names, Mapping) else tuple(names)
+        return self._try("rename_columns", steps.rename_columns, given)
 
     def add_column(self, col: str, fn: Callable[[Any], object], *, batch_format: str | None = "pandas") -> Self:
         """Add a column, or replace it: what a function makes of each block.
@@ -137,10 +224,42 @@ class RowOperations(abc.ABC):
             TypeError: `fn` is no function.
             ValueError: There is no such format.
         """
-        _check_function("add_column", fn)
+        calls.check_function("add_column", fn)
         form = blocks.check_format(batch_format)
-        step = functools.partial(plan.add_column, name=col, function=fn, batch_format=form)
+        step = functools.partial(steps.add_column, name=col, function=fn, batch_format=form)
         return self._then(plan.Step(apply=step, name=f"add_column({col})", keeps_rows=True))
+
+    # --- which rows ---------------------------------------------------------------------------------------------------
+
+    def limit(self, limit: int) -> Self:
+        """Keep the first rows. Blocks that come later are not made, but for those that run ahead.
+
+        Raises:
+            ValueError: The number is negative.
+
+        Example:
+            >>> from hocket import data
+            >>> data.range(1000).limit(2).take_all()
+            [{'id': 0}, {'id': 1}]
+        """
+        reading.check_count("limit", limit, 0, "limit(100)")
+        return self._then(plan.Limit(int(limit)))
+
+    def random_sample(self, fraction: float, *, seed: int | None = None) -> Self:
+        """Keep each row with the same probability.
+
+        Args:
+            fraction: The probability, from 0 to 1. About so many of the rows are kept.
+            seed: Which rows. Default: random ones, chosen now, so that this data set has the same rows each time.
+
+        Raises:
+            ValueError: The fraction or the seed cannot be.
+        """
+        if not reading.is_number(fraction, 0, 1):
+            raise ValueError(f"fraction must be from 0 to 1, but received {fraction!r}. Write random_sample(0.1).")
+        step = functools.partial(steps.sample_rows, fraction=fraction, seed=choose_seed(seed))
+        name = f"random_sample({fraction})"
+        return self._then(plan.Step(apply=step, name=name, keeps_rows=False, is_numbered=True))
 
     def _try(self, name: str, apply: Callable[[Any, blocks.Block], blocks.Block], columns: Any) -> Self:
         """Add a step that looks at columns only.
@@ -153,27 +272,14 @@ class RowOperations(abc.ABC):
         return self._then(plan.Step(apply=functools.partial(apply, columns), name=name, keeps_rows=True))
 
 
-def _build_step(
-    verb: str,
-    apply: Callable[[blocks.Block], blocks.Block],
-    fn: Callable[..., object],
-    *,
-    keeps_rows: bool = False,
-    num_cpus: object,
-) -> plan.Step:
-    if isinstance(num_cpus, bool) or not isinstance(num_cpus, int | float) or num_cpus < 0:
-        raise ValueError(f"num_cpus must be a number from 0, but received {num_cpus!r}. Leave it out for 1.")
-    return plan.Step(apply=apply, name=f"{verb}({plan.name_function(fn)})", keeps_rows=keeps_rows, num_cpus=num_cpus)
+def choose_seed(seed: int | None) -> int:
+    """Return a seed, or a random one.
 
-
-def _check_function(verb: str, fn: object) -> None:
-    if isinstance(fn, type):
-        raise TypeError(
-            f"{verb}() takes a function, but received the class {fn.__name__}. Make what it needs in a function, with "
-            "functools.cache to make it once in each worker."
-        )
-    if not callable(fn):
-        raise TypeError(f"{verb}() takes a function, but received {fn!r}. Write {verb}(function), without calling it.")
+    Raises:
+        ValueError: It is no whole number, or negative.
+    """
+    reading.check_count("seed", seed, 0)
+    return secrets.randbelow(1 << 31) if seed is None else min(int(seed), order.MAX_SEED)
 
 
 def _check_names(verb: str, given: str | Sequence[str]) -> tuple[str, ...]:

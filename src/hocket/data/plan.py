@@ -1,8 +1,9 @@
 """What a data set is before it is executed: where blocks come from, and what is done to each.
 
-A *read* gives one block. A *step* makes a block of a block, and steps that follow one another run in one task. A
-*rearrangement* needs all blocks before it: the new order of rows is computed from their numbers, and each new block
-gathers its rows. Joins, groups, sorting and writing will be steps and rearrangements too.
+A *read* gives one block. A *step* makes a block of a block, and steps that follow one another run in one task; a
+*pool* is a step that actors do. A *rearrangement* needs all blocks before it: the new order of rows is computed from
+their numbers, and each new block gathers its rows. A *relation* needs all blocks too, also of other plans: an engine
+for tables sorts, joins or groups them (`relations`).
 
 Everything here is pickled and sent to tasks.
 """
@@ -11,14 +12,14 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Protocol, TypeAlias, final
 
 import numpy as np
 import numpy.typing as npt
 
-from hocket.data import blocks, order
+from hocket.data import blocks, order, relations, steps
 from hocket.engine import contract
 
 
@@ -65,6 +66,8 @@ class Stored:
     num_bytes: int
     start: int
     stop: int
+    types: blocks.Types
+    """What its columns hold."""
 
     @property
     def num_rows(self) -> int:
@@ -72,6 +75,11 @@ class Stored:
 
     def __call__(self) -> blocks.Block:
         raise AssertionError("the engine hands the block to the task")
+
+
+def store_block(ref: contract.ObjectRef[blocks.Block], held: Held) -> Stored:
+    """Return a block that was given to the engine."""
+    return Stored(ref, held.num_bytes, 0, held.num_rows, held.block.find_types())
 
 
 @final
@@ -102,126 +110,42 @@ class RangeRead:
 class Step:
     """Something that is done to each block alone."""
 
-    apply: Callable[[blocks.Block], blocks.Block]
+    apply: Callable[..., blocks.Block]
     name: str
     keeps_rows: bool
     """Whether a block has as many rows afterwards."""
     num_cpus: float = 1.0
     """How many CPUs the task holds that does it."""
+    is_numbered: bool = False
+    """Whether `apply` takes the number of the block, too."""
+    concurrency: int | None = None
+    """How many tasks do it at once at most."""
+    resources: Mapping[str, object] = field(default_factory=dict)
+    """What the task holds besides: options of a task."""
+
+    def take(self, block: blocks.Block, number: int) -> blocks.Block:
+        """Return what becomes of a block."""
+        return self.apply(block, number) if self.is_numbered else self.apply(block)
 
 
-def name_function(function: Callable[..., object]) -> str:
-    """Return how a user's function is called in messages."""
-    return str(getattr(function, "__qualname__", None) or repr(function)).replace("<locals>.", "")
+@final
+@dataclass(frozen=True, kw_only=True)
+class Pool:
+    """A step that needs something which takes long to make, such as a model: actors make it once each."""
 
-
-def map_batches(
-    block: blocks.Block,
-    *,
-    function: Callable[..., object],
-    batch_size: int | None,
-    batch_format: str,
-    is_shared: bool,
-    args: tuple[object, ...],
-    kwargs: Mapping[str, object],
-) -> blocks.Block:
-    """Call a user's function with batches of a block."""
-    size = batch_size or max(1, block.num_rows)
-    what = f"What map_batches(`{name_function(function)}`) returns"
-    made: list[blocks.Block] = []
-    for start in range(0, block.num_rows, size):
-        part = block.cut(start, start + size)
-        if not is_shared:
-            part = blocks.join([part])
-        result = function(part.to_batch(batch_format, is_owned=not is_shared), *args, **kwargs)
-        results = result if isinstance(result, Iterator) else (result,)
-        made += [blocks.build_from_batch(one, what) for one in results]
-    return blocks.join(made) if len(made) > 1 else made[0] if made else blocks.Block({}, 0)
-
-
-def map_rows(function: Callable[..., object], block: blocks.Block) -> blocks.Block:
-    """Call a user's function with each row."""
-    rows = [function(row) for row in block.list_rows()]
-    return blocks.build_from_rows(rows, f"What map(`{name_function(function)}`) returns")
-
-
-def flat_map_rows(function: Callable[..., object], block: blocks.Block) -> blocks.Block:
-    """Call a user's function with each row, and take all rows that it returns."""
-    what = f"What flat_map(`{name_function(function)}`) returns"
-    rows: list[object] = []
-    for row in block.list_rows():
-        result = function(row)
-        if not isinstance(result, Sequence) or isinstance(result, str):
-            raise TypeError(
-                f"{what} must be a list of rows, but is a {type(result).__name__}: {result!r:.80}. Write return [row]."
-            )
-        rows += result
-    return blocks.build_from_rows(rows, what)
-
-
-def filter_rows(function: Callable[..., object], block: blocks.Block) -> blocks.Block:
-    """Keep the rows of which a user's function says so."""
-    kept = [at for at, row in enumerate(block.list_rows()) if _says_yes(function, row)]
-    return block.pick(np.array(kept, np.int64))
-
-
-def _says_yes(function: Callable[..., object], row: blocks.Row) -> bool:
-    answer = function(row)
-    if not isinstance(answer, bool | np.bool_):
-        raise TypeError(
-            f"What filter(`{name_function(function)}`) returns must be True or False, but is a "
-            f"{type(answer).__name__}: {answer!r:.80}. Write for example return row['x'] > 0."
-        )
-    return bool(answer)
-
-
-def select_columns(names: tuple[str, ...], block: blocks.Block) -> blocks.Block:
-    """Keep some columns."""
-    return block.select(names) if block.columns else block
-
-
-def drop_columns(names: tuple[str, ...], block: blocks.Block) -> blocks.Block:
-    """Leave some columns out."""
-    if not block.columns:
-        return block
-    blocks.check_columns(names, list(block.columns))
-    kept = [name for name in block.columns if name not in names]
-    if not kept:
-        raise ValueError(
-            f"drop_columns({list(names)!r}) leaves no column, and rows cannot be counted without one. Keep at least "
-            "one."
-        )
-    return block.select(kept)
-
-
-def rename_columns(names: Mapping[str, str], block: blocks.Block) -> blocks.Block:
-    """Give columns other names."""
-    if not block.columns:
-        return block
-    blocks.check_columns(list(names), list(block.columns))
-    renamed = [names.get(name, name) for name in block.columns]
-    if len(set(renamed)) < len(renamed):
-        raise ValueError(f"rename_columns({dict(names)!r}) gives two columns one name: {renamed}. Choose other names.")
-    return blocks.Block(dict(zip(renamed, block.columns.values(), strict=True)), block.num_rows)
-
-
-def add_column(block: blocks.Block, *, name: str, function: Callable[..., object], batch_format: str) -> blocks.Block:
-    """Add what a user's function makes of a block."""
-    if not block.columns:
-        return block
-    what = f"add_column({name!r}, `{name_function(function)}`)"
-    added = blocks.build({name: function(block.to_batch(batch_format))}, what)
-    if added.num_rows != block.num_rows:
-        raise ValueError(f"{what} returned {added.num_rows} values for {block.num_rows} rows. Return one for each row.")
-    return blocks.Block({**block.columns, **added.columns}, block.num_rows)
-
-
-def cut_rows(limit: int, block: blocks.Block) -> blocks.Block:
-    """Leave the first rows of a block."""
-    return block.cut(0, limit)
-
-
-_ROW_BY_ROW = (map_rows, select_columns, drop_columns, rename_columns)
+    make: Callable[[], Callable[..., object]]
+    """Makes the function."""
+    bind: Callable[[Callable[..., object]], Callable[[blocks.Block], blocks.Block]]
+    """Returns what is done to a block with it."""
+    name: str
+    keeps_rows: bool
+    least: int
+    most: int
+    """How many actors there are."""
+    resources: Mapping[str, object]
+    """What each holds: options of an actor."""
+    num_cpus: float
+    """How many CPUs are among it."""
 
 
 # --- rearrangements ---------------------------------------------------------------------------------------------------
@@ -259,7 +183,65 @@ class Repartition:
         return [range(start, stop) for start, stop in cut_evenly(sum(sizes), self.num_blocks)]
 
 
-Op: TypeAlias = Step | Shuffle | Repartition
+@final
+@dataclass(frozen=True)
+class BlockOrder:
+    """The same blocks in another order; the rows of each stay where they are."""
+
+    seed: int
+
+
+# --- more than one plan -----------------------------------------------------------------------------------------------
+
+
+@final
+@dataclass(frozen=True)
+class Limit:
+    """The first rows. What makes the others is not begun, but for what runs ahead."""
+
+    num_rows: int
+
+
+@final
+@dataclass(frozen=True)
+class Union:
+    """The rows of other plans after those before."""
+
+    others: tuple[Plan, ...]
+
+
+@final
+@dataclass(frozen=True)
+class Zip:
+    """The columns of other plans beside those before: they have as many rows."""
+
+    others: tuple[Plan, ...]
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Relation:
+    """What an engine for tables makes of all rows."""
+
+    query: relations.Query
+    others: tuple[Plan, ...] = ()
+    """The other tables, if the query has more than one."""
+
+
+Op: TypeAlias = Step | Pool | Shuffle | Repartition | BlockOrder | Limit | Union | Zip | Relation
+
+
+def describe(op: Op) -> str:
+    """Return what an operation is called where a plan is shown."""
+    match op:
+        case Step() | Pool():
+            return op.name
+        case Relation():
+            return op.query.name
+        case Limit():
+            return f"limit({op.num_rows})"
+        case _:
+            return type(op).__name__.lower()
 
 
 @final
@@ -273,8 +255,12 @@ class Plan:
     def get_optional_count(self) -> int | None:
         """Return how many rows there will be; None if that is known only when it is executed."""
         sizes = [read.num_rows for read in self.reads]
-        changes = any(isinstance(op, Step) and not op.keeps_rows for op in self.ops)
-        return None if changes or None in sizes else sum(size or 0 for size in sizes)
+        if None in sizes:
+            return None
+        count: int | None = sum(size or 0 for size in sizes)
+        for op in self.ops:
+            count = _count_after(op, count)
+        return count
 
     def limit_rows(self, limit: int) -> Plan:
         """Return a plan that has the same first rows, up to `limit`, without work on rows of a block that come later.
@@ -286,12 +272,28 @@ class Plan:
             at -= 1
         if at == len(self.ops):
             return self
-        step = Step(apply=functools.partial(cut_rows, limit), name="take", keeps_rows=False)
+        step = Step(apply=functools.partial(steps.cut_rows, limit), name="take", keeps_rows=False)
         return Plan(self.reads, (*self.ops[:at], step, *self.ops[at:]))
 
 
 def _is_row_by_row(op: Op) -> bool:
-    return isinstance(op, Step) and isinstance(op.apply, functools.partial) and op.apply.func in _ROW_BY_ROW
+    return isinstance(op, Step) and isinstance(op.apply, functools.partial) and op.apply.func in steps.ROW_BY_ROW
+
+
+def _count_after(op: Op, count: int | None) -> int | None:
+    """Return how many rows an operation leaves of so many; None if that is not known."""
+    match op:
+        case Step() | Pool():
+            return count if op.keeps_rows else None
+        case Limit():
+            return None if count is None else min(count, op.num_rows)
+        case Union():
+            counts = [count, *(other.get_optional_count() for other in op.others)]
+            return None if None in counts else sum(one or 0 for one in counts)
+        case Relation():
+            return count if op.query.keeps_rows else None
+        case _:
+            return count
 
 
 def cut_evenly(num_rows: int, count: int) -> list[tuple[int, int]]:

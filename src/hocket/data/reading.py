@@ -102,6 +102,11 @@ def check_batch_size(batch_size: object, *, may_be_none: bool) -> None:
         )
 
 
+def is_number(value: object, low: float, high: float) -> bool:
+    """Return whether something is a number between two others, or one of them."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and low <= value <= high
+
+
 def check_count(name: str, value: object, least: int, instead_of_none: str = "") -> None:
     """Raise if it is no whole number, or less than allowed.
 

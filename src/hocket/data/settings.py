@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import final
 
+from hocket.engine import node
+
 _current: DataContext | None = None
 
 
@@ -18,6 +20,8 @@ class ExecutionOptions:
             session's CPUs.
         max_bytes_in_flight: How many bytes these may have, judged by the largest block so far. One block is always let
             through. A guess: 256 MiB.
+        memory_limit: How many bytes sorting, joining and grouping may have before they write to disk. Default: a
+            quarter of the machine's memory, or of what its container may have.
 
     Raises:
         ValueError: A number is less than 1.
@@ -30,14 +34,19 @@ class ExecutionOptions:
 
     max_blocks_in_flight: int | None = None
     max_bytes_in_flight: int = 256 << 20
+    memory_limit: int | None = None
 
     def __post_init__(self) -> None:
-        for name in ("max_blocks_in_flight", "max_bytes_in_flight"):
+        for name in ("max_blocks_in_flight", "max_bytes_in_flight", "memory_limit"):
             value = getattr(self, name)
             if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
                 raise ValueError(
                     f"{name} must be a whole number from 1, but received {value!r}. Leave it out for the default."
                 )
+
+    def get_engine_memory(self) -> int:
+        """Return `memory_limit`, or its default."""
+        return self.memory_limit or node.count_memory() // 4
 
 
 @final

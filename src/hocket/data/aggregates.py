@@ -1,0 +1,318 @@
+"""Aggregates: numbers that say something of many values, such as their sum.
+
+Each is computed in two parts, so that blocks are worked on alone and beside each other: of each block's values first,
+and then of what was made of the blocks, in their order. So the digits do not depend on how many tasks there are. An
+aggregate that needs all values at once has no parts.
+
+What they are made of are expressions of SQL, for the engine for tables (`relations`).
+"""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar, final
+
+from hocket.data import reading
+
+
+@dataclass(frozen=True)
+class AggregateFn(abc.ABC):
+    """What all aggregates have in common.
+
+    Args:
+        on: The column.
+        ignore_nulls: Whether missing values, NaN among them, count as not there. If not, the aggregate of values of
+            which one is missing is missing.
+        alias_name: What the result is called. Default: ``sum(x)``, with the aggregate's and the column's name.
+
+    Raises:
+        TypeError: The column is no name.
+    """
+
+    on: str | None = None
+    ignore_nulls: bool = True
+    alias_name: str | None = None
+
+    word: ClassVar[str]
+    """How it is called."""
+    needs_numbers: ClassVar[bool] = True
+    """Whether the column must hold numbers."""
+    keeps_type: ClassVar[bool] = False
+    """Whether the result is of the column's type."""
+    gives_list: ClassVar[bool] = False
+    """Whether the result is a list of values of the column's type."""
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.on, str) or not self.on:
+            name = type(self).__name__
+            raise TypeError(f"{name}() takes the name of a column, but received {self.on!r}. Write {name}('x').")
+
+    @property
+    def name(self) -> str:
+        """What the result is called."""
+        return self.alias_name or f"{self.word}({self.on or ''})"
+
+    @abc.abstractmethod
+    def make(self, value: str) -> str:
+        """Return the aggregate of all values.
+
+        Args:
+            value: The expression of a value, which is NULL if it is missing.
+        """
+
+    def list_parts(self, value: str) -> Sequence[str] | None:
+        """Return what is made of the values of a block; None if that does not help."""
+        return None
+
+    def merge(self, parts: Sequence[str], keys: Sequence[str]) -> str:
+        """Return the aggregate of all values, of the columns that hold the parts of each block.
+
+        Args:
+            parts: The columns.
+            keys: The columns of the group's key.
+        """
+        raise NotImplementedError
+
+    def add_columns(self, parts: Sequence[str], keys: Sequence[str]) -> Sequence[tuple[str, str]]:
+        """Return columns that `merge` needs beside the parts: the end of their names, and their expressions."""
+        return ()
+
+
+@final
+@dataclass(frozen=True)
+class Count(AggregateFn):
+    """How many rows there are; with a column and ``ignore_nulls=True``, how many have a value there.
+
+    Example:
+        >>> import hocket
+        >>> from hocket import data
+        >>> context = hocket.init(num_cpus=2, engine="inprocess")
+        >>> data.from_items([{"x": 1}, {"x": None}]).aggregate(data.aggregates.Count("x", ignore_nulls=True))
+        {'count(x)': 1}
+        >>> hocket.shutdown()
+    """
+
+    on: str | None = None
+    ignore_nulls: bool = False
+    word: ClassVar[str] = "count"
+    needs_numbers: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        if self.on is not None:
+            super().__post_init__()
+
+    def make(self, value: str) -> str:
+        return f"count({value})" if self.on is not None and self.ignore_nulls else "count(*)"
+
+    def list_parts(self, value: str) -> Sequence[str]:
+        return (self.make(value),)
+
+    def merge(self, parts: Sequence[str], keys: Sequence[str]) -> str:
+        return f"CAST(coalesce(sum({parts[0]}), 0) AS BIGINT)"
+
+
+@final
+@dataclass(frozen=True)
+class Sum(AggregateFn):
+    """The sum."""
+
+    word: ClassVar[str] = "sum"
+
+    def make(self, value: str) -> str:
+        return f"sum({value})"
+
+    def list_parts(self, value: str) -> Sequence[str]:
+        return (self.make(value),)
+
+    def merge(self, parts: Sequence[str], keys: Sequence[str]) -> str:
+        return f"sum({parts[0]})"
+
+
+@dataclass(frozen=True)
+class _Extreme(AggregateFn):
+    needs_numbers: ClassVar[bool] = False
+    keeps_type: ClassVar[bool] = True
+
+    def make(self, value: str) -> str:
+        return f"{self.word}({value})"
+
+    def list_parts(self, value: str) -> Sequence[str]:
+        return (self.make(value),)
+
+    def merge(self, parts: Sequence[str], keys: Sequence[str]) -> str:
+        return f"{self.word}({parts[0]})"
+
+
+@final
+@dataclass(frozen=True)
+class Min(_Extreme):
+    """The least value: of numbers, texts, times."""
+
+    word: ClassVar[str] = "min"
+
+
+@final
+@dataclass(frozen=True)
+class Max(_Extreme):
+    """The greatest value: of numbers, texts, times."""
+
+    word: ClassVar[str] = "max"
+
+
+@final
+@dataclass(frozen=True)
+class AbsMax(AggregateFn):
+    """The greatest absolute value."""
+
+    word: ClassVar[str] = "abs_max"
+
+    def make(self, value: str) -> str:
+        return f"max(abs({value}))"
+
+    def list_parts(self, value: str) -> Sequence[str]:
+        return (self.make(value),)
+
+    def merge(self, parts: Sequence[str], keys: Sequence[str]) -> str:
+        return f"max({parts[0]})"
+
+
+@final
+@dataclass(frozen=True)
+class Mean(AggregateFn):
+    """The mean, a float."""
+
+    word: ClassVar[str] = "mean"
+
+    def make(self, value: str) -> str:
+        return f"avg(CAST({value} AS DOUBLE))"
+
+    def list_parts(self, value: str) -> Sequence[str]:
+        return f"sum(CAST({value} AS DOUBLE))", f"count({value})"
+
+    def merge(self, parts: Sequence[str], keys: Sequence[str]) -> str:
+        return f"sum({parts[0]}) / nullif(sum({parts[1]}), 0)"
+
+
+@final
+@dataclass(frozen=True)
+class Std(AggregateFn):
+    """The standard deviation, a float.
+
+    The parts are merged as Chan, Golub and LeVeque, "Updating Formulae and a Pairwise Algorithm for Computing Sample
+    Variances" (1979), so that a large mean costs no digits.
+
+    Args:
+        ddof: What is taken off the number of values before dividing: 1 for a sample, 0 for all there are.
+    """
+
+    ddof: int = 1
+    word: ClassVar[str] = "std"
+
+    def make(self, value: str) -> str:
+        count = f"count({value})"
+        spread = f"var_pop(CAST({value} AS DOUBLE)) * {count}"
+        return f"CASE WHEN {count} > {self.ddof} THEN sqrt({spread} / ({count} - {self.ddof})) END"
+
+    def list_parts(self, value: str) -> Sequence[str]:
+        number = f"CAST({value} AS DOUBLE)"
+        return f"count({value})", f"avg({number})", f"var_pop({number}) * count({value})"
+
+    def add_columns(self, parts: Sequence[str], keys: Sequence[str]) -> Sequence[tuple[str, str]]:
+        count, mean, _ = parts
+        window = f"OVER (PARTITION BY {', '.join(keys)})" if keys else "OVER ()"
+        return (("mean", f"sum({count} * {mean}) {window} / nullif(sum({count}) {window}, 0)"),)
+
+    def merge(self, parts: Sequence[str], keys: Sequence[str]) -> str:
+        count, mean, spread, whole = parts
+        total = f"(sum({spread}) + sum({count} * ({mean} - {whole}) * ({mean} - {whole})))"
+        return f"CASE WHEN sum({count}) > {self.ddof} THEN sqrt({total} / (sum({count}) - {self.ddof})) END"
+
+
+@final
+@dataclass(frozen=True)
+class Quantile(AggregateFn):
+    """The value below which a part of the values lies; between two values, in proportion.
+
+    Args:
+        q: Which part, from 0 to 1. 0.5 is the median.
+
+    Raises:
+        ValueError: The part is none.
+    """
+
+    q: float = 0.5
+    word: ClassVar[str] = "quantile"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not reading.is_number(self.q, 0, 1):
+            raise ValueError(f"q must be from 0 to 1, but received {self.q!r}. Write q=0.5 for the median.")
+
+    def make(self, value: str) -> str:
+        return f"quantile_cont(CAST({value} AS DOUBLE), {self.q!r})"
+
+
+@final
+@dataclass(frozen=True)
+class Unique(AggregateFn):
+    """The different values, in order, as a list."""
+
+    word: ClassVar[str] = "unique"
+    needs_numbers: ClassVar[bool] = False
+    gives_list: ClassVar[bool] = True
+
+    def make(self, value: str) -> str:
+        return f"list(DISTINCT {value} ORDER BY {value}) FILTER (WHERE {value} IS NOT NULL)"
+
+
+@final
+@dataclass(frozen=True)
+class AsList(AggregateFn):
+    """All values, in the order of the rows, as a list."""
+
+    word: ClassVar[str] = "list"
+    needs_numbers: ClassVar[bool] = False
+    gives_list: ClassVar[bool] = True
+
+    def make(self, value: str) -> str:
+        return f"list({value} ORDER BY n)" + (f" FILTER (WHERE {value} IS NOT NULL)" if self.ignore_nulls else "")
+
+
+@final
+@dataclass(frozen=True)
+class MissingValuePercentage(AggregateFn):
+    """How many of 100 values are missing, a float."""
+
+    word: ClassVar[str] = "missing_pct"
+    needs_numbers: ClassVar[bool] = False
+
+    def make(self, value: str) -> str:
+        return f"100.0 * (count(*) - count({value})) / count(*)"
+
+    def list_parts(self, value: str) -> Sequence[str]:
+        return "count(*)", f"count({value})"
+
+    def merge(self, parts: Sequence[str], keys: Sequence[str]) -> str:
+        return f"100.0 * (sum({parts[0]}) - sum({parts[1]})) / nullif(sum({parts[0]}), 0)"
+
+
+@final
+@dataclass(frozen=True)
+class ZeroPercentage(AggregateFn):
+    """How many of 100 values are zero, a float. Missing values do not count, unless ``ignore_nulls=False``."""
+
+    word: ClassVar[str] = "zero_pct"
+
+    def make(self, value: str) -> str:
+        return f"100.0 * count_if({value} = 0) / nullif({self._count(value)}, 0)"
+
+    def list_parts(self, value: str) -> Sequence[str]:
+        return f"count_if({value} = 0)", self._count(value)
+
+    def merge(self, parts: Sequence[str], keys: Sequence[str]) -> str:
+        return f"100.0 * sum({parts[0]}) / nullif(sum({parts[1]}), 0)"
+
+    def _count(self, value: str) -> str:
+        return f"count({value})" if self.ignore_nulls else "count(*)"

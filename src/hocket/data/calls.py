@@ -1,0 +1,253 @@
+"""Who calls a user's function: tasks, or a pool of actors that keep what they made."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import math
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, final
+
+from hocket.data import blocks, plan, reading, steps
+
+
+@final
+@dataclass(frozen=True)
+class TaskPoolStrategy:
+    """Functions are called in tasks.
+
+    Args:
+        size: How many at once at most. Default: as many as there is room for.
+
+    Raises:
+        ValueError: The number is less than 1.
+    """
+
+    size: int | None = None
+
+    def __post_init__(self) -> None:
+        reading.check_count("size", self.size, 1)
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class ActorPoolStrategy:
+    """A class is made once in each of some actors, and called there.
+
+    Args:
+        size: How many actors.
+        min_size: How many there are at first, if more may come.
+        max_size: How many there may be; more are started while each has two blocks to do.
+        initial_size: For programs written for Ray: as `min_size`, if that is less.
+
+    Raises:
+        ValueError: A number is less than 1, or they contradict each other.
+
+    Example:
+        >>> from hocket import data
+        >>> data.ActorPoolStrategy(min_size=1, max_size=4).max_size
+        4
+    """
+
+    size: int | None = None
+    min_size: int | None = None
+    max_size: int | None = None
+    initial_size: int | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("size", "min_size", "max_size", "initial_size"):
+            reading.check_count(name, getattr(self, name), 1)
+        if self.size is not None and (self.min_size, self.max_size, self.initial_size) != (None, None, None):
+            raise ValueError(f"size={self.size} says how many actors there are, so leave min_size and max_size out.")
+        if self.min_size is not None and self.max_size is not None and self.min_size > self.max_size:
+            raise ValueError(
+                f"min_size must not be more than max_size, but received {self.min_size} and {self.max_size}. Swap them."
+            )
+
+    @property
+    def bounds(self) -> tuple[int, int]:
+        """How many actors there are at first, and at most."""
+        if self.size is not None:
+            return self.size, self.size
+        least = max(self.min_size or 1, self.initial_size or 1)
+        return least, max(least, self.max_size or least)
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Call:
+    """A user's function, and how it is called.
+
+    Args:
+        verb: The method that was given it.
+        fn: A function, or a class of which instances are called.
+        args: What it is given beside rows.
+        kwargs: The same, by name.
+        constructor_args: What the class is made from.
+        constructor_kwargs: The same, by name.
+        concurrency: How many tasks or actors; or two numbers, between which the number of actors is.
+        compute: The same, in another form.
+        num_cpus: How many CPUs a task or an actor holds. Default: 1; with GPUs, 0.
+        num_gpus: How many GPUs.
+        memory: How many bytes of memory.
+        more: Further options of tasks and actors.
+    """
+
+    verb: str
+    fn: Any
+    args: Iterable[object] | None = None
+    kwargs: Mapping[str, object] | None = None
+    constructor_args: Iterable[object] | None = None
+    constructor_kwargs: Mapping[str, object] | None = None
+    concurrency: Any = None
+    compute: Any = None
+    num_cpus: float | None = None
+    num_gpus: float | None = None
+    memory: float | None = None
+    more: Mapping[str, object] | None = None
+
+    def build(self, apply: Callable[..., blocks.Block], *, keeps_rows: bool, **settings: object) -> plan.Op:
+        """Return the operation.
+
+        Args:
+            apply: Takes a block and, by name, the function, its arguments and the settings.
+            keeps_rows: Whether a block has as many rows afterwards.
+            **settings: More for `apply`.
+
+        Raises:
+            TypeError: `fn` is neither a function nor a class that can be called.
+            ValueError: A number cannot be, or something is said that is for classes.
+        """
+        self._check()
+        bound = functools.partial(apply, args=tuple(self.args or ()), kwargs=dict(self.kwargs or {}), **settings)
+        name = f"{self.verb}({steps.name_function(self.fn)})"
+        num_cpus = self.num_cpus if self.num_cpus is not None else 0.0 if self.num_gpus else 1.0
+        extra = {"num_gpus": self.num_gpus, "memory": self.memory, **(self.more or {})}
+        held = {key: value for key, value in extra.items() if value is not None}
+        if isinstance(self.fn, type):
+            least, most = self._find_actors()
+            make = functools.partial(self.fn, *(self.constructor_args or ()), **dict(self.constructor_kwargs or {}))
+            return plan.Pool(
+                make=make,
+                bind=functools.partial(_bind, bound),
+                name=name,
+                keeps_rows=keeps_rows,
+                least=least,
+                most=most,
+                resources=held,
+                num_cpus=num_cpus,
+            )
+        return plan.Step(
+            apply=functools.partial(bound, function=self.fn),
+            name=name,
+            keeps_rows=keeps_rows,
+            num_cpus=num_cpus,
+            concurrency=self._find_tasks(),
+            resources=held,
+        )
+
+    def _check(self) -> None:
+        check_function(self.verb, self.fn)
+        called = self.fn.__call__ if isinstance(self.fn, type) else self.fn
+        if inspect.iscoroutinefunction(called) or inspect.isasyncgenfunction(called):
+            raise TypeError(
+                f"{self.verb}() calls a plain function, but received the coroutine {steps.name_function(self.fn)}. "
+                "Write def, and asyncio.run(...) inside for what is awaited."
+            )
+        for name in ("num_cpus", "num_gpus", "memory"):
+            value = getattr(self, name)
+            if value is not None and not reading.is_number(value, 0, math.inf):
+                raise ValueError(
+                    f"{name} must be a number from 0, but received {value!r}. Leave it out for the default."
+                )
+        if not isinstance(self.fn, type) and (self.constructor_args or self.constructor_kwargs):
+            raise ValueError(
+                f"fn_constructor_args are for a class, but {self.verb}() received the function "
+                f"{steps.name_function(self.fn)}. Pass fn_args, or a class."
+            )
+        if self.compute is not None and self.concurrency is not None:
+            raise ValueError("compute and concurrency say the same thing. Leave one of them out.")
+        if self.compute is not None and not isinstance(self.compute, TaskPoolStrategy | ActorPoolStrategy):
+            raise TypeError(
+                f"compute must be a TaskPoolStrategy or an ActorPoolStrategy, but received {self.compute!r}. Write "
+                "concurrency=2."
+            )
+        fits = ActorPoolStrategy if isinstance(self.fn, type) else TaskPoolStrategy
+        if self.compute is not None and not isinstance(self.compute, fits):
+            kind = "a class" if isinstance(self.fn, type) else "a function"
+            raise ValueError(f"{self.verb}() received {kind}, for which compute must be a {fits.__name__}.")
+
+    def _find_actors(self) -> tuple[int, int]:
+        bounds: tuple[int, int]
+        if isinstance(self.compute, ActorPoolStrategy):
+            return self.compute.bounds
+        given = self.concurrency
+        if isinstance(given, tuple | list):
+            if len(given) not in (2, 3) or not all(_is_count(one) for one in given) or given[0] > given[1]:
+                raise ValueError(
+                    f"concurrency must be a number or (least, most), but received {given!r}. Write concurrency=(1, 4)."
+                )
+            bounds = ActorPoolStrategy(
+                min_size=given[0], max_size=given[1], initial_size=given[2] if len(given) == 3 else None
+            ).bounds
+            return bounds
+        reading.check_count("concurrency", given, 1)
+        return (given, given) if given is not None else (1, _MANY)
+
+    def _find_tasks(self) -> int | None:
+        if isinstance(self.compute, TaskPoolStrategy):
+            return self.compute.size
+        if isinstance(self.concurrency, tuple | list):
+            raise TypeError(
+                f"concurrency={self.concurrency!r} is for a class, whose actors are kept. Write one number for a "
+                "function."
+            )
+        reading.check_count("concurrency", self.concurrency, 1)
+        found: int | None = self.concurrency
+        return found
+
+
+_MANY = 1 << 16
+"""As many actors as there is room for."""
+
+
+def _is_count(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 1
+
+
+_HOW = {
+    "fn_args": "args",
+    "fn_kwargs": "kwargs",
+    "fn_constructor_args": "constructor_args",
+    "fn_constructor_kwargs": "constructor_kwargs",
+    "compute": "compute",
+    "concurrency": "concurrency",
+    "num_cpus": "num_cpus",
+    "num_gpus": "num_gpus",
+    "memory": "memory",
+}
+
+
+def read_call(verb: str, fn: object, how: Mapping[str, Any]) -> Call:
+    """Return how a function is called, of the keywords that a user gave."""
+    known = {_HOW[name]: value for name, value in how.items() if name in _HOW}
+    return Call(verb=verb, fn=fn, more={name: value for name, value in how.items() if name not in _HOW}, **known)
+
+
+def _bind(
+    bound: Callable[..., blocks.Block], function: Callable[..., object]
+) -> Callable[[blocks.Block], blocks.Block]:
+    return functools.partial(bound, function=function)
+
+
+def check_function(verb: str, fn: object) -> None:
+    """Raise if something cannot be called.
+
+    Raises:
+        TypeError: It cannot.
+    """
+    if isinstance(fn, type) and not any("__call__" in kind.__dict__ for kind in fn.__mro__):
+        raise TypeError(f"{verb}() calls instances of a class, but {fn.__name__} has no __call__. Write one.")
+    if not callable(fn):
+        raise TypeError(f"{verb}() takes a function, but received {fn!r}. Write {verb}(function), without calling it.")

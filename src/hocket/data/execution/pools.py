@@ -1,0 +1,101 @@
+"""Steps that actors do: what takes long to make, such as a model, is made once in each, and then used for many blocks.
+
+Blocks go to the actor that has the fewest, and come back in their order. An actor that dies is made again, and what it
+was working on is done again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any, Final
+
+from hocket.core import actor, api
+from hocket.data import blocks, plan, settings
+from hocket.data.execution import tasks
+
+BLOCKS_PER_ACTOR: Final = 2
+"""How many blocks an actor has at once: the one that it works on, and the next."""
+
+MOST_RESTARTS: Final = 3
+"""How often an actor that died is made again. A guess: what dies more often does so because of what it is given."""
+
+
+class _Member:
+    """An actor of a pool."""
+
+    def __init__(self, pool: plan.Pool) -> None:
+        self._apply = pool.bind(pool.make())
+
+    def run(self, block: blocks.Block, part: tuple[int, int] | None) -> tuple[blocks.Block, tasks.Size]:
+        """Return what becomes of a block."""
+        found = self._apply(block if part is None else block.cut(*part))
+        return found, tasks.measure(found)
+
+
+class _Team:
+    """The actors of a pool, and how many blocks each has."""
+
+    def __init__(self, pool: plan.Pool, most: int, num_cpus: float) -> None:
+        self._pool, self._most, self._num_cpus = pool, most, num_cpus
+        self._members: list[tuple[actor.ActorHandle, list[int]]] = []
+        self.assigned: list[list[int]] = []
+        """Of each block that was sent and not yet given: the count of the actor that has it."""
+        for _ in range(min(pool.least, most)):
+            self._add()
+
+    def _add(self) -> None:
+        options = {**self._pool.resources, "num_cpus": self._num_cpus}
+        made = api.remote(max_restarts=MOST_RESTARTS, max_task_retries=MOST_RESTARTS, **options)(_Member)
+        self._members.append((made.remote(self._pool), [0]))
+
+    def send(self, found: plan.Held | plan.Stored) -> list[Any]:
+        """Have the actor that has the least to do take a block."""
+        member, count = min(self._members, key=lambda one: one[1][0])
+        if count[0] >= BLOCKS_PER_ACTOR and len(self._members) < self._most:
+            self._add()
+            member, count = self._members[-1]
+        count[0] += 1
+        self.assigned.append(count)
+        run: Any = member.run.options(num_returns=2)
+        refs: list[Any]
+        if isinstance(found, plan.Stored):
+            refs = run.remote(found.ref, (found.start, found.stop))
+        else:
+            refs = run.remote(found.block, None)
+        return refs
+
+    def note_given(self) -> None:
+        """Note that the block that was sent first is there."""
+        self.assigned.pop(0)[0] -= 1
+
+    def close(self) -> None:
+        """End the actors."""
+        for member, _ in self._members:
+            api.kill(member)
+
+
+def run_pool(
+    found: Iterator[plan.Held | plan.Stored], pool: plan.Pool, options: settings.ExecutionOptions
+) -> Iterator[plan.Stored]:
+    """Give what a pool makes of blocks, in their order. Its actors end with the loop."""
+    most, num_cpus = find_size(pool)
+    limit = options.max_blocks_in_flight or BLOCKS_PER_ACTOR * most
+    team = _Team(pool, most, num_cpus)
+    try:
+        sent = map(team.send, found)
+        for stored in tasks.pump(sent, replace(options, max_blocks_in_flight=min(limit, BLOCKS_PER_ACTOR * most))):
+            team.note_given()
+            yield stored
+    finally:
+        team.close()
+
+
+def find_size(pool: plan.Pool) -> tuple[int, float]:
+    """Return how many actors there is room for, at least one, and how many CPUs each holds."""
+    if api.get_runtime_context().get_actor_id() is not None:  # see `tasks.make_task`
+        return pool.most, 0
+    total = api.cluster_resources().get("CPU", 1.0)
+    num_cpus = min(pool.num_cpus, total)
+    room = int(total / num_cpus) if num_cpus else pool.most
+    return max(1, min(pool.most, room)), num_cpus

@@ -1,0 +1,241 @@
+"""Whole tables through the engine for tables (DuckDB): in one task, in bounded memory.
+
+The task reads the blocks of its tables one by one, as the engine asks for them, and gives the result in blocks, as they
+are asked for. What does not fit into the engine's memory it writes to a folder of its own, which is removed.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, final
+
+import numpy as np
+
+from hocket.core import api, session
+from hocket.data import arrow, blocks, extras, plan, relations, settings, steps, transport
+from hocket.data.execution import tasks
+from hocket.engine import contract
+
+MOST_AHEAD: Final = 4
+"""How many blocks of a result wait for their reader, with their sizes between them: two of each. A guess."""
+
+_FIRST_ROWS, _MOST_ROWS = 1 << 10, 1 << 20
+"""How many rows a batch of the engine's has: at least, and at most."""
+
+
+@final
+@dataclass(frozen=True)
+class _Part:
+    """Rows of a block of a table."""
+
+    ref: contract.ObjectRef[blocks.Block]
+    start: int
+    stop: int
+
+
+@final
+@dataclass(frozen=True)
+class _Limits:
+    """What the engine may use."""
+
+    memory: int
+    threads: int
+    block_bytes: int
+
+
+def relate(
+    tables: Sequence[Iterator[plan.Held | plan.Stored]], query: relations.Query, options: settings.ExecutionOptions
+) -> Iterator[plan.Stored]:
+    """Give the result of a query over tables.
+
+    Raises:
+        KeyError: A table lacks a column.
+        TypeError: A column is of a type that this cannot be done with.
+    """
+    types, parts, total = [], [], 0
+    for found in tables:
+        known, stored = _store(found)
+        types.append(transport.unify(known, query.name))
+        parts.append([_Part(one.ref, one.start, one.stop) for one in stored])
+        total += sum(one.num_bytes for one in stored)
+    if not all(types):  # a table of which no block has columns: there is nothing to relate
+        return
+    statement = query.build(types)
+    threads = 1 if statement.is_ordered else max(1, int(api.cluster_resources().get("CPU", 1)))
+    limits = _Limits(options.get_engine_memory(), threads, settings.DataContext.get_current().target_max_block_size)
+    task = tasks.make_task(_run, query.name, num_returns="streaming", _generator_backpressure_num_objects=MOST_AHEAD)
+    made = task.remote(statement, types, parts, limits)
+    del parts
+    for ref in made:
+        size: tasks.Size = api.get(next(made, ref))  # the last of a task that failed is its error, alone
+        yield plan.Stored(ref, size.num_bytes, 0, size.num_rows, size.types)
+
+
+def _store(found: Iterable[plan.Held | plan.Stored]) -> tuple[list[blocks.Types], list[plan.Stored]]:
+    """Return what the columns of all blocks hold, and the blocks that have rows, in the engine."""
+    types: dict[blocks.Types, None] = {}
+    stored = []
+    for one in found:
+        known = one.block.find_types() if isinstance(one, plan.Held) else one.types
+        if known:
+            types[known] = None
+        if one.num_rows:
+            stored.append(one if isinstance(one, plan.Stored) else plan.store_block(api.put(one.block), one))
+    return list(types), stored
+
+
+def apply(query: relations.Query, block: blocks.Block) -> blocks.Block:
+    """Return what becomes of one block alone. Runs in a task."""
+    if not block.columns:
+        return block
+    table = transport.unify([block.find_types()], query.name)
+    limits = _Limits(1 << 30, 1, 1 << 60)
+    made = list(_query(query.build([table]), [table], [iter([block])], limits))
+    return blocks.join(made) if len(made) != 1 else made[0]
+
+
+def _run(
+    statement: relations.Statement,
+    tables: Sequence[relations.Table],
+    parts: Sequence[Sequence[_Part]],
+    limits: _Limits,
+) -> Iterator[blocks.Block | tasks.Size]:
+    """Give the blocks of a result, each followed by its size. Runs in a task."""
+    sources: list[Iterator[blocks.Block]] = [map(_fetch, one) for one in parts]
+    if "parallelism" in session.get_engine().limits:  # the engine's threads could not ask for blocks
+        sources = [iter(list(source)) for source in sources]
+    for block in _query(statement, tables, sources, limits):
+        yield block
+        yield tasks.measure(block)
+
+
+def _fetch(part: _Part) -> blocks.Block:
+    block: blocks.Block = api.get(part.ref)
+    return block.cut(part.start, part.stop)
+
+
+def _query(
+    statement: relations.Statement,
+    tables: Sequence[relations.Table],
+    sources: Sequence[Iterator[blocks.Block]],
+    limits: _Limits,
+) -> Iterator[blocks.Block]:
+    duckdb = load("A relation")
+    failed: list[BaseException] = []
+    with tempfile.TemporaryDirectory(prefix="hocket-data-") as folder:
+        config = {
+            "memory_limit": f"{max(limits.memory >> 20, 64)}MiB",
+            "temp_directory": folder,
+            "threads": limits.threads,
+        }
+        with duckdb.connect(":memory:", config=config) as connection:
+            for number, (table, source) in enumerate(zip(tables, sources, strict=True)):
+                connection.register(f"t{number}", _build_reader(table, source, failed))
+            try:
+                result = connection.sql(statement.sql).to_arrow_reader(_FIRST_ROWS)
+                yield from _cut_result(result, statement, limits)
+            except duckdb.Error as error:
+                if failed:
+                    raise failed[0] from None
+                raise _explain(duckdb, error, statement, limits) from error
+
+
+def load(caller: str) -> Any:
+    """Return DuckDB.
+
+    Raises:
+        MissingExtraError: It is not installed.
+    """
+    return extras.load("duckdb", caller, "DuckDB", "Run pip install 'hocket[data]'.")
+
+
+def _explain(duckdb: Any, error: Exception, statement: relations.Statement, limits: _Limits) -> Exception:
+    text = str(error).splitlines()[0]
+    if isinstance(error, duckdb.OutOfMemoryException):
+        return MemoryError(
+            f"A relation of {len(statement.columns)} columns does not fit into the {limits.memory >> 20} MiB that it "
+            f"may use, nor into the disk: {text}. Raise ExecutionOptions(memory_limit=...), or make room."
+        )
+    if isinstance(error, duckdb.OutOfRangeException | duckdb.ConversionException):
+        return OverflowError(f"A value is too large for its column: {text}. Make the column floats with map_batches().")
+    return ValueError(f"The engine for tables cannot do this: {text}.")
+
+
+def _build_reader(table: relations.Table, source: Iterator[blocks.Block], failed: list[BaseException]) -> Any:
+    """Return what the engine reads a table from: Arrow's stream of its blocks, with the rows' numbers."""
+    pa = arrow.load("A relation")
+    types = [transport.encode_type(kind) for kind in table.values()]
+    schema = pa.schema([*((f"c{at}", kind) for at, kind in enumerate(types)), ("n", pa.int64())])
+
+    def read() -> Iterator[Any]:
+        start = 0
+        try:
+            for block in source:
+                if block.num_rows:
+                    found = [transport.encode(name, block.columns[name], kind) for name, kind in table.items()]
+                    numbers = pa.array(np.arange(start, start + block.num_rows))
+                    yield pa.RecordBatch.from_arrays([*found, numbers], schema=schema)
+                    start += block.num_rows
+        except BaseException as error:  # the engine would make a text of it
+            failed.append(error)
+            raise
+
+    return pa.RecordBatchReader.from_batches(schema, read())
+
+
+def _cut_result(result: Iterable[Any], statement: relations.Statement, limits: _Limits) -> Iterator[blocks.Block]:
+    """Give a result in blocks of the size that is wanted; one without rows if there are none."""
+    waiting: list[blocks.Block] = []
+    num_bytes, is_empty = 0, True
+    for batch in result:
+        block = _read_batch(batch, statement)
+        if not block.num_rows:
+            continue
+        is_empty = False
+        num_bytes += block.count_bytes()
+        waiting.append(block)
+        if num_bytes >= limits.block_bytes:
+            whole = _join(waiting)
+            end = _find_border(whole, statement.num_keys) if statement.num_keys else whole.num_rows
+            if end:
+                yield whole.cut(0, end)
+            waiting = [whole.cut(end, whole.num_rows)] if end < whole.num_rows else []
+            num_bytes = sum(one.count_bytes() for one in waiting)
+    if waiting:
+        yield _join(waiting)
+    elif is_empty:
+        schema = getattr(result, "schema", None)
+        if schema is not None:
+            yield _read_batch(schema.empty_table(), statement)
+
+
+def _join(waiting: Sequence[blocks.Block]) -> blocks.Block:
+    return blocks.join(waiting) if len(waiting) > 1 else waiting[0]
+
+
+def _read_batch(batch: Any, statement: relations.Statement) -> blocks.Block:
+    found = {}
+    for at, (name, kind) in enumerate(statement.columns):
+        column = batch.column(at)
+        found[name] = arrow.read_column(
+            _decode(arrow.flatten(column) if hasattr(column, "num_chunks") else column, kind)
+        )
+    return blocks.Block(found, batch.num_rows)
+
+
+def _decode(column: Any, kind: Any) -> Any:
+    if kind == relations.COMPUTED:
+        return column
+    if isinstance(kind, relations.ListOf):
+        pa = arrow.load("A relation")
+        values = transport.decode(column.flatten(), kind.kind)
+        return pa.ListArray.from_arrays(column.offsets, values, mask=column.is_null()) if not column.offset else column
+    return transport.decode(column, kind)
+
+
+def _find_border(block: blocks.Block, num_keys: int) -> int:
+    """Return where the last group of a block begins: it may go on in the next one."""
+    starts = steps.find_groups(block, list(block.columns)[:num_keys])
+    return int(starts[-1]) if len(starts) else 0

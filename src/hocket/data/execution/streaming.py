@@ -1,0 +1,179 @@
+"""A plan's stages, one behind the other: each gives blocks as the next one asks for them."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from hocket.core import api
+from hocket.data import blocks, order, plan, settings
+from hocket.data.execution import pools, rearranging, relations, tasks
+
+Blocks: TypeAlias = Iterator[plan.Held | plan.Stored]
+
+
+def stream(whole: plan.Plan, options: settings.ExecutionOptions) -> Blocks:
+    """Give the blocks of a plan, one by one, while later ones are worked on.
+
+    Raises:
+        TaskError: A step failed. It is also an instance of what was raised.
+    """
+    reads: Iterator[plan.Read] = iter(whole.reads)
+    num_cpus = _find_cpus(whole.ops)
+    found: Blocks | None = None
+    for kind, group in itertools.groupby(whole.ops, key=type):
+        if kind is plan.Step:
+            steps = [op for op in group if isinstance(op, plan.Step)]
+            found = tasks.take_steps(reads if found is None else found, steps, options, num_cpus=num_cpus)
+            continue
+        for op in group:
+            if isinstance(op, plan.BlockOrder) and found is None:  # nothing is read yet
+                reads = iter(_reorder(whole.reads, op.seed))
+                continue
+            if found is None:
+                found = tasks.take_steps(reads, (), options, num_cpus=num_cpus)
+            found = _STAGES[type(op)](found, op, options)
+    return tasks.take_steps(reads, (), options, num_cpus=num_cpus) if found is None else found
+
+
+def _find_cpus(ops: Sequence[plan.Op]) -> float | None:
+    """Return how many CPUs tasks hold: none if the actors of pools leave none for them; None: as many as they ask
+    for."""
+    pooled = [op for op in ops if isinstance(op, plan.Pool)]
+    if not pooled:
+        return None
+    held = sum(most * num_cpus for most, num_cpus in map(pools.find_size, pooled))
+    return None if held + 1 <= api.cluster_resources().get("CPU", 1.0) else 0.0
+
+
+def store(whole: plan.Plan, options: settings.ExecutionOptions) -> list[plan.Stored]:
+    """Execute a plan, keep its blocks in the engine, and return what stands for them. Empty ones are left out."""
+    return _store(stream(whole, options))
+
+
+def _store(found: Blocks) -> list[plan.Stored]:
+    return [
+        one if isinstance(one, plan.Stored) else plan.store_block(api.put(one.block), one)
+        for one in found
+        if one.num_rows
+    ]
+
+
+def find_block(whole: plan.Plan, options: settings.ExecutionOptions) -> blocks.Block:
+    """Return the first block of a plan that has rows; the first one if none has."""
+    if whole.get_optional_count() and all(isinstance(op, plan.Step | plan.Pool) for op in whole.ops):
+        whole = plan.Plan(whole.reads[:1], whole.ops)
+    first: plan.Held | plan.Stored | None = None
+    for found in stream(whole, options):
+        if found.num_rows:
+            return tasks.fetch(found)
+        first = first or found
+    return blocks.Block({}, 0) if first is None else tasks.fetch(first)
+
+
+# --- stages that are more than steps ----------------------------------------------------------------------------------
+
+
+def _rearrange(found: Blocks, op: plan.Shuffle | plan.Repartition, options: settings.ExecutionOptions) -> Blocks:
+    yield from rearranging.rearrange(_store(found), op, options)
+
+
+def _reorder(reads: Sequence[Any], seed: int) -> list[Any]:
+    shuffled = order.Order(len(reads), seed=seed, epoch=0).rows(np.arange(len(reads))) if reads else ()
+    return [reads[at] for at in shuffled]
+
+
+def _reorder_blocks(found: Blocks, op: plan.BlockOrder, options: settings.ExecutionOptions) -> Blocks:
+    yield from _reorder(_store(found), op.seed)
+
+
+def _limit(found: Blocks, op: plan.Limit, options: settings.ExecutionOptions) -> Blocks:
+    left = op.num_rows
+    for one in found:
+        if one.num_rows <= left:
+            yield one
+        else:
+            yield from cut_parts([one], 0, left)
+        left -= min(left, one.num_rows)
+        if not left:
+            return
+
+
+def _unite(found: Blocks, op: plan.Union, options: settings.ExecutionOptions) -> Blocks:
+    yield from found
+    for other in op.others:
+        yield from stream(other, options)
+
+
+def _zip(found: Blocks, op: plan.Zip, options: settings.ExecutionOptions) -> Blocks:
+    sides = [_store(found), *(store(other, options) for other in op.others)]
+    counts = [sum(part.num_rows for part in side) for side in sides]
+    if len(set(counts)) > 1:
+        raise ValueError(
+            f"zip() puts columns beside each other, so all data sets need as many rows, but they have {counts}. Cut "
+            f"them with limit({min(counts)}), or join() them by a key."
+        )
+    task = tasks.make_task(_put_together, "zip")
+    start = 0
+
+    def submit(part: plan.Stored) -> list[Any]:
+        nonlocal start
+        stop = start + part.num_rows
+        cuts = [cut_parts(side, start, stop) for side in sides[1:]]
+        start = stop
+        pieces = [part, *itertools.chain.from_iterable(cuts)]
+        spans = [(one.start, one.stop) for one in pieces if isinstance(one, plan.Stored)]
+        refs: list[Any] = task.remote(
+            [1, *map(len, cuts)], spans, *(one.ref for one in pieces if isinstance(one, plan.Stored))
+        )
+        return refs
+
+    yield from tasks.pump(map(submit, sides[0]), options)
+
+
+def _put_together(
+    counts: Sequence[int], spans: Sequence[tuple[int, int]], *whole: blocks.Block
+) -> tuple[blocks.Block, tasks.Size]:
+    """Make a block of the columns of several. Runs in a task."""
+    pieces = iter([block.cut(*span) for block, span in zip(whole, spans, strict=True)])
+    sides = [list(itertools.islice(pieces, count)) for count in counts]
+    block = blocks.put_beside([blocks.join(side) if len(side) > 1 else side[0] for side in sides])
+    return block, tasks.measure(block)
+
+
+def _relate(found: Blocks, op: plan.Relation, options: settings.ExecutionOptions) -> Blocks:
+    yield from relations.relate([found, *(stream(other, options) for other in op.others)], op.query, options)
+
+
+def _run_pool(found: Blocks, op: plan.Pool, options: settings.ExecutionOptions) -> Blocks:
+    yield from pools.run_pool(found, op, options)
+
+
+_STAGES: dict[type, Callable[[Blocks, Any, settings.ExecutionOptions], Blocks]] = {
+    plan.Shuffle: _rearrange,
+    plan.Repartition: _rearrange,
+    plan.BlockOrder: _reorder_blocks,
+    plan.Limit: _limit,
+    plan.Union: _unite,
+    plan.Zip: _zip,
+    plan.Relation: _relate,
+    plan.Pool: _run_pool,
+}
+
+
+def cut_parts(parts: Sequence[plan.Held | plan.Stored], start: int, stop: int) -> list[plan.Held | plan.Stored]:
+    """Return the part of some blocks that begins and ends at rows."""
+    found: list[plan.Held | plan.Stored] = []
+    at = 0
+    for part in parts:
+        low, high = max(start - at, 0), min(stop - at, part.num_rows)
+        if high > low and isinstance(part, plan.Held):
+            found.append(plan.Held(part.block.cut(low, high)))
+        elif high > low and isinstance(part, plan.Stored):
+            num_bytes = part.num_bytes * (high - low) // part.num_rows
+            found.append(plan.Stored(part.ref, num_bytes, part.start + low, part.start + high, part.types))
+        at += part.num_rows
+    return found

@@ -1,0 +1,151 @@
+"""What all execution shares: tasks that make blocks, and how many of them run ahead of the reader."""
+
+from __future__ import annotations
+
+import itertools
+from collections import deque
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, final
+
+from hocket.core import api, remote_function
+from hocket.data import blocks, plan, settings
+from hocket.engine import contract
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Size:
+    """What a task tells of its block."""
+
+    num_rows: int
+    num_bytes: int
+    types: blocks.Types
+    """What its columns hold."""
+
+
+def measure(block: blocks.Block) -> Size:
+    """Return what is told of a block."""
+    return Size(block.num_rows, block.count_bytes(), block.find_types())
+
+
+def _run(
+    read: plan.Read | blocks.Block, part: tuple[int, int] | None, number: int, steps: Sequence[plan.Step]
+) -> tuple[blocks.Block, Size]:
+    """Read a block and take its steps. Runs in a task."""
+    block = read if isinstance(read, blocks.Block) else read()
+    if part is not None:
+        block = block.cut(*part)
+    for step in steps:
+        block = step.take(block, number)
+    return block, measure(block)
+
+
+def fetch(found: plan.Held | plan.Stored) -> blocks.Block:
+    """Return a block. Its columns look into the engine's memory where they can."""
+    if isinstance(found, plan.Held):
+        return found.block
+    block: blocks.Block = api.get(found.ref)
+    return block.cut(found.start, found.stop)
+
+
+def make_task(
+    function: object, name: str, num_cpus: float = 1.0, num_returns: int | str = 2, **more: Any
+) -> remote_function.RemoteFunction[..., Any]:
+    """Return a function as tasks that are called by what they do."""
+    if api.get_runtime_context().get_actor_id() is not None:
+        # the actor keeps its CPUs while it waits, as a training rank does: were there no others, it would wait for ever
+        num_cpus = 0
+    made: remote_function.RemoteFunction[..., Any] = api.remote(
+        num_returns=num_returns, num_cpus=num_cpus, name=f"data: {name}", **more
+    )(function)
+    return made
+
+
+def take_steps(
+    reads: Iterator[plan.Read],
+    steps: Sequence[plan.Step],
+    options: settings.ExecutionOptions,
+    *,
+    num_cpus: float | None,
+) -> Iterator[plan.Held | plan.Stored]:
+    """Give what steps make of blocks.
+
+    Args:
+        reads: The blocks. Those that are there already are given as they are, if there is no step.
+        steps: What is done to each.
+        options: The limits.
+        num_cpus: How many CPUs a task holds. Default: what the steps ask for.
+    """
+    if not steps:
+        first = next(reads, None)
+        if first is None:
+            return
+        reads = itertools.chain((first,), reads)
+        if isinstance(first, plan.Held | plan.Stored):  # a source is of one kind
+            yield from reads
+            return
+    if num_cpus is None:
+        num_cpus = max([step.num_cpus for step in steps], default=1.0)
+    limits = [step.concurrency for step in steps if step.concurrency is not None]
+    if limits:
+        most = min([*limits, options.max_blocks_in_flight or limits[0]])
+        options = replace(options, max_blocks_in_flight=most)
+    held: dict[str, Any] = {name: value for step in steps for name, value in step.resources.items()}
+    task = make_task(_run, " -> ".join(step.name for step in steps) or "read", num_cpus, **held)
+    shared = api.put(tuple(steps))
+    yield from pump((_submit(task, read, number, shared) for number, read in enumerate(reads)), options)
+
+
+def _submit(
+    task: remote_function.RemoteFunction[..., object], read: plan.Read, number: int, steps: contract.ObjectRef[object]
+) -> list[Any]:
+    refs: list[Any]
+    if isinstance(read, plan.Stored):
+        refs = task.remote(read.ref, (read.start, read.stop), number, steps)
+    else:
+        refs = task.remote(read.block if isinstance(read, plan.Held) else read, None, number, steps)
+    return refs
+
+
+def pump(tasks: Iterator[list[object]], options: settings.ExecutionOptions) -> Iterator[plan.Stored]:
+    """Start tasks as the limits allow, and give what they make, in order.
+
+    Args:
+        tasks: Starts one each time that it is asked for one; it returns the references on its block and its size.
+        options: The limits.
+    """
+    for (ref,), size in run_ahead(tasks, options):
+        yield plan.Stored(ref, size.num_bytes, 0, size.num_rows, size.types)
+
+
+def run_ahead(
+    tasks: Iterator[list[object]], options: settings.ExecutionOptions
+) -> Iterator[tuple[list[contract.AnyRef], Size]]:
+    """Start tasks as the limits allow, and give what each of them returns, with its size, in order.
+
+    The size is the last of a task's references.
+    """
+    most = options.max_blocks_in_flight or max(2, 2 * int(api.cluster_resources().get("CPU", 1)))
+    running: deque[list[Any]] = deque()
+    largest = 0
+    is_over = False
+    while True:
+        # Before anything is known of sizes, two are enough to learn it.
+        allowed = most if largest else 2
+        while (
+            not is_over
+            and len(running) < min(most, allowed)
+            and (not running or largest * (len(running) + 1) <= options.max_bytes_in_flight)
+        ):
+            started = next(tasks, None)
+            if started is None:
+                is_over = True
+            else:
+                running.append(started)
+        if not running:
+            return
+        *refs, size_ref = running.popleft()
+        size: Size = api.get(size_ref)
+        largest = max(largest, size.num_bytes, 1)
+        yield refs, size

@@ -1,0 +1,368 @@
+"""What an engine for tables (DuckDB) makes of whole tables: sorted, joined and grouped rows.
+
+A query gets the columns of its tables and returns SQL. Inside, columns are called by their place (``t0.c0``), because
+the engine does not tell ``x`` from ``X``, and each table has its rows' numbers as ``n``: rows that are equal stay in
+their order, so a query has the same result each time, in the same order. Missing values, which are NULL and NaN, come
+last, whichever way is sorted; they are a key of a group, and no key of a join.
+"""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Final, TypeAlias, final
+
+from hocket.data import aggregates, arrow, blocks, transport
+
+Table: TypeAlias = Mapping[str, transport.ArrowType]
+"""The columns of a table and their types."""
+
+COMPUTED: Final = "computed"
+"""In the place of a type: the column is what the engine makes it."""
+
+
+@final
+@dataclass(frozen=True)
+class ListOf:
+    """The type of a column of lists of such values."""
+
+    kind: transport.ArrowType
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Statement:
+    """A query for given tables."""
+
+    sql: str
+    columns: tuple[tuple[str, Any], ...]
+    """Names and types of the columns of the result. A type is Arrow's, None, `COMPUTED` or a `ListOf`."""
+    num_keys: int = 0
+    """A block of the result ends where these first columns change."""
+    is_ordered: bool = False
+    """Whether digits depend on the order in which rows are taken, so that one thread has to do it."""
+
+
+class Query(abc.ABC):
+    """What becomes of tables."""
+
+    keeps_rows: ClassVar[bool] = False
+    """Whether there are as many rows afterwards."""
+
+    @property
+    @abc.abstractmethod
+    def name(self) -> str:
+        """How it is called where a plan is shown."""
+
+    @abc.abstractmethod
+    def build(self, tables: Sequence[Table]) -> Statement:
+        """Return the query for these tables.
+
+        Raises:
+            KeyError: A table lacks a column.
+            TypeError: A column is of a type that this cannot be done with.
+            ValueError: Two columns of the result would have one name.
+        """
+
+
+def _name(table: int, at: int) -> str:
+    return f"t{table}.c{at}"
+
+
+def _places(table: Table, number: int = 0) -> dict[str, str]:
+    return {name: _name(number, at) for at, name in enumerate(table)}
+
+
+def _is_float(kind: transport.ArrowType) -> bool:
+    return kind is not None and arrow.load("A relation").types.is_floating(kind)
+
+
+def _present(value: str, kind: transport.ArrowType) -> str:
+    """Return the expression of a value that is NULL if it is missing."""
+    return f"CASE WHEN isnan({value}) THEN NULL ELSE {value} END" if _is_float(kind) else value
+
+
+def _order(value: str, kind: transport.ArrowType, *, descending: bool) -> str:
+    present = _present(value, kind)  # so that a NaN and a NULL are in the order in which they were
+    return f"({present}) IS NULL, {present} {'DESC' if descending else 'ASC'}"
+
+
+@final
+@dataclass(frozen=True)
+class Sort(Query):
+    """The same rows, sorted.
+
+    Args:
+        keys: By which columns, the first one first.
+        descending: Which of them go down.
+        groups: Whether a block ends only where the keys change.
+    """
+
+    keys: tuple[str, ...]
+    descending: tuple[bool, ...]
+    groups: bool = False
+    keeps_rows: ClassVar[bool] = True
+
+    @property
+    def name(self) -> str:
+        return f"{'group' if self.groups else 'sort'}({', '.join(self.keys)})"
+
+    def build(self, tables: Sequence[Table]) -> Statement:
+        (table,) = tables
+        blocks.check_columns(self.keys, list(table))
+        places = _places(table)
+        ways = zip(self.keys, self.descending, strict=True)
+        order = [_order(places[key], table[key], descending=down) for key, down in ways]
+        names = [*self.keys, *(name for name in table if name not in self.keys)] if self.groups else list(table)
+        return Statement(
+            sql=f"SELECT {', '.join(places[name] for name in names)} FROM t0 ORDER BY {', '.join([*order, 't0.n'])}",
+            columns=tuple((name, table[name]) for name in names),
+            num_keys=len(self.keys) if self.groups else 0,
+        )
+
+
+JOINS: Final = {
+    "inner": "JOIN",
+    "left_outer": "LEFT JOIN",
+    "right_outer": "RIGHT JOIN",
+    "full_outer": "FULL JOIN",
+    "left_semi": "SEMI JOIN",
+    "right_semi": "SEMI JOIN",
+    "left_anti": "ANTI JOIN",
+    "right_anti": "ANTI JOIN",
+}
+"""Ray's names of joins, and SQL's."""
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Join(Query):
+    """Rows of two tables beside each other where their keys are equal, in the order of the left ones.
+
+    Args:
+        how: Which join: a key of `JOINS`.
+        on: The keys of the left table.
+        right_on: Those of the right one.
+        left_suffix: What is added to the names of other columns that both have.
+        right_suffix: The same, for those of the right table.
+    """
+
+    how: str
+    on: tuple[str, ...]
+    right_on: tuple[str, ...]
+    left_suffix: str
+    right_suffix: str
+
+    @property
+    def name(self) -> str:
+        return f"join({self.how}, {', '.join(self.on)})"
+
+    def build(self, tables: Sequence[Table]) -> Statement:
+        left, right = tables
+        for side, keys, table in (("left", self.on, left), ("right", self.right_on, right)):
+            try:
+                blocks.check_columns(keys, list(table))
+            except KeyError as error:
+                raise KeyError(f"join(), {side} data set: {error.args[0]}") from None
+        here, there = _places(left), _places(right, 1)
+        conditions = []
+        for key, other in zip(self.on, self.right_on, strict=True):
+            _check_keys(key, left[key], other, right[other])
+            conditions.append(f"{here[key]} = {there[other]}")
+            conditions += [
+                f"NOT isnan({place})"
+                for place, kind in ((here[key], left[key]), (there[other], right[other]))
+                if _is_float(kind)
+            ]
+        verb, where = JOINS[self.how], " AND ".join(conditions)
+        if self.how in ("right_semi", "right_anti"):
+            return self._choose(verb, where, right, there, "t1", "t0")
+        if self.how in ("left_semi", "left_anti"):
+            return self._choose(verb, where, left, here, "t0", "t1")
+        columns, values = self._list_columns(left, right, here, there)
+        return Statement(
+            sql=f"SELECT {', '.join(values)} FROM t0 {verb} t1 ON {where} ORDER BY t0.n NULLS LAST, t1.n NULLS LAST",
+            columns=columns,
+        )
+
+    def _choose(self, verb: str, where: str, table: Table, places: Mapping[str, str], of: str, by: str) -> Statement:
+        return Statement(
+            sql=f"SELECT {', '.join(places.values())} FROM {of} {verb} {by} ON {where} ORDER BY {of}.n",
+            columns=tuple(table.items()),
+        )
+
+    def _list_columns(
+        self, left: Table, right: Table, here: Mapping[str, str], there: Mapping[str, str]
+    ) -> tuple[tuple[tuple[str, Any], ...], list[str]]:
+        columns: list[tuple[str, Any]] = []
+        values = []
+        others = dict(zip(self.on, self.right_on, strict=True))
+        rest = [name for name in right if name not in self.right_on]
+        both = {name for name in left if name not in self.on} & set(rest)
+        for name, kind in left.items():
+            is_key = name in others
+            values.append(f"coalesce({here[name]}, {there[others[name]]})" if is_key else here[name])
+            columns.append((name + self.left_suffix if name in both else name, kind))
+        for name in rest:
+            values.append(there[name])
+            columns.append((name + self.right_suffix if name in both else name, right[name]))
+        names = [name for name, _ in columns]
+        twice = sorted({name for name in names if names.count(name) > 1})
+        if twice:
+            raise ValueError(
+                f"join(): both data sets have the column {', '.join(map(repr, twice))}. Write "
+                "right_suffix='_right', or give it another name with rename_columns()."
+            )
+        return tuple(columns), values
+
+
+def _check_keys(key: str, kind: transport.ArrowType, other: str, other_kind: transport.ArrowType) -> None:
+    types = arrow.load("join()").types
+    if kind is None or other_kind is None or kind == other_kind:
+        return
+    sides = [one.value_type if types.is_dictionary(one) else one for one in (kind, other_kind)]
+
+    def is_number(one: Any) -> bool:
+        return bool(types.is_integer(one) or types.is_floating(one) or types.is_decimal(one))
+
+    def is_text(one: Any) -> bool:
+        return bool(types.is_string(one) or types.is_large_string(one))
+
+    if sides[0] == sides[1] or all(map(is_number, sides)) or all(map(is_text, sides)):
+        return
+    raise TypeError(
+        f"join(): the key {key!r} of the left data set is {kind}, but {other!r} of the right one is {other_kind}, so "
+        "no row would match. Make them one type with map_batches()."
+    )
+
+
+@final
+@dataclass(frozen=True)
+class Aggregate(Query):
+    """A row for each group, with its key and aggregates of its rows, in the order of the keys.
+
+    Args:
+        keys: By which columns rows are grouped; none: all rows are one group.
+        aggregations: What is computed.
+        is_second: Whether the table has parts of blocks, which `AggregateParts` has made.
+    """
+
+    keys: tuple[str, ...]
+    aggregations: tuple[aggregates.AggregateFn, ...]
+    is_second: bool = False
+
+    @property
+    def name(self) -> str:
+        return f"aggregate({', '.join(one.name for one in self.aggregations)})"
+
+    def build(self, tables: Sequence[Table]) -> Statement:
+        (table,) = tables
+        keys, columns, order = _build_keys(self.keys, table)
+        values, helpers = list(keys), []
+        for number, one in enumerate(self.aggregations):
+            if self.is_second:
+                parts = [_name(0, at) for at, name in enumerate(table) if name.startswith(f"{number}:part")]
+                added = one.add_columns(parts, keys)
+                helpers += [f"{value} AS h{number}{end}" for end, value in added]
+                value = one.merge([*parts, *(f"t0.h{number}{end}" for end, _ in added)], keys)
+                gaps = f"sum({_name(0, list(table).index(f'{number}:gaps'))})"
+                kind = _find_part_kind(one, number, table)
+            else:
+                present, kind = _read_column(one, table)
+                value, gaps = one.make(present), f"count(*) - count({present})"
+            if not one.ignore_nulls and one.word not in ("count", "missing_pct", "zero_pct", "list"):
+                value = f"CASE WHEN {gaps} > 0 THEN NULL ELSE {value} END"
+            values.append(_keep_small(value, kind) if one.word == "sum" else value)
+            columns.append((one.name, _find_result(one, kind)))
+        _check_names(columns)
+        source = f"(SELECT *, {', '.join(helpers)} FROM t0) AS t0" if helpers else "t0"
+        group = f" GROUP BY {', '.join(keys)} ORDER BY {', '.join(order)}" if keys else ""
+        return Statement(
+            sql=f"SELECT {', '.join(values)} FROM {source}{group}", columns=tuple(columns), is_ordered=True
+        )
+
+    def can_be_parted(self) -> bool:
+        """Return whether each of its aggregates has parts."""
+        return all(one.list_parts("x") is not None for one in self.aggregations)
+
+
+@final
+@dataclass(frozen=True)
+class AggregateParts(Query):
+    """Of each block, the parts that `Aggregate` merges: a row for each key."""
+
+    keys: tuple[str, ...]
+    aggregations: tuple[aggregates.AggregateFn, ...]
+
+    @property
+    def name(self) -> str:
+        return f"aggregate({', '.join(one.name for one in self.aggregations)})"
+
+    def build(self, tables: Sequence[Table]) -> Statement:
+        (table,) = tables
+        keys, columns, order = _build_keys(self.keys, table)
+        values = list(keys)
+        for number, one in enumerate(self.aggregations):
+            present, kind = _read_column(one, table)
+            for at, part in enumerate(one.list_parts(present) or ()):
+                values.append(part)
+                columns.append((f"{number}:part{at}", kind if one.keeps_type else COMPUTED))
+            values.append(f"count(*) - count({present})")
+            columns.append((f"{number}:gaps", COMPUTED))
+        group = f" GROUP BY {', '.join(keys)} ORDER BY {', '.join(order)}" if keys else ""
+        return Statement(sql=f"SELECT {', '.join(values)} FROM t0{group}", columns=tuple(columns), is_ordered=True)
+
+
+def _build_keys(keys: Sequence[str], table: Table) -> tuple[list[str], list[tuple[str, Any]], list[str]]:
+    blocks.check_columns(keys, list(table))
+    places = _places(table)
+    order = [_order(places[key], table[key], descending=False) for key in keys]
+    return [places[key] for key in keys], [(key, table[key]) for key in keys], order
+
+
+def _read_column(one: aggregates.AggregateFn, table: Table) -> tuple[str, transport.ArrowType]:
+    """Return the expression of an aggregate's value, and its type."""
+    if one.on is None:
+        return "1", None
+    blocks.check_columns([one.on], list(table))
+    kind = table[one.on]
+    if one.needs_numbers and kind is not None and not _is_number(kind):
+        raise TypeError(
+            f"{type(one).__name__}({one.on!r}) needs numbers, but the column holds {kind}. Choose another column, or "
+            "make numbers of it with map_batches()."
+        )
+    return _present(_places(table)[one.on], kind), kind
+
+
+def _is_number(kind: transport.ArrowType) -> bool:
+    types = arrow.load("An aggregate").types
+    return bool(types.is_integer(kind) or types.is_floating(kind) or types.is_decimal(kind) or types.is_boolean(kind))
+
+
+def _find_part_kind(one: aggregates.AggregateFn, number: int, table: Table) -> Any:
+    return table.get(f"{number}:part0") if one.keeps_type or one.word == "sum" else None
+
+
+def _find_result(one: aggregates.AggregateFn, kind: transport.ArrowType) -> Any:
+    if one.gives_list:
+        return ListOf(kind)
+    return kind if one.keeps_type else COMPUTED
+
+
+def _keep_small(value: str, kind: transport.ArrowType) -> str:
+    """Return a sum of whole numbers as 64 bits, which the engine makes 128."""
+    types = arrow.load("An aggregate").types
+    if _is_float(kind) or (kind is not None and types.is_decimal(kind) and kind.scale):
+        return value
+    return f"CAST({value} AS {'UBIGINT' if kind is not None and types.is_uint64(kind) else 'BIGINT'})"
+
+
+def _check_names(columns: Sequence[tuple[str, Any]]) -> None:
+    names = [name for name, _ in columns]
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise ValueError(
+            f"Two columns of the result would be called {', '.join(map(repr, twice))}. Name one of them with "
+            "alias_name='...'."
+        )

@@ -1,0 +1,189 @@
+"""What is done to each block alone: the functions behind the steps of a plan. They run in tasks."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from hocket.data import arrow, blocks, columns
+
+
+def name_function(function: Callable[..., object]) -> str:
+    """Return how a user's function is called in messages."""
+    return str(getattr(function, "__qualname__", None) or repr(function)).replace("<locals>.", "")
+
+
+def map_batches(
+    block: blocks.Block,
+    *,
+    function: Callable[..., object],
+    batch_size: int | None,
+    batch_format: str,
+    is_shared: bool,
+    args: tuple[object, ...],
+    kwargs: Mapping[str, object],
+) -> blocks.Block:
+    """Call a user's function with batches of a block."""
+    size = batch_size or max(1, block.num_rows)
+    what = f"What map_batches(`{name_function(function)}`) returns"
+    made: list[blocks.Block] = []
+    for start in range(0, block.num_rows, size):
+        part = block.cut(start, start + size)
+        if not is_shared:
+            part = blocks.join([part])
+        result = function(part.to_batch(batch_format, is_owned=not is_shared), *args, **kwargs)
+        results = result if isinstance(result, Iterator) else (result,)
+        made += [blocks.build_from_batch(one, what) for one in results]
+    return blocks.join(made) if len(made) > 1 else made[0] if made else blocks.Block({}, 0)
+
+
+def map_rows(
+    block: blocks.Block, *, function: Callable[..., object], args: tuple[object, ...], kwargs: Mapping[str, object]
+) -> blocks.Block:
+    """Call a user's function with each row."""
+    rows = [function(row, *args, **kwargs) for row in block.list_rows()]
+    return blocks.build_from_rows(rows, f"What map(`{name_function(function)}`) returns")
+
+
+def flat_map_rows(
+    block: blocks.Block, *, function: Callable[..., object], args: tuple[object, ...], kwargs: Mapping[str, object]
+) -> blocks.Block:
+    """Call a user's function with each row, and take all rows that it returns."""
+    what = f"What flat_map(`{name_function(function)}`) returns"
+    rows: list[object] = []
+    for row in block.list_rows():
+        result = function(row, *args, **kwargs)
+        if not isinstance(result, Sequence) or isinstance(result, str):
+            raise TypeError(
+                f"{what} must be a list of rows, but is a {type(result).__name__}: {result!r:.80}. Write return [row]."
+            )
+        rows += result
+    return blocks.build_from_rows(rows, what)
+
+
+def filter_rows(
+    block: blocks.Block, *, function: Callable[..., object], args: tuple[object, ...], kwargs: Mapping[str, object]
+) -> blocks.Block:
+    """Keep the rows of which a user's function says so."""
+    kept = [at for at, row in enumerate(block.list_rows()) if _says_yes(function, function(row, *args, **kwargs))]
+    return block.pick(np.array(kept, np.int64))
+
+
+def _says_yes(function: Callable[..., object], answer: object) -> bool:
+    if not isinstance(answer, bool | np.bool_):
+        raise TypeError(
+            f"What filter(`{name_function(function)}`) returns must be True or False, but is a "
+            f"{type(answer).__name__}: {answer!r:.80}. Write for example return row['x'] > 0."
+        )
+    return bool(answer)
+
+
+def map_groups(
+    block: blocks.Block,
+    *,
+    function: Callable[..., object],
+    keys: Sequence[str],
+    batch_format: str,
+    args: tuple[object, ...],
+    kwargs: Mapping[str, object],
+) -> blocks.Block:
+    """Call a user's function with each group of a block, which has whole groups, one behind the other."""
+    what = f"What map_groups(`{name_function(function)}`) returns"
+    made: list[blocks.Block] = []
+    for start, stop in itertools.pairwise([*find_groups(block, keys).tolist(), block.num_rows]):
+        result = function(block.cut(start, stop).to_batch(batch_format), *args, **kwargs)
+        results = result if isinstance(result, Iterator) else (result,)
+        made += [blocks.build_from_batch(one, what) for one in results]
+    return blocks.join(made) if len(made) > 1 else made[0] if made else blocks.Block({}, 0)
+
+
+def find_groups(block: blocks.Block, keys: Sequence[str]) -> npt.NDArray[np.int64]:
+    """Return where groups begin in a block whose rows are sorted by their keys."""
+    if not block.num_rows:
+        return np.empty(0, np.int64)
+    changed = np.zeros(block.num_rows - 1, bool)
+    for key in keys:
+        changed |= columns.find_changes(block.columns[key])
+    return np.flatnonzero(np.concatenate([[True], changed]))
+
+
+def filter_expression(block: blocks.Block, *, expression: Any) -> blocks.Block:
+    """Keep the rows for which an expression is true."""
+    if not block.num_rows:
+        return block
+    table = block.to_batch("pyarrow").append_column("\0row", arrow.build_array("row", np.arange(block.num_rows)))
+    try:
+        kept = table.filter(expression).column("\0row")
+    except (KeyError, ValueError, TypeError, NotImplementedError) as error:  # Arrow's own are among them
+        names = ", ".join(map(repr, block.columns))
+        raise ValueError(
+            f"filter(expr={str(expression)!r}) cannot be computed: {error}. The columns are {names}."
+        ) from error
+    return block.pick(kept.to_numpy())
+
+
+def sample_rows(block: blocks.Block, number: int, *, fraction: float, seed: int) -> blocks.Block:
+    """Keep each row of a block with the same probability."""
+    drawn = np.random.default_rng([seed, number]).random(block.num_rows)
+    return block.pick(np.flatnonzero(drawn < fraction))
+
+
+def select_columns(names: tuple[str, ...], block: blocks.Block) -> blocks.Block:
+    """Keep some columns."""
+    return block.select(names) if block.columns else block
+
+
+def drop_columns(names: tuple[str, ...], block: blocks.Block) -> blocks.Block:
+    """Leave some columns out."""
+    if not block.columns:
+        return block
+    blocks.check_columns(names, list(block.columns))
+    kept = [name for name in block.columns if name not in names]
+    if not kept:
+        raise ValueError(
+            f"drop_columns({list(names)!r}) leaves no column, and rows cannot be counted without one. Keep at least "
+            "one."
+        )
+    return block.select(kept)
+
+
+def rename_columns(names: Mapping[str, str] | tuple[str, ...], block: blocks.Block) -> blocks.Block:
+    """Give columns other names."""
+    if not block.columns:
+        return block
+    if isinstance(names, tuple):
+        if len(names) != len(block.columns):
+            raise ValueError(
+                f"rename_columns({list(names)!r}) gives {len(names)} names to {len(block.columns)} columns: "
+                f"{list(block.columns)}. Give one for each, or a dict of those that change."
+            )
+        names = dict(zip(block.columns, names, strict=True))
+    blocks.check_columns(list(names), list(block.columns))
+    renamed = [names.get(name, name) for name in block.columns]
+    if len(set(renamed)) < len(renamed):
+        raise ValueError(f"rename_columns({dict(names)!r}) gives two columns one name: {renamed}. Choose other names.")
+    return blocks.Block(dict(zip(renamed, block.columns.values(), strict=True)), block.num_rows)
+
+
+def add_column(block: blocks.Block, *, name: str, function: Callable[..., object], batch_format: str) -> blocks.Block:
+    """Add what a user's function makes of a block."""
+    if not block.columns:
+        return block
+    what = f"add_column({name!r}, `{name_function(function)}`)"
+    added = blocks.build({name: function(block.to_batch(batch_format))}, what)
+    if added.num_rows != block.num_rows:
+        raise ValueError(f"{what} returned {added.num_rows} values for {block.num_rows} rows. Return one for each row.")
+    return blocks.Block({**block.columns, **added.columns}, block.num_rows)
+
+
+def cut_rows(limit: int, block: blocks.Block) -> blocks.Block:
+    """Leave the first rows of a block."""
+    return block.cut(0, limit)
+
+
+ROW_BY_ROW = (map_rows, select_columns, drop_columns, rename_columns)
+"""Steps that make each row from one row, in order."""

@@ -1,0 +1,373 @@
+"""What is done to whole data sets, as to tables: sorting, grouping, joining, and numbers of all rows."""
+
+from __future__ import annotations
+
+import abc
+import functools
+from collections.abc import Iterable, Sequence
+from typing import Any, Generic, Protocol, Self, TypeVar
+
+from hocket.data import aggregates, blocks, calls, plan, reading, relations, steps
+from hocket.data.execution import relations as engine
+
+
+class _Table(Protocol):
+    """A data set, as its groups see it."""
+
+    def _then(self, op: plan.Op) -> Any: ...
+
+
+D = TypeVar("D", bound=_Table)
+
+
+class TableOperations(abc.ABC):
+    """The operations that need all rows. Whoever has a plan implements it; only aggregates are executed here."""
+
+    _plan: plan.Plan
+
+    @abc.abstractmethod
+    def _then(self, op: plan.Op) -> Self:
+        """Return the same with one thing more to do."""
+
+    @abc.abstractmethod
+    def take_all(self, limit: int | None = None) -> list[blocks.Row]:
+        """Return all rows."""
+
+    @abc.abstractmethod
+    def columns(self) -> list[str] | None:
+        """Return the names of the columns."""
+
+    # --- rows ---------------------------------------------------------------------------------------------------------
+
+    def sort(self, key: str | Sequence[str], descending: bool | Sequence[bool] = False) -> Self:
+        """Sort the rows. Rows with equal keys stay in their order; missing values and NaN come last.
+
+        Args:
+            key: By which columns, the first one first.
+            descending: Whether to go down; or this for each column.
+
+        Raises:
+            ValueError: No column is named, or `descending` has another length.
+            KeyError: There is no such column. Raised when rows are asked for.
+            MissingExtraError: DuckDB, which sorts, is not installed.
+
+        Example:
+            >>> import hocket
+            >>> from hocket import data
+            >>> context = hocket.init(num_cpus=2, engine="inprocess")
+            >>> rows = data.from_items([{"x": 2, "y": "b"}, {"x": 1, "y": "c"}, {"x": 2, "y": "a"}])
+            >>> rows.sort(["x", "y"], descending=[True, False]).take_all()
+            [{'x': 2, 'y': 'a'}, {'x': 2, 'y': 'b'}, {'x': 1, 'y': 'c'}]
+            >>> hocket.shutdown()
+        """
+        keys = _check_keys("sort", key)
+        ways = [descending] * len(keys) if isinstance(descending, bool) else list(descending)
+        if len(ways) != len(keys) or not all(isinstance(way, bool) for way in ways):
+            raise ValueError(
+                f"descending must be True or False, or one of these for each of {list(keys)}, but received "
+                f"{descending!r}."
+            )
+        return self._relate(relations.Sort(keys, tuple(ways)))
+
+    def groupby(self, key: str | Sequence[str] | None) -> GroupedData[Self]:
+        """Return the rows in groups, whose keys are equal. A missing key is one, too.
+
+        Args:
+            key: By which columns; None: all rows are one group.
+
+        Raises:
+            ValueError: No column is named, or one twice.
+
+        Example:
+            >>> import hocket
+            >>> from hocket import data
+            >>> context = hocket.init(num_cpus=2, engine="inprocess")
+            >>> rows = data.from_items([{"x": "b", "y": 2}, {"x": "a", "y": 1}, {"x": "b", "y": 4}])
+            >>> rows.groupby("x").mean("y").take_all()
+            [{'x': 'a', 'mean(y)': 1.0}, {'x': 'b', 'mean(y)': 3.0}]
+            >>> hocket.shutdown()
+        """
+        return GroupedData(self, () if key is None else _check_keys("groupby", key))
+
+    def join(
+        self,
+        ds: TableOperations,
+        join_type: str = "inner",
+        num_partitions: int | None = None,
+        on: str | Sequence[str] = ("id",),
+        right_on: str | Sequence[str] | None = None,
+        left_suffix: str | None = None,
+        right_suffix: str | None = None,
+    ) -> Self:
+        """Put rows of another data set beside those with the same key, in the order of the left ones.
+
+        A missing key is equal to none.
+
+        Args:
+            ds: The other data set, the right one.
+            join_type: ``"inner"``, ``"left_outer"``, ``"right_outer"``, ``"full_outer"``; or, to choose rows of one
+                side, ``"left_semi"``, ``"left_anti"``, ``"right_semi"``, ``"right_anti"``.
+            num_partitions: For programs written for Ray: has no effect.
+            on: The columns of the key.
+            right_on: Those of the right data set. Default: the same.
+            left_suffix: What is added to the names of other columns that both have.
+            right_suffix: The same, for those of the right one.
+
+        Raises:
+            ValueError: There is no such join, or two columns would have one name.
+            KeyError: There is no such column. Raised when rows are asked for.
+            TypeError: A key is of one type here and of another there. Raised then, too.
+
+        Example:
+            >>> import hocket
+            >>> from hocket import data
+            >>> context = hocket.init(num_cpus=2, engine="inprocess")
+            >>> names = data.from_items([{"id": 1, "name": "one"}, {"id": 2, "name": "two"}])
+            >>> rows = data.from_items([{"id": 2, "x": 0.5}, {"id": 3, "x": 1.5}])
+            >>> rows.join(names, "left_outer", on="id").take_all()
+            [{'id': 2, 'x': 0.5, 'name': 'two'}, {'id': 3, 'x': 1.5, 'name': None}]
+            >>> hocket.shutdown()
+        """
+        if join_type not in relations.JOINS:
+            raise ValueError(f"join_type must be one of {', '.join(relations.JOINS)}, but received {join_type!r}.")
+        if not isinstance(ds, TableOperations):
+            raise TypeError(f"join() takes a data set, but received {ds!r:.80}. Make one, as with from_pandas().")
+        keys = _check_keys("join", on)
+        others = keys if right_on is None else _check_keys("join", right_on)
+        if len(keys) != len(others):
+            raise ValueError(f"on and right_on must name as many columns, but received {keys} and {others}.")
+        query = relations.Join(
+            how=join_type,
+            on=keys,
+            right_on=others,
+            left_suffix=left_suffix or "",
+            right_suffix=right_suffix or "",
+        )
+        return self._relate(query, ds._plan)
+
+    def union(self, *other: TableOperations) -> Self:
+        """Return the rows of this data set, and then those of others.
+
+        Example:
+            >>> from hocket import data
+            >>> data.range(2).union(data.range(1)).take_all()
+            [{'id': 0}, {'id': 1}, {'id': 0}]
+        """
+        return self._then(plan.Union(_list_plans("union", other)))
+
+    def zip(self, *other: TableOperations) -> Self:
+        """Put the columns of others beside these: the first row to the first, and so on.
+
+        A column whose name is taken gets ``_1`` added.
+
+        Raises:
+            ValueError: They do not have as many rows. Raised when rows are asked for.
+
+        Example:
+            >>> import hocket
+            >>> from hocket import data
+            >>> context = hocket.init(num_cpus=2, engine="inprocess")
+            >>> data.range(2).zip(data.from_items([{"x": "a"}, {"x": "b"}])).take_all()
+            [{'id': 0, 'x': 'a'}, {'id': 1, 'x': 'b'}]
+            >>> hocket.shutdown()
+        """
+        return self._then(plan.Zip(_list_plans("zip", other)))
+
+    # --- numbers of all rows ------------------------------------------------------------------------------------------
+
+    def aggregate(self, *aggs: aggregates.AggregateFn) -> dict[str, Any]:
+        """Return aggregates of all rows, by name. Each is None if there are no values.
+
+        Example:
+            >>> import hocket
+            >>> from hocket import data
+            >>> from hocket.data.aggregates import Max, Mean
+            >>> context = hocket.init(num_cpus=2, engine="inprocess")
+            >>> data.range(5).aggregate(Mean("id"), Max("id", alias_name="last"))
+            {'mean(id)': 2.0, 'last': 4}
+            >>> hocket.shutdown()
+        """
+        rows = self.groupby(None).aggregate(*aggs).take_all()
+        return rows[0] if rows else {one.name: 0 if one.word == "count" else None for one in aggs}
+
+    def unique(self, column: str) -> list[Any]:
+        """Return the different values of a column, in order; a missing one last.
+
+        Example:
+            >>> import hocket
+            >>> from hocket import data
+            >>> context = hocket.init(num_cpus=2, engine="inprocess")
+            >>> data.from_items([{"x": 3}, {"x": 1}, {"x": 3}]).unique("x")
+            [1, 3]
+            >>> hocket.shutdown()
+        """
+        return [row[column] for row in self.groupby(column).count().take_all()]
+
+    def sum(self, on: str | Sequence[str] | None = None, ignore_nulls: bool = True) -> Any:
+        """Return the sum of a column; of several, a dict of their sums.
+
+        Args:
+            on: The column, or several. Default: all.
+            ignore_nulls: Whether missing values count as not there; if not, the result is None if one is missing.
+        """
+        return self._compute(aggregates.Sum, on, ignore_nulls=ignore_nulls)
+
+    def min(self, on: str | Sequence[str] | None = None, ignore_nulls: bool = True) -> Any:
+        """Return the least value of a column; see `sum`."""
+        return self._compute(aggregates.Min, on, ignore_nulls=ignore_nulls)
+
+    def max(self, on: str | Sequence[str] | None = None, ignore_nulls: bool = True) -> Any:
+        """Return the greatest value of a column; see `sum`."""
+        return self._compute(aggregates.Max, on, ignore_nulls=ignore_nulls)
+
+    def mean(self, on: str | Sequence[str] | None = None, ignore_nulls: bool = True) -> Any:
+        """Return the mean of a column; see `sum`."""
+        return self._compute(aggregates.Mean, on, ignore_nulls=ignore_nulls)
+
+    def std(self, on: str | Sequence[str] | None = None, ddof: int = 1, ignore_nulls: bool = True) -> Any:
+        """Return the standard deviation of a column; see `sum`, and `aggregates.Std` for `ddof`."""
+        return self._compute(aggregates.Std, on, ignore_nulls=ignore_nulls, ddof=ddof)
+
+    def _compute(self, kind: Any, on: str | Sequence[str] | None, **settings: Any) -> Any:
+        names = self.columns() or [] if on is None else [on] if isinstance(on, str) else list(on)
+        found = self.aggregate(*(kind(name, **settings) for name in names)) if names else {}
+        return next(iter(found.values()), None) if len(names) < 2 else found
+
+    def _relate(self, query: relations.Query, *others: plan.Plan) -> Self:
+        engine.load(query.name)
+        return self._then(plan.Relation(query=query, others=others))
+
+
+class GroupedData(Generic[D]):
+    """Rows in groups. Made by `Dataset.groupby`.
+
+    Args:
+        dataset: The rows.
+        keys: By which columns they are grouped; none: all are one group.
+    """
+
+    def __init__(self, dataset: D, keys: Sequence[str]) -> None:
+        self._dataset = dataset
+        self._keys = tuple(keys)
+
+    def __repr__(self) -> str:
+        return f"GroupedData({self._dataset!r}, by {', '.join(self._keys) or 'nothing'})"
+
+    def aggregate(self, *aggs: aggregates.AggregateFn) -> D:
+        """Return a row for each group, in the order of their keys: the key, and aggregates.
+
+        Args:
+            *aggs: `hocket.data.aggregates.Sum` and its like.
+
+        Raises:
+            TypeError: One is no aggregate.
+            ValueError: There is none.
+
+        Example:
+            >>> import hocket
+            >>> from hocket import data
+            >>> from hocket.data.aggregates import Count, Sum
+            >>> context = hocket.init(num_cpus=2, engine="inprocess")
+            >>> rows = data.range(5).map_batches(lambda batch: {"x": batch["id"], "odd": batch["id"] % 2})
+            >>> rows.groupby("odd").aggregate(Count(), Sum("x")).take_all()
+            [{'odd': 0, 'count()': 3, 'sum(x)': 6}, {'odd': 1, 'count()': 2, 'sum(x)': 4}]
+            >>> hocket.shutdown()
+        """
+        for one in aggs:
+            if not isinstance(one, aggregates.AggregateFn):
+                raise TypeError(
+                    f"aggregate() takes aggregates, but received {one!r:.80}. Write aggregates.Sum('x'), for example."
+                )
+        if not aggs:
+            raise ValueError("aggregate() was given no aggregate. Write aggregate(aggregates.Count()), for example.")
+        engine.load("aggregate()")
+        query = relations.Aggregate(self._keys, aggs)
+        found: Any = self._dataset
+        if query.can_be_parted():
+            parts = relations.AggregateParts(self._keys, aggs)
+            step = functools.partial(engine.apply, parts)
+            found = found._then(plan.Step(apply=step, name=parts.name, keeps_rows=False))
+            query = relations.Aggregate(self._keys, aggs, is_second=True)
+        made: D = found._then(plan.Relation(query=query))
+        return made
+
+    def count(self) -> D:
+        """Return a row for each group: its key, and ``count()``, how many rows it has."""
+        return self.aggregate(aggregates.Count())
+
+    def sum(self, on: str | Sequence[str], ignore_nulls: bool = True) -> D:
+        """Return a row for each group: its key, and the sum of a column or of several."""
+        return self._compute(aggregates.Sum, on, ignore_nulls=ignore_nulls)
+
+    def min(self, on: str | Sequence[str], ignore_nulls: bool = True) -> D:
+        """Return a row for each group: its key, and the least value of a column or of several."""
+        return self._compute(aggregates.Min, on, ignore_nulls=ignore_nulls)
+
+    def max(self, on: str | Sequence[str], ignore_nulls: bool = True) -> D:
+        """Return a row for each group: its key, and the greatest value of a column or of several."""
+        return self._compute(aggregates.Max, on, ignore_nulls=ignore_nulls)
+
+    def mean(self, on: str | Sequence[str], ignore_nulls: bool = True) -> D:
+        """Return a row for each group: its key, and the mean of a column or of several."""
+        return self._compute(aggregates.Mean, on, ignore_nulls=ignore_nulls)
+
+    def std(self, on: str | Sequence[str], ddof: int = 1, ignore_nulls: bool = True) -> D:
+        """Return a row for each group: its key, and the standard deviation of a column or of several."""
+        return self._compute(aggregates.Std, on, ignore_nulls=ignore_nulls, ddof=ddof)
+
+    def _compute(self, kind: Any, on: str | Sequence[str], **settings: Any) -> D:
+        names = [on] if isinstance(on, str) else list(on)
+        return self.aggregate(*(kind(name, **settings) for name in names))
+
+    def map_groups(self, fn: Any, *, batch_format: str | None = "default", **how: Any) -> D:
+        """Call a function with all rows of a group; what it returns are the rows. Groups come in the order of their
+        keys, and their rows in the order in which they were. A group has to fit into memory.
+
+        Args:
+            fn: Takes the group as a batch and returns one, or yields several. Or a class whose instances do.
+            batch_format: What `fn` is given; see `Dataset.map_batches`.
+            **how: ``fn_args``, ``concurrency`` and others; see `Dataset.map_batches`.
+
+        Raises:
+            TypeError: `fn` is neither a function nor a class whose instances can be called.
+
+        Example:
+            >>> import hocket
+            >>> from hocket import data
+            >>> context = hocket.init(num_cpus=2, engine="inprocess")
+            >>> rows = data.from_items([{"x": "b", "y": 2}, {"x": "a", "y": 1}, {"x": "b", "y": 4}])
+            >>> rows.groupby("x").map_groups(lambda group: {"x": group["x"][:1], "spread": [int(group["y"].ptp()) if
+            ...     hasattr(group["y"], "ptp") else int(group["y"].max() - group["y"].min())]}).take_all()
+            [{'x': 'a', 'spread': 0}, {'x': 'b', 'spread': 2}]
+            >>> hocket.shutdown()
+        """
+        form = blocks.check_format(batch_format)
+        call = calls.read_call("map_groups", fn, how)
+        op = call.build(steps.map_groups, keeps_rows=False, keys=self._keys, batch_format=form)
+        found: Any = self._dataset
+        if self._keys:
+            engine.load("groupby()")
+            query = relations.Sort(self._keys, (False,) * len(self._keys), groups=True)
+            found = found._then(plan.Relation(query=query))
+        else:
+            found = found._then(plan.Repartition(1))
+        made: D = found._then(op)
+        return made
+
+
+def _check_keys(verb: str, key: object) -> tuple[str, ...]:
+    keys = (key,) if isinstance(key, str) else tuple(key) if isinstance(key, Iterable) else ()
+    if not keys or len(set(keys)) < len(keys) or not all(isinstance(one, str) and one for one in keys):
+        raise ValueError(
+            f"{verb}() takes the name of a column or a list of them, each once, but received {key!r}. Write "
+            f"{verb}('x')."
+        )
+    return keys
+
+
+def _list_plans(verb: str, others: Sequence[TableOperations]) -> tuple[plan.Plan, ...]:
+    for other in others:
+        if not isinstance(other, TableOperations):
+            raise TypeError(f"{verb}() takes data sets, but received {other!r:.80}. Make one, as with from_pandas().")
+    reading.check_count(f"the number of data sets of {verb}()", len(others), 1)
+    return tuple(other._plan for other in others)

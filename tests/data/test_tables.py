@@ -1,0 +1,396 @@
+"""Sorting, grouping, joining and aggregating, beside pandas: odd values, many blocks, each engine."""
+
+from __future__ import annotations
+
+import datetime as dt
+import decimal
+import math
+from typing import Any
+
+import numpy as np
+import pandas as pd  # type: ignore[import-untyped,unused-ignore]  # it may lack its stubs
+import pyarrow as pa
+import pytest
+
+import hocket
+from hocket import data
+from hocket.data import aggregates
+
+pytestmark = pytest.mark.timeout(120)
+
+DECIMAL = decimal.Decimal
+untyped: Any = aggregates
+DAY = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)
+
+
+def draw(values: list[Any], count: int, seed: int) -> list[Any]:
+    return [values[at] for at in np.random.default_rng(seed).integers(0, len(values), count)]
+
+
+def build_columns(count: int) -> dict[str, pa.Array]:
+    """Columns of all kinds, each with a few values that come again and again."""
+    nested = pa.list_(pa.struct([("a", pa.int8())]))
+    kinds: dict[str, tuple[list[Any], Any]] = {
+        "int64": ([1, 2, -3], pa.int64()),
+        "gaps": ([1, 2, None], pa.int32()),
+        "uint64": ([2**63, 1, 0], pa.uint64()),
+        "float": ([0.5, math.nan, None, -0.0, 0.0, math.inf], pa.float64()),
+        "half": (list(np.array([0.5, 2, -1], np.float16)), pa.float16()),
+        "bool": ([True, False, None], pa.bool_()),
+        "text": (["", "é", "Z", "a", "\U0001f600", None, "a\0b"], pa.string()),
+        "bytes": ([b"", b"\xff", None], pa.binary()),
+        "decimal": ([DECIMAL("1.50"), DECIMAL("-2.25"), None], pa.decimal128(9, 2)),
+        "stamp": ([DAY, DAY + dt.timedelta(hours=3), None], pa.timestamp("ns", "Europe/Paris")),
+        "day": ([dt.date(2026, 1, 1), dt.date(1969, 1, 1), None], pa.date32()),
+        "span": ([dt.timedelta(seconds=3), None], pa.duration("us")),
+        "time": ([dt.time(3, 4, 5), None], pa.time64("us")),
+        "word": (["x", "y", None], pa.dictionary(pa.int8(), pa.string())),
+        "nested": ([[{"a": 1}], [], None, [{"a": None}]], nested),
+        "none": ([None], pa.null()),
+    }
+    return {name: pa.array(draw(values, count, at), kind) for at, (name, (values, kind)) in enumerate(kinds.items())}
+
+
+def build_rows(count: int = 200, num_blocks: int = 1) -> tuple[data.Dataset, pa.Table]:
+    table = pa.table({**build_columns(count), "row": np.arange(count)})
+    return data.from_arrow(table, override_num_blocks=num_blocks), table
+
+
+def is_missing(value: Any) -> bool:
+    return value is None or (isinstance(value, float) and math.isnan(value))
+
+
+def is_same(found: Any, wanted: Any) -> bool:
+    if is_missing(wanted) or is_missing(found):
+        return is_missing(found) and is_missing(wanted)
+    if isinstance(wanted, float):
+        return math.isclose(float(found), wanted, rel_tol=1e-12, abs_tol=1e-12)
+    return bool(found == wanted)
+
+
+def assert_rows(found: list[dict[str, Any]], wanted: list[dict[str, Any]]) -> None:
+    assert len(found) == len(wanted)
+    for one, other in zip(found, wanted, strict=True):
+        assert one.keys() == other.keys()
+        different = {name: (one[name], other[name]) for name in one if not is_same(one[name], other[name])}
+        assert not different
+
+
+@pytest.fixture(scope="module", autouse=True)
+def here() -> Any:
+    with hocket.init(num_cpus=2, engine="inprocess") as context:
+        yield context
+
+
+COLUMNS = list(build_columns(1))
+ORDERED = [name for name in COLUMNS if name not in ("nested", "none")]
+
+
+@pytest.mark.parametrize("num_blocks", [1, 7])
+@pytest.mark.parametrize("descending", [False, True])
+@pytest.mark.parametrize("column", ORDERED)
+def test_sorting(column: str, descending: bool, num_blocks: int) -> None:
+    rows, table = build_rows(num_blocks=num_blocks)
+    found = rows.sort(column, descending).take_all()
+    wanted = table.to_pylist()
+    there = [row for row in wanted if not is_missing(row[column])]
+    there.sort(key=lambda row: row[column], reverse=descending)  # sorts of Python keep the order of equals
+    assert_rows(found, there + [row for row in wanted if is_missing(row[column])])
+
+
+def test_sorting_by_several_columns() -> None:
+    rows, table = build_rows(num_blocks=3)
+    found = rows.sort(["text", "int64"], [False, True]).to_pandas()["row"].tolist()
+    frame = table.select(["text", "int64", "row"]).to_pandas()
+    frame["text"] = frame["text"].map(lambda text: text.encode() if isinstance(text, str) else None)
+    wanted = frame.sort_values(["text", "int64"], ascending=[True, False], kind="stable")["row"].tolist()
+    assert found == wanted
+
+
+def test_types_come_back_as_they_went_in() -> None:
+    rows, _table = build_rows(num_blocks=2)
+    assert rows.sort("row").schema() == rows.schema()
+    tensors = data.from_numpy({"x": np.arange(24, dtype=np.float32).reshape(4, 3, 2), "y": np.arange(4)[::-1]})
+    found = tensors.sort("y").take_batch(4)
+    assert found["x"].dtype == np.float32
+    assert found["x"].tolist() == np.arange(24).reshape(4, 3, 2)[::-1].tolist()
+
+
+@pytest.mark.parametrize("num_blocks", [1, 7])
+@pytest.mark.parametrize("key", [name for name in ORDERED if name != "half"])
+def test_groups(key: str, num_blocks: int) -> None:
+    rows, table = build_rows(num_blocks=num_blocks)
+    aggs = (
+        aggregates.Count(),
+        aggregates.Count("gaps", ignore_nulls=True),
+        aggregates.Sum("row"),
+        aggregates.Mean("float"),
+        aggregates.Std("row"),
+        aggregates.Min("text"),
+        aggregates.Max("stamp"),
+        aggregates.AbsMax("int64"),
+        aggregates.MissingValuePercentage("bool"),
+        aggregates.ZeroPercentage("uint64"),
+        aggregates.Sum("float", ignore_nulls=False, alias_name="strict"),
+    )
+    found = rows.groupby(key).aggregate(*aggs).take_all()
+    groups: dict[Any, list[dict[str, Any]]] = {}
+    for row in table.to_pylist():
+        groups.setdefault("nan" if row[key] is not None and is_missing(row[key]) else row[key], []).append(row)
+    assert len(found) == len(groups)
+    for row in found:
+        name = "nan" if isinstance(row[key], float) and math.isnan(row[key]) else row[key]
+        if name == "nan" and "nan" not in groups:
+            name = None  # numbers with gaps are floats with NaN as Python values
+        members = groups[name]
+
+        def present(column: str, members: list[dict[str, Any]] = members) -> list[Any]:
+            return [one[column] for one in members if not is_missing(one[column])]
+
+        floats, numbers = present("float"), present("row")
+        assert row["count()"] == len(members)
+        assert row["count(gaps)"] == len(present("gaps"))
+        assert row["sum(row)"] == sum(numbers)
+        assert is_same(row["mean(float)"], float(np.mean(floats)) if floats else None)
+        assert is_same(row["std(row)"], float(np.std(numbers, ddof=1)) if len(numbers) > 1 else None)
+        assert is_same(row["min(text)"], min(present("text"), key=str.encode, default=None))
+        assert is_same(row["max(stamp)"], max(present("stamp"), default=None))
+        assert row["abs_max(int64)"] == max(map(abs, present("int64")))
+        assert is_same(row["missing_pct(bool)"], 100.0 - 100.0 * len(present("bool")) / len(members))
+        assert is_same(row["zero_pct(uint64)"], 100.0 * present("uint64").count(0) / len(present("uint64")))
+        assert is_same(row["strict"], sum(floats) if len(floats) == len(members) else None)
+
+
+def test_aggregates_that_need_all_values() -> None:
+    rows, table = build_rows(num_blocks=5)
+    frame = table.select(["int64", "row", "text"]).to_pandas()
+    found = (
+        rows.groupby("int64")
+        .aggregate(aggregates.Quantile("row", q=0.25), aggregates.Unique("text"), aggregates.AsList("row"))
+        .take_all()
+    )
+    for row in found:
+        group = frame[frame["int64"] == row["int64"]]
+        assert math.isclose(row["quantile(row)"], group["row"].quantile(0.25))
+        assert row["unique(text)"] == sorted(group["text"].dropna().unique(), key=str.encode)
+        assert row["list(row)"] == group["row"].tolist()
+
+
+def test_numbers_of_all_rows() -> None:
+    rows, table = build_rows(num_blocks=4)
+    frame = table.select(["row", "float", "int64"]).to_pandas().replace([np.inf], np.nan)
+    plain = rows.map_batches(
+        lambda batch: {**batch, "float": np.where(np.isinf(batch["float"]), np.nan, batch["float"])}
+    )
+    assert plain.sum("row") == frame["row"].sum()
+    assert math.isclose(plain.mean("float"), frame["float"].mean())
+    assert math.isclose(plain.std("float"), frame["float"].std())
+    assert math.isclose(plain.std("row", ddof=0), frame["row"].std(ddof=0))
+    assert plain.min(["row", "int64"]) == {"min(row)": 0, "min(int64)": -3}
+    assert plain.max("row") == 199
+    assert rows.unique("word") == ["x", "y", None]
+    assert rows.sum("none") is None
+    wide = data.from_items([{"x": 1e9 + value} for value in (4.0, 7.0, 13.0, 16.0)], override_num_blocks=4)
+    assert wide.std("x", ddof=0) == math.sqrt(22.5)  # a large mean costs no digits
+
+
+def test_no_rows() -> None:
+    empty = build_rows(10, 2)[0].filter(expr="row > 99")
+    assert empty.sort("row").take_all() == []
+    assert empty.sort("row").columns() == empty.columns()
+    assert empty.groupby("text").count().take_all() == []
+    assert empty.aggregate(aggregates.Count(), aggregates.Sum("row")) == {"count()": 0, "sum(row)": None}
+    assert empty.unique("text") == []
+    assert empty.join(build_rows(10)[0], on="row", right_suffix="_right").take_all() == []
+    assert build_rows(10)[0].join(empty, "left_anti", on="row").count() == 10
+    nothing = data.from_items([])
+    assert nothing.sort("x").take_all() == []
+    assert nothing.aggregate(aggregates.Count(), aggregates.Max("x")) == {"count()": 0, "max(x)": None}
+
+
+HOW = {"inner": "inner", "left_outer": "left", "right_outer": "right", "full_outer": "outer"}
+
+
+@pytest.mark.parametrize("num_blocks", [1, 5])
+@pytest.mark.parametrize("how", list(HOW))
+def test_joins(how: str, num_blocks: int) -> None:
+    generator = np.random.default_rng(3)
+    left = pd.DataFrame({"k": generator.integers(0, 30, 60), "s": draw(["a", "b"], 60, 1), "x": np.arange(60)})
+    right = pd.DataFrame({"key": generator.integers(10, 40, 40), "s": draw(["a", "b"], 40, 2), "x": np.arange(40)})
+    found = data.from_pandas(left, override_num_blocks=num_blocks).join(
+        data.from_pandas(right, override_num_blocks=num_blocks),
+        how,
+        on=["k", "s"],
+        right_on=["key", "s"],
+        right_suffix="_right",
+    )
+    wanted = left.merge(right.rename(columns={"key": "k"}), HOW[how], on=["k", "s"], suffixes=("", "_right"))
+    order = ["x", "x_right"]
+    wanted = wanted.sort_values(order).reset_index(drop=True)
+    pd.testing.assert_frame_equal(found.to_pandas(), wanted, check_dtype=False)
+    assert found.to_pandas().equals(found.to_pandas()), "the same order each time"
+
+
+def test_joins_that_choose_rows() -> None:
+    left, right = data.range(10), data.from_items([{"id": value} for value in (3, 3, 4, 99)])
+    for how, wanted in {
+        "left_semi": [3, 4],
+        "left_anti": [0, 1, 2, 5, 6, 7, 8, 9],
+        "right_semi": [3, 3, 4],
+        "right_anti": [99],
+    }.items():
+        assert [row["id"] for row in left.join(right, how).take_all()] == wanted
+
+
+def test_missing_keys_are_equal_to_none() -> None:
+    left = data.from_items([{"k": 1.0}, {"k": None}, {"k": math.nan}])
+    assert left.join(left, on="k").count() == 1
+    assert left.join(left, "left_outer", on="k").count() == 3
+
+
+def test_groups_are_whole_whatever_the_blocks() -> None:
+    rows = data.from_items([{"k": k % 7, "x": k} for k in range(1000)], override_num_blocks=10)
+    context = data.DataContext.get_current()
+    before, context.target_max_block_size = context.target_max_block_size, 2_000
+    try:
+        seen = rows.groupby("k").map_groups(
+            lambda group: {"k": group["k"][:1], "count": [len(group["x"])], "sum": [group["x"].sum()]}
+        )
+        found = seen.take_all()
+        assert rows.groupby("k").map_groups(lambda group: group, batch_format="pandas").num_blocks() > 1
+    finally:
+        context.target_max_block_size = before
+    assert [row["k"] for row in found] == list(range(7))
+    assert [row["sum"] for row in found] == [sum(range(k, 1000, 7)) for k in range(7)]
+    assert rows.groupby(None).map_groups(lambda group: {"n": [len(group["k"])]}).take_all() == [{"n": 1000}]
+
+
+def test_more_than_memory_is_sorted_by_way_of_the_disk() -> None:
+    count = 3_000_000
+    context = data.DataContext.get_current()
+    before, context.execution_options = context.execution_options, data.ExecutionOptions(memory_limit=64 << 20)
+    try:
+        rows = data.range(count, override_num_blocks=16).map_batches(
+            lambda batch: {"x": (batch["id"] * 7919) % count, "y": batch["id"] * 0.5, "z": batch["id"]}
+        )
+        at = 0
+        for batch in rows.sort("x").iter_batches(batch_size=None):
+            assert (batch["x"] == np.arange(at, at + len(batch["x"]))).all()
+            at += len(batch["x"])
+    finally:
+        context.execution_options = before
+    assert at == count
+
+
+def check_tables() -> None:
+    """What is the same on each engine."""
+    rows = data.range(1000, override_num_blocks=4).map_batches(
+        lambda batch: {"id": batch["id"], "k": batch["id"] % 3, "x": batch["id"] * 0.1}
+    )
+    assert rows.sort("x", descending=True).take(1)[0]["id"] == 999
+    assert rows.groupby("k").sum("id").take_all() == [{"k": k, "sum(id)": sum(range(k, 1000, 3))} for k in range(3)]
+    digits = rows.groupby("k").aggregate(aggregates.Mean("x"), aggregates.Std("x")).take_all()
+    assert digits == rows.groupby("k").aggregate(aggregates.Mean("x"), aggregates.Std("x")).take_all()
+    names = data.from_items([{"k": 1, "name": "one"}, {"k": 2, "name": "two"}])
+    assert rows.join(names, on="k").count() == 666
+    assert rows.limit(10).union(rows.limit(5)).zip(data.range(15)).take_all()[14]["id_1"] == 14
+    with pytest.raises(KeyError, match="no column 'gone'"):
+        rows.sort("gone").take(1)
+
+    def fail(batch: Any) -> Any:
+        raise ArithmeticError("in a step")
+
+    with pytest.raises(ArithmeticError, match="in a step"):
+        rows.map_batches(fail).sort("id").take(1)
+
+
+def test_tables_do_the_same_on_each_engine(here: hocket.SessionContext) -> None:
+    check_tables()
+    hocket.shutdown()
+    try:
+        with hocket.init(num_cpus=2):
+            check_tables()
+    finally:
+        hocket.init(num_cpus=2, engine="inprocess")
+
+
+@pytest.mark.parametrize(
+    ("make", "error", "message"),
+    [
+        (lambda rows: rows.sort([]), ValueError, r"sort\(\) takes the name of a column or a list of them"),
+        (lambda rows: rows.sort("row", "up"), ValueError, "descending must be True or False"),
+        (lambda rows: rows.sort(["row", "text"], [True]), ValueError, "descending must be True or False"),
+        (lambda rows: rows.groupby(["row", "row"]), ValueError, "each once"),
+        (lambda rows: rows.groupby("row").aggregate(), ValueError, "was given no aggregate"),
+        (lambda rows: rows.groupby("row").aggregate(sum), TypeError, "takes aggregates, but received <built-in"),
+        (lambda rows: rows.groupby("gone").count().take_all(), KeyError, "no column 'gone'"),
+        (lambda rows: rows.sum("text"), TypeError, r"Sum\('text'\) needs numbers, but the column holds string"),
+        (lambda rows: rows.mean("gone"), KeyError, "no column 'gone'"),
+        (lambda rows: rows.join(rows, "cross"), ValueError, "join_type must be one of inner, .* received 'cross'"),
+        (lambda rows: rows.join(3), TypeError, "takes a data set, but received 3"),
+        (lambda rows: rows.join(rows, on="gone").take(1), KeyError, "left data set: There is no column 'gone'"),
+        (lambda rows: rows.join(rows, on="row").take(1), ValueError, "both data sets have the column 'bool', 'bytes'"),
+        (
+            lambda rows: rows.join(data.range(3), on="text", right_on="id").take(1),
+            TypeError,
+            "the key 'text' of the left data set is string, but 'id' of the right one is int64",
+        ),
+        (lambda rows: rows.union(3), TypeError, r"union\(\) takes data sets, but received 3"),
+        (lambda rows: rows.zip(), ValueError, "the number of data sets of zip"),
+        (lambda rows: rows.zip(data.range(3)).take(1), ValueError, r"need as many rows, but they have \[200, 3\]"),
+        (lambda rows: rows.random_sample(2), ValueError, "fraction must be from 0 to 1, but received 2"),
+        (lambda rows: rows.limit(-1), ValueError, "limit must be a whole number from 0"),
+        (lambda rows: rows.split_at_indices([3, 1]), ValueError, r"rising row numbers, but received \[3, 1\]"),
+        (lambda rows: rows.split_proportionately([0.5, 0.5]), ValueError, "less than 1 together"),
+        (lambda rows: rows.train_test_split(1.5), ValueError, "test_size must be a share .* received 1.5"),
+        (lambda rows: rows.train_test_split(200), ValueError, "leaves nothing of 200 rows to train with"),
+        (lambda rows: rows.filter(), ValueError, "takes a function, or expr="),
+        (lambda rows: rows.filter(expr="row >"), ValueError, "is no expression: invalid syntax"),
+        (lambda rows: rows.filter(expr="f(row)"), ValueError, r"has 'f\(row\)', which is no condition"),
+        (lambda rows: rows.filter(expr="gone > 3").take(1), ValueError, "cannot be computed: .*gone"),
+        (lambda rows: untyped.Sum(3), TypeError, r"Sum\(\) takes the name of a column, but received 3"),
+        (lambda rows: aggregates.Quantile("x", q=2), ValueError, "q must be from 0 to 1, but received 2"),
+        (
+            lambda rows: rows.groupby("text").aggregate(aggregates.Count(), aggregates.Count()).take_all(),
+            ValueError,
+            r"Two columns of the result would be called 'count\(\)'",
+        ),
+        (
+            lambda rows: data.from_items([{"x": 2**62}] * 4).sum("x"),
+            OverflowError,
+            "too large for its column",
+        ),
+        (
+            lambda rows: data.from_items([{"x": 1, "y": object()}]).sort("x").take(1),
+            TypeError,
+            "Column 'y' holds Python objects",
+        ),
+    ],
+)
+def test_a_mistake_is_told(make: Any, error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        make(build_rows()[0])
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted"),
+    [
+        ("row > 5 and row <= 8", [6, 7, 8]),
+        ("3 < row < 6", [4, 5]),
+        ("row in [1, 3] or row == 5", [1, 3, 5]),
+        ("not row >= 2", [0, 1]),
+        ("row * 2 == 8", [4]),
+        ("row - 1 == -1", [0]),
+    ],
+)
+def test_conditions(text: str, wanted: list[int]) -> None:
+    rows, _ = build_rows(num_blocks=3)
+    assert [row["row"] for row in rows.filter(expr=text).take_all()] == wanted
+
+
+def test_conditions_on_missing_values() -> None:
+    rows, table = build_rows(num_blocks=3)
+    gone = sum(value is None for value in table.column("text").to_pylist())
+    assert rows.filter(expr="text is None").count() == gone
+    assert rows.filter(expr="text is not None").count() == 200 - gone
+    assert rows.filter(expr=pa.compute.field("text") == "Z").count() == table.column("text").to_pylist().count("Z")
