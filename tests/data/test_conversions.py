@@ -132,3 +132,17 @@ def test_a_missing_framework_names_its_extra(
         match=rf"needs .*, and '{framework}' cannot be imported. Run pip install 'hocket\[{extra}\]', or use iter_batches\(\)",
     ):
         eval(f"data.range(3).{call}")
+
+
+def test_batches_of_tensorflow_and_tables(session: hocket.SessionContext) -> None:
+    tensorflow = pytest.importorskip("tensorflow", reason="needs TensorFlow: pip install 'hocket[tensorflow]'")
+    rows = data.from_items([{"x": at, "s": f"t{at}", "v": [1.0, float(at)]} for at in range(3)])
+    first, second = rows.iter_tf_batches(batch_size=2)
+    assert first["x"].dtype == tensorflow.int64
+    assert first["s"].numpy().tolist() == [b"t0", b"t1"]
+    assert second["v"].numpy().tolist() == [[1.0, 2.0]]
+    (whole,) = rows.drop_columns("s").iter_tf_batches(dtypes={"x": tensorflow.float32})
+    assert whole["x"].dtype == tensorflow.float32
+    with pytest.raises(KeyError, match="no column 'gone'"):
+        list(rows.iter_tf_batches(dtypes={"gone": tensorflow.float32}))
+    assert rows.to_arrow().to_pylist() == rows.take_all()

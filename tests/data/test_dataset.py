@@ -296,7 +296,7 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
     broken = tmp_path / "broken.parquet"
     broken.write_bytes(b"PAR1 and then nothing")
     with pytest.raises(
-        ValueError, match=r"read_parquet\(\) cannot read '.*broken.parquet': .*Mend the file, or leave it out"
+        ValueError, match=r"read_parquet\(\) cannot read '.*broken.parquet': .*Mend the file, leave it out"
     ):
         data.read_parquet(str(broken))
     parquet.write_table(pa.table({"x": range(1000)}), broken, compression="none")
@@ -318,12 +318,10 @@ def test_a_file_that_is_not_there_is_told_at_once(tmp_path: Path) -> None:
         data.read_csv(str(tmp_path / "nothing.csv"))
     with pytest.raises(FileNotFoundError, match=r"the folder '.*' has no file whose name ends in \.parquet"):
         data.read_parquet(str(tmp_path))
-    with pytest.raises(
-        ValueError, match="each path must be a path of this machine, but received the address 's3://bucket/rows'"
-    ):
-        data.read_parquet("s3://bucket/rows")
+    with pytest.raises(ValueError, match="nothing is known of 'quux' in the address 'quux://bucket/rows'"):
+        data.read_parquet("quux://bucket/rows")
     with pytest.raises(TypeError, match=r"read_json\(\) takes a path or a list of them, but received 3"):
-        data.read_json(3)  # type: ignore[arg-type]
+        data.read_json(3)
     with pytest.raises(ValueError, match=r"read_csv\(\) was given no path"):
         data.read_csv([])
     parquet.write_table(pa.table({"x": [1]}), tmp_path / "x.parquet")

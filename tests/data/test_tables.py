@@ -282,38 +282,6 @@ def test_more_than_memory_is_sorted_by_way_of_the_disk() -> None:
     assert at == count
 
 
-def check_tables() -> None:
-    """What is the same on each engine."""
-    rows = data.range(1000, override_num_blocks=4).map_batches(
-        lambda batch: {"id": batch["id"], "k": batch["id"] % 3, "x": batch["id"] * 0.1}
-    )
-    assert rows.sort("x", descending=True).take(1)[0]["id"] == 999
-    assert rows.groupby("k").sum("id").take_all() == [{"k": k, "sum(id)": sum(range(k, 1000, 3))} for k in range(3)]
-    digits = rows.groupby("k").aggregate(aggregates.Mean("x"), aggregates.Std("x")).take_all()
-    assert digits == rows.groupby("k").aggregate(aggregates.Mean("x"), aggregates.Std("x")).take_all()
-    names = data.from_items([{"k": 1, "name": "one"}, {"k": 2, "name": "two"}])
-    assert rows.join(names, on="k").count() == 666
-    assert rows.limit(10).union(rows.limit(5)).zip(data.range(15)).take_all()[14]["id_1"] == 14
-    with pytest.raises(KeyError, match="no column 'gone'"):
-        rows.sort("gone").take(1)
-
-    def fail(batch: Any) -> Any:
-        raise ArithmeticError("in a step")
-
-    with pytest.raises(ArithmeticError, match="in a step"):
-        rows.map_batches(fail).sort("id").take(1)
-
-
-def test_tables_do_the_same_on_each_engine(here: hocket.SessionContext) -> None:
-    check_tables()
-    hocket.shutdown()
-    try:
-        with hocket.init(num_cpus=2):
-            check_tables()
-    finally:
-        hocket.init(num_cpus=2, engine="inprocess")
-
-
 @pytest.mark.parametrize(
     ("make", "error", "message"),
     [

@@ -1,9 +1,12 @@
 """What training reads, and in which order.
 
-A `Dataset` is rows in blocks (`blocks`, made of `columns`) and a plan of what shall be done to them (`plan`), to which
-`operations` adds steps; it is streamed through tasks (`execution`). `creation` makes it, with `files`; `feed` gives its
-batches a form, and `shard` is a rank's part. Arrow enters through `arrow`, pandas through `frames`, and frameworks
-through `to_torch`, `to_tensorflow` and `to_jax`, each when it is asked for (`extras`).
+A `Dataset` is rows in blocks (`blocks`, made of `columns`) and a plan of what shall be done to them (`plan`). To it,
+`operations` adds steps (`steps`; `calls` says who calls a user's function), and `tables` what needs all rows
+(`relations` and `aggregates` write the queries, `transport` brings columns to the engine for tables and back). It is
+streamed through tasks (`execution`). `creation` makes it of values, `readers` of files, `writers` makes files of it;
+`sources` knows what is in them. `feed` gives its batches a form, and `shard` is a rank's part. Arrow enters through
+`arrow`, pandas through `frames`, and frameworks through `to_torch`, `to_tensorflow` and `to_jax`, each when it is asked
+for (`extras`).
 
 `ledger` says which rows each rank takes at each step, from three numbers that are all there is to save; `order` is the
 shuffle behind it; `exact` adds up an evaluation so that the number of ranks cannot be seen in the result. These need
@@ -15,17 +18,29 @@ from hocket.data.blocks import Schema as Schema
 from hocket.data.calls import ActorPoolStrategy as ActorPoolStrategy
 from hocket.data.calls import TaskPoolStrategy as TaskPoolStrategy
 from hocket.data.creation import from_arrow as from_arrow
+from hocket.data.creation import from_generators as from_generators
+from hocket.data.creation import from_huggingface as from_huggingface
 from hocket.data.creation import from_items as from_items
 from hocket.data.creation import from_numpy as from_numpy
 from hocket.data.creation import from_pandas as from_pandas
+from hocket.data.creation import from_tf as from_tf
+from hocket.data.creation import from_torch as from_torch
 from hocket.data.creation import range as range  # noqa: A004 (Ray's name)
-from hocket.data.creation import read_csv as read_csv
-from hocket.data.creation import read_json as read_json
-from hocket.data.creation import read_parquet as read_parquet
+from hocket.data.creation import range_tensor as range_tensor
+from hocket.data.creation import read_sql as read_sql
 from hocket.data.dataset import Dataset as Dataset
 from hocket.data.exact import ExactMean as ExactMean
 from hocket.data.ledger import Ledger as Ledger
 from hocket.data.ledger import Slice as Slice
+from hocket.data.readers import read_binary_files as read_binary_files
+from hocket.data.readers import read_csv as read_csv
+from hocket.data.readers import read_images as read_images
+from hocket.data.readers import read_json as read_json
+from hocket.data.readers import read_numpy as read_numpy
+from hocket.data.readers import read_parquet as read_parquet
+from hocket.data.readers import read_text as read_text
+from hocket.data.readers import read_tfrecords as read_tfrecords
+from hocket.data.readers import read_webdataset as read_webdataset
 from hocket.data.settings import DataContext as DataContext
 from hocket.data.settings import ExecutionOptions as ExecutionOptions
 from hocket.data.shard import DataIterator as DataIterator

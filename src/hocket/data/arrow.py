@@ -63,8 +63,10 @@ def join(columns: Sequence[Any]) -> Any:
 
 
 def flatten(chunked: Any) -> Any:
-    """Return a column of a table as one array."""
+    """Return a column of a table, or of a batch of one, as one array."""
     pa = load("A column")
+    if isinstance(chunked, pa.Array):
+        return chunked
     if chunked.num_chunks == 1:
         return chunked.chunk(0)
     return pa.concat_arrays(chunked.chunks) if chunked.num_chunks else pa.array([], chunked.type)

@@ -77,6 +77,13 @@ class Block:
         start, stop = min(start, self.num_rows), min(stop, self.num_rows)
         return Block({name: columns.cut(column, start, stop) for name, column in self.columns.items()}, stop - start)
 
+    def add_constants(self, values: Mapping[str, object]) -> Block:
+        """Return the block with more columns, each of one value; a column that is there stays as it is."""
+        added = {
+            name: columns.repeat(value, self.num_rows) for name, value in values.items() if name not in self.columns
+        }
+        return Block({**self.columns, **added}, self.num_rows)
+
     def pick(self, rows: npt.NDArray[np.int64]) -> Block:
         """Return a copy of some rows, in the order in which they are given."""
         return Block({name: columns.pick(column, rows) for name, column in self.columns.items()}, len(rows))

@@ -224,6 +224,11 @@ def find_type(column: Column) -> Type:
     return (column.dtype, column.shape[1:]) if isinstance(column, np.ndarray) else column.type
 
 
+def repeat(value: object, count: int) -> Column:
+    """Return a column of one value."""
+    return build_from_values([value] * count)
+
+
 def find_changes(column: Column) -> npt.NDArray[np.bool_]:
     """Return of each row but the first whether it has another value than the one before. Missing values are equal."""
     if not isinstance(column, np.ndarray):

@@ -1,13 +1,15 @@
-"""Where datasets come from: values that the program has, and files."""
+"""Datasets of values that the program has."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import functools
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from hocket.data import arrow, blocks, dataset, files, frames, plan, reading, settings
+from hocket.data import arrow, blocks, dataset, frames, plan, reading, settings
+from hocket.data.sources import programs
 
 
 def _build(block: blocks.Block, num_blocks: int | None) -> dataset.Dataset:
@@ -139,68 +141,163 @@ def range(n: int, *, override_num_blocks: int | None = None) -> dataset.Dataset:
     return dataset.Dataset([plan.RangeRead(start, stop) for start, stop in plan.cut_evenly(n, count)])
 
 
-def read_parquet(paths: str | Sequence[str], *, columns: Sequence[str] | None = None) -> dataset.Dataset:
-    """Return a data set of Parquet files. Their footers are read now; the rows when they are asked for.
+def range_tensor(n: int, *, shape: tuple[int, ...] = (1,), override_num_blocks: int | None = None) -> dataset.Dataset:
+    """Return a data set of whole numbers from 0, each in an array, as the column ``data``.
 
     Args:
-        paths: Files, or folders, of which all files are taken whose names end in ``.parquet``, in the order of the
-            names.
-        columns: Which columns are read. Default: all.
+        n: How many.
+        shape: The shape of a row's array.
+        override_num_blocks: Into how many blocks they are cut. Default: by their size.
 
     Raises:
-        FileNotFoundError: There is no such file.
-        ValueError: A file is no Parquet file. It is named.
-        KeyError: A file has no such column.
-        MissingExtraError: pyarrow is not installed.
+        ValueError: `n` is no whole number, or negative.
 
     Example:
-        >>> import os, tempfile
-        >>> import pyarrow as pa, pyarrow.parquet as pq
         >>> from hocket import data
-        >>> path = os.path.join(tempfile.mkdtemp(), "rows.parquet")
-        >>> pq.write_table(pa.table({"x": [1, 2, 3]}), path)
-        >>> data.read_parquet(path).count()
-        3
+        >>> data.range_tensor(2, shape=(2,)).schema()
+        Schema(names=['data'], types=['int64[2]'])
     """
-    return dataset.Dataset(files.plan_parquet(paths, columns))
+    found = range(n, override_num_blocks=override_num_blocks)
+    step = functools.partial(_spread, tuple(shape))
+    return found._then(plan.Step(apply=step, name="range_tensor", keeps_rows=True))
 
 
-def read_csv(paths: str | Sequence[str], **arrow_csv_args: object) -> dataset.Dataset:
-    """Return a data set of CSV files with a line of names at the top. Each file is one block.
+def _spread(shape: tuple[int, ...], block: blocks.Block) -> blocks.Block:
+    numbers = block.columns["id"].reshape(-1, *(1 for _ in shape))
+    return blocks.Block({"data": np.broadcast_to(numbers, (block.num_rows, *shape)).copy()}, block.num_rows)
+
+
+def from_generators(generators: Sequence[Callable[[], Iterable[object]]]) -> dataset.Dataset:
+    """Return a data set of what functions yield, one after the other. Each runs in a task of its own.
 
     Args:
-        paths: Files, or folders, of which all files are taken whose names end in ``.csv``, in the order of the names.
-        **arrow_csv_args: For ``pyarrow.csv.read_csv``: ``read_options``, ``parse_options``, ``convert_options``.
+        generators: Functions without arguments, such as ``functools.partial(read, "file")``. They yield rows, which are
+            dicts of values, or batches.
 
     Raises:
-        FileNotFoundError: There is no such file.
-        MissingExtraError: pyarrow is not installed.
+        TypeError: One is no function.
 
     Example:
-        >>> import hocket, pathlib, tempfile
+        >>> import hocket
         >>> from hocket import data
+        >>> def count(start):
+        ...     for number in (start, start + 1):
+        ...         yield {"x": number}
         >>> context = hocket.init(num_cpus=2, engine="inprocess")
-        >>> path = pathlib.Path(tempfile.mkdtemp(), "rows.csv")
-        >>> _ = path.write_text("x,y\\n1,one\\n2,two\\n")
-        >>> data.read_csv(str(path)).take(1)
+        >>> data.from_generators([lambda: count(0), lambda: count(5)]).take_all()
+        [{'x': 0}, {'x': 1}, {'x': 5}, {'x': 6}]
+        >>> hocket.shutdown()
+    """
+    for one in generators:
+        if not callable(one):
+            raise TypeError(
+                f"from_generators() takes functions without arguments, but received {one!r:.80}. Write "
+                "from_generators([lambda: generate(...)])."
+            )
+    return dataset.Dataset([programs.GeneratorRead(one, "a function of from_generators()") for one in generators])
+
+
+def read_sql(sql: str, connection_factory: Callable[[], Any], *, sql_params: Any = None) -> dataset.Dataset:
+    """Return a data set of the rows of a query. It is sent when rows are asked for, in a task.
+
+    Args:
+        sql: The query.
+        connection_factory: Returns a connection, as Python's interface of databases has it (PEP 249).
+        sql_params: Its parameters, in the database's own form.
+
+    Raises:
+        TypeError: The factory is no function.
+
+    Example:
+        >>> import hocket, sqlite3, tempfile
+        >>> from hocket import data
+        >>> path = tempfile.mkdtemp() + "/rows.db"
+        >>> with sqlite3.connect(path) as connection:
+        ...     _ = connection.execute("CREATE TABLE t AS SELECT 1 AS x, 'one' AS y")
+        >>> context = hocket.init(num_cpus=2, engine="inprocess")
+        >>> data.read_sql("SELECT * FROM t", lambda: sqlite3.connect(path)).take_all()
         [{'x': 1, 'y': 'one'}]
         >>> hocket.shutdown()
     """
-    return dataset.Dataset(files.plan_text("read_csv", paths, ("csv", "read_csv"), (".csv",), arrow_csv_args))
+    given: Any = connection_factory
+    if not callable(given) or hasattr(given, "cursor"):
+        raise TypeError(
+            f"connection_factory must be a function, but received {connection_factory!r:.80}: a connection cannot be "
+            "sent to a task. Write lambda: sqlite3.connect(path)."
+        )
+    return dataset.Dataset([programs.QueryRead(sql, connection_factory, sql_params)])
 
 
-def read_json(paths: str | Sequence[str], **arrow_json_args: object) -> dataset.Dataset:
-    """Return a data set of files with a JSON object in each line. Each file is one block.
+def from_torch(dataset_: Any, *, override_num_blocks: int | None = None) -> dataset.Dataset:
+    """Return a data set of one of PyTorch's. Its items are made in tasks; those that are no dicts are the column
+    ``item``.
 
     Args:
-        paths: Files, or folders, of which all files are taken whose names end in ``.json`` or ``.jsonl``, in the order
-            of the names.
-        **arrow_json_args: For ``pyarrow.json.read_json``: ``read_options``, ``parse_options``.
+        dataset_: Something with a length and items, or something to loop over.
+        override_num_blocks: Into how many blocks it is cut.
 
     Raises:
-        FileNotFoundError: There is no such file.
-        MissingExtraError: pyarrow is not installed.
+        TypeError: It is neither.
+
+    Example:
+        >>> import hocket
+        >>> from hocket import data
+        >>> context = hocket.init(num_cpus=2, engine="inprocess")
+        >>> data.from_torch([{"x": 1}, {"x": 2}]).take_all()
+        [{'x': 1}, {'x': 2}]
+        >>> hocket.shutdown()
     """
-    return dataset.Dataset(
-        files.plan_text("read_json", paths, ("json", "read_json"), (".json", ".jsonl"), arrow_json_args)
-    )
+    reading.check_count("override_num_blocks", override_num_blocks, 1)
+    if hasattr(dataset_, "__getitem__") and hasattr(dataset_, "__len__"):
+        count = override_num_blocks or max(1, min(8, len(dataset_) >> 8))
+        cuts = plan.cut_evenly(len(dataset_), count)
+        return dataset.Dataset([programs.ItemsRead(dataset_, start, stop) for start, stop in cuts])
+    if not isinstance(dataset_, Iterable):
+        raise TypeError(f"from_torch() takes a dataset of PyTorch's, but received {dataset_!r:.80}.")
+    return dataset.Dataset([programs.GeneratorRead(functools.partial(_loop_items, dataset_), "the dataset")])
+
+
+def _loop_items(source: Iterable[object]) -> Iterator[object]:
+    for item in source:
+        yield item if isinstance(item, dict) else {"item": item}
+
+
+def from_tf(dataset_: Any) -> dataset.Dataset:
+    """Return a data set of a ``tf.data.Dataset``, which is read here and now.
+
+    Elements that are dicts become columns of these names, others the column ``item``, or ``item_0`` and so on.
+
+    Raises:
+        TypeError: It is none.
+    """
+    if not hasattr(dataset_, "as_numpy_iterator"):
+        raise TypeError(f"from_tf() takes a tf.data.Dataset, but received {dataset_!r:.80}.")
+    rows = []
+    for element in dataset_.as_numpy_iterator():
+        if isinstance(element, tuple):
+            rows.append({f"item_{at}": part for at, part in enumerate(element)})
+        else:
+            rows.append(element if isinstance(element, dict) else {"item": element})
+    return from_items(rows)
+
+
+def from_huggingface(dataset_: Any, *, override_num_blocks: int | None = None) -> dataset.Dataset:
+    """Return a data set of one of Hugging Face's.
+
+    Args:
+        dataset_: A ``datasets.Dataset``, whose rows are read as Arrow has them, or an ``IterableDataset``, which is
+            read in a task.
+        override_num_blocks: Into how many blocks it is cut.
+
+    Raises:
+        TypeError: It is neither; of a ``DatasetDict``, choose a split.
+    """
+    reading.check_count("override_num_blocks", override_num_blocks, 1)
+    if isinstance(dataset_, Mapping):
+        raise TypeError(f"from_huggingface() takes one split, but received {sorted(dataset_)}. Write ds['train'].")
+    if hasattr(dataset_, "with_format") and hasattr(dataset_, "__len__"):
+        table = dataset_.with_format("arrow")[:]
+        return from_arrow(table, override_num_blocks=override_num_blocks)
+    if hasattr(dataset_, "with_format"):
+        return dataset.Dataset([programs.GeneratorRead(functools.partial(_loop_items, dataset_), "the dataset")])
+    raise TypeError(f"from_huggingface() takes a dataset of Hugging Face's, but received {dataset_!r:.80}.")

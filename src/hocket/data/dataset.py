@@ -7,14 +7,14 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, TypeVar, final
 
-from hocket.data import blocks, execution, feed, operations, plan, reading, settings, tables
+from hocket.data import blocks, execution, feed, operations, plan, reading, settings, tables, writers
 from hocket.engine import contract
 
 T = TypeVar("T")
 
 
 @final
-class Dataset(operations.RowOperations, tables.TableOperations, feed.Feed):
+class Dataset(operations.RowOperations, tables.TableOperations, writers.Writers, feed.Feed):
     """Rows in blocks, and what shall be done to them. Made by `from_items`, `read_parquet` and their like.
 
     A data set is a plan. It never changes: each method returns another one, and nothing is done before rows are asked
@@ -322,6 +322,16 @@ class Dataset(operations.RowOperations, tables.TableOperations, feed.Feed):
             )
         found = list(self._stream_blocks())
         return blocks.join(found or [blocks.Block({}, 0)]).to_batch("pandas")
+
+    def to_arrow(self) -> Any:
+        """Return all rows as an Arrow table.
+
+        Raises:
+            ValueError: A column holds objects that Arrow has no type for.
+            MissingExtraError: pyarrow is not installed.
+        """
+        found = list(self._stream_blocks())
+        return blocks.join(found or [blocks.Block({}, 0)]).to_batch("pyarrow")
 
     # --- reading ------------------------------------------------------------------------------------------------------
 

@@ -168,6 +168,32 @@ class Feed(abc.ABC):
             Batching(batch_size, drop_last, local_shuffle_buffer_size, local_shuffle_seed, prefetch_batches),
         )
 
+    def iter_tf_batches(
+        self,
+        *,
+        prefetch_batches: int = PREFETCH_BATCHES,
+        batch_size: int | None = 256,
+        dtypes: object = None,
+        drop_last: bool = False,
+        local_shuffle_buffer_size: int | None = None,
+        local_shuffle_seed: int | None = None,
+    ) -> Iterable[dict[str, Any]]:
+        """Return something to loop over, any number of times: batches as a dict of TensorFlow's tensors.
+
+        Args:
+            prefetch_batches: See `iter_batches`, and the other arguments that are not named here.
+            dtypes: What the tensors are made: one dtype for all columns, or a dict of them by column. Default: as the
+                columns are.
+
+        Raises:
+            TypeError: A column holds neither numbers nor strings. Raised by the loop.
+            MissingExtraError: TensorFlow is not installed.
+        """
+        return self._begin(
+            to_tensorflow.build_converter(dtypes),
+            Batching(batch_size, drop_last, local_shuffle_buffer_size, local_shuffle_seed, prefetch_batches),
+        )
+
     def to_tf(
         self,
         feature_columns: to_tensorflow.Names,

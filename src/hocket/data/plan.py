@@ -12,9 +12,9 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol, TypeAlias, final
+from typing import Protocol, TypeAlias, TypeGuard, final
 
 import numpy as np
 import numpy.typing as npt
@@ -36,6 +36,29 @@ class Read(Protocol):
 
     def __call__(self) -> blocks.Block:
         """Read it."""
+
+
+class ManyRead(Protocol):
+    """Where several blocks come from, one after the other. Runs in a task."""
+
+    @property
+    def num_rows(self) -> int | None:
+        """How many rows they have; None if that is known only when they are read."""
+
+    @property
+    def num_bytes(self) -> int | None:
+        """About how much memory they take; None if nothing is known."""
+
+    def __call__(self) -> blocks.Block:
+        """Read all as one."""
+
+    def iter_blocks(self) -> Iterator[blocks.Block]:
+        """Read them one by one."""
+
+
+def gives_many(read: Read | ManyRead) -> TypeGuard[ManyRead]:
+    """Return whether a read gives several blocks."""
+    return hasattr(read, "iter_blocks")
 
 
 @final

@@ -24,6 +24,24 @@ def load() -> Any:
     return extras.load("tensorflow", "to_tf()", "TensorFlow", remedy)
 
 
+def build_converter(dtypes: object) -> Callable[[blocks.Block], dict[str, Any]]:
+    """Return what makes tensors of a block that is the caller's alone."""
+    tf = load()
+
+    def convert(block: blocks.Block) -> dict[str, Any]:
+        if isinstance(dtypes, Mapping):
+            blocks.check_columns(list(dtypes), list(block.columns))
+        arrays = block.to_batch("numpy", is_owned=True)
+        found = {}
+        for name, array in arrays.items():
+            spec = _build_spec(tf, name, arrays)
+            dtype = dtypes.get(name) if isinstance(dtypes, Mapping) else dtypes
+            found[name] = tf.convert_to_tensor(_fit(array, spec), dtype=dtype or getattr(spec, "dtype", None))
+        return found
+
+    return convert
+
+
 def build_dataset(
     begin: Callable[[], Iterator[blocks.Block]],
     example: blocks.Block,

@@ -9,7 +9,7 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, final
+from typing import Any, final
 
 import numpy as np
 
@@ -17,9 +17,6 @@ from hocket.core import api, session
 from hocket.data import arrow, blocks, extras, plan, relations, settings, steps, transport
 from hocket.data.execution import tasks
 from hocket.engine import contract
-
-MOST_AHEAD: Final = 4
-"""How many blocks of a result wait for their reader, with their sizes between them: two of each. A guess."""
 
 _FIRST_ROWS, _MOST_ROWS = 1 << 10, 1 << 20
 """How many rows a batch of the engine's has: at least, and at most."""
@@ -65,7 +62,9 @@ def relate(
     statement = query.build(types)
     threads = 1 if statement.is_ordered else max(1, int(api.cluster_resources().get("CPU", 1)))
     limits = _Limits(options.get_engine_memory(), threads, settings.DataContext.get_current().target_max_block_size)
-    task = tasks.make_task(_run, query.name, num_returns="streaming", _generator_backpressure_num_objects=MOST_AHEAD)
+    task = tasks.make_task(
+        _run, query.name, num_returns="streaming", _generator_backpressure_num_objects=tasks.MOST_AHEAD
+    )
     made = task.remote(statement, types, parts, limits)
     del parts
     for ref in made:
@@ -219,9 +218,7 @@ def _read_batch(batch: Any, statement: relations.Statement) -> blocks.Block:
     found = {}
     for at, (name, kind) in enumerate(statement.columns):
         column = batch.column(at)
-        found[name] = arrow.read_column(
-            _decode(arrow.flatten(column) if hasattr(column, "num_chunks") else column, kind)
-        )
+        found[name] = arrow.read_column(_decode(arrow.flatten(column), kind))
     return blocks.Block(found, batch.num_rows)
 
 

@@ -24,6 +24,8 @@ def stream(whole: plan.Plan, options: settings.ExecutionOptions) -> Blocks:
     reads: Iterator[plan.Read] = iter(whole.reads)
     num_cpus = _find_cpus(whole.ops)
     found: Blocks | None = None
+    if whole.ops and _are_few(whole.reads):
+        found = tasks.take_steps(reads, (), options, num_cpus=num_cpus)
     for kind, group in itertools.groupby(whole.ops, key=type):
         if kind is plan.Step:
             steps = [op for op in group if isinstance(op, plan.Step)]
@@ -37,6 +39,12 @@ def stream(whole: plan.Plan, options: settings.ExecutionOptions) -> Blocks:
                 found = tasks.take_steps(reads, (), options, num_cpus=num_cpus)
             found = _STAGES[type(op)](found, op, options)
     return tasks.take_steps(reads, (), options, num_cpus=num_cpus) if found is None else found
+
+
+def _are_few(reads: Sequence[plan.Read]) -> bool:
+    """Return whether so few large files are read that other tasks should take the steps."""
+    are_many = bool(reads) and all(map(plan.gives_many, reads))
+    return are_many and len(reads) < 2 * api.cluster_resources().get("CPU", 1.0)
 
 
 def _find_cpus(ops: Sequence[plan.Op]) -> float | None:

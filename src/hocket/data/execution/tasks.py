@@ -6,11 +6,14 @@ import itertools
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, final
+from typing import Any, Final, final
 
 from hocket.core import api, remote_function
 from hocket.data import blocks, plan, settings
 from hocket.engine import contract
+
+MOST_AHEAD: Final = 4
+"""How many objects of a task that makes several blocks wait for their reader: two blocks and their sizes. A guess."""
 
 
 @final
@@ -39,6 +42,15 @@ def _run(
     for step in steps:
         block = step.take(block, number)
     return block, measure(block)
+
+
+def _run_all(read: plan.ManyRead, number: int, steps: Sequence[plan.Step]) -> Iterator[blocks.Block | Size]:
+    """Read all blocks and take the steps of each; each is followed by its size. Runs in a task."""
+    for at, block in enumerate(read.iter_blocks()):
+        for step in steps:
+            block = step.take(block, (number << 20) + at)  # noqa: PLW2901 (what has become of it)
+        yield block
+        yield measure(block)
 
 
 def fetch(found: plan.Held | plan.Stored) -> blocks.Block:
@@ -92,9 +104,32 @@ def take_steps(
         most = min([*limits, options.max_blocks_in_flight or limits[0]])
         options = replace(options, max_blocks_in_flight=most)
     held: dict[str, Any] = {name: value for step in steps for name, value in step.resources.items()}
-    task = make_task(_run, " -> ".join(step.name for step in steps) or "read", num_cpus, **held)
+    name = " -> ".join(step.name for step in steps) or "read"
+    task = make_task(_run, name, num_cpus, **held)
     shared = api.put(tuple(steps))
-    yield from pump((_submit(task, read, number, shared) for number, read in enumerate(reads)), options)
+    for is_many, group in itertools.groupby(enumerate(reads), key=lambda pair: plan.gives_many(pair[1])):
+        if not is_many:
+            yield from pump((_submit(task, read, number, shared) for number, read in group), options)
+            continue
+        many = make_task(
+            _run_all, name, num_cpus, num_returns="streaming", _generator_backpressure_num_objects=MOST_AHEAD, **held
+        )
+        yield from _read_ahead((many.remote(read, number, shared) for number, read in group), options)
+
+
+def _read_ahead(tasks: Iterator[Any], options: settings.ExecutionOptions) -> Iterator[plan.Stored]:
+    """Give the blocks of tasks that make several each, in order. Some tasks run ahead, and wait for the reader when
+    they have made two blocks."""
+    most = max(2, int(api.cluster_resources().get("CPU", 1)))
+    if options.max_blocks_in_flight is not None:
+        most = max(1, min(most, options.max_blocks_in_flight // (MOST_AHEAD // 2)))
+    running: deque[Any] = deque(itertools.islice(tasks, most))
+    while running:
+        made = running.popleft()
+        for ref in made:
+            size: Size = api.get(next(made, ref))  # the last of a task that failed is its error, alone
+            yield plan.Stored(ref, size.num_bytes, 0, size.num_rows, size.types)
+        running.extend(itertools.islice(tasks, 1))
 
 
 def _submit(

@@ -1,0 +1,264 @@
+"""Datasets of files, on this machine or any other file system.
+
+What all readers have in common: paths are files, or folders, of which all files are taken whose names end as they
+should, in the order of the names; also ``s3://``, ``gs://``, and what fsspec knows, or any path with ``filesystem=``.
+Packed files (``.gz``, ``.bz2``, ``.zst``) are unpacked. Folders such as ``year=2026/`` give columns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from hocket.data import arrow, dataset, expressions, reading
+from hocket.data.sources import files, formats, parquet
+
+Paths = Any
+"""A path or a list of them."""
+
+PICTURES = (".png", ".jpg", ".jpeg", ".tif", ".tiff", ".bmp", ".gif", ".webp")
+
+
+def _read(
+    caller: str, paths: Paths, form: files.Format, endings: Sequence[str], how: dict[str, Any]
+) -> dataset.Dataset:
+    reading.check_count("override_num_blocks", how.get("override_num_blocks"), 1)
+    return dataset.Dataset(files.plan_files(caller, paths, form, endings, **how))
+
+
+def read_parquet(
+    paths: Paths,
+    *,
+    columns: Sequence[str] | None = None,
+    filter: Any = None,  # noqa: A002 (Ray's name)
+    filesystem: object = None,
+    include_paths: bool = False,
+    ignore_missing_paths: bool = False,
+    on_error: str = "raise",
+    override_num_blocks: int | None = None,
+) -> dataset.Dataset:
+    """Return a data set of Parquet files. The footers of up to 64 files are read now; the rows when they are asked for.
+
+    Args:
+        paths: Files, or folders, of which all files are taken whose names end in ``.parquet``, in the order of the
+            names. Also addresses such as ``s3://bucket/folder``.
+        columns: Which columns are read. Default: all.
+        filter: Which rows are read: a text such as ``"x > 3"``, or an expression of ``pyarrow.compute``; see
+            `Dataset.filter`. Groups of rows whose statistics say that they have none are not read at all.
+        filesystem: One of pyarrow's or fsspec's. Default: what the address says.
+        include_paths: Whether the column ``path`` says where a row was.
+        ignore_missing_paths: Whether a path that is not there is left out.
+        on_error: What becomes of a file that cannot be read: ``"raise"``, or ``"skip"``, which leaves it out with a
+            warning.
+        override_num_blocks: In how many tasks many small files are read. Default: up to 256.
+
+    Raises:
+        FileNotFoundError: There is no such file.
+        PermissionError: It may not be read.
+        ValueError: A file is no Parquet file. It is named.
+        KeyError: A file has no such column.
+        MissingExtraError: pyarrow is not installed.
+
+    Example:
+        >>> import os, tempfile
+        >>> import pyarrow as pa, pyarrow.parquet as pq
+        >>> from hocket import data
+        >>> path = os.path.join(tempfile.mkdtemp(), "rows.parquet")
+        >>> pq.write_table(pa.table({"x": [1, 2, 3]}), path)
+        >>> data.read_parquet(path).count()
+        3
+    """
+    reading.check_count("override_num_blocks", override_num_blocks, 1)
+    return dataset.Dataset(
+        parquet.plan_parquet(
+            paths,
+            columns,
+            None if filter is None else expressions.read(filter),
+            filesystem=filesystem,
+            include_paths=include_paths,
+            ignore_missing_paths=ignore_missing_paths,
+            on_error=on_error,
+            override_num_blocks=override_num_blocks,
+        )
+    )
+
+
+def read_csv(
+    paths: Paths,
+    *,
+    filesystem: object = None,
+    include_paths: bool = False,
+    ignore_missing_paths: bool = False,
+    on_error: str = "raise",
+    override_num_blocks: int | None = None,
+    **arrow_csv_args: object,
+) -> dataset.Dataset:
+    """Return a data set of CSV files with a line of names at the top.
+
+    The types of a file of more than 32 MiB are those of its first 32 MiB.
+
+    Args:
+        paths: Files, or folders, of which all files are taken whose names end in ``.csv``; see `read_parquet`, and the
+            other arguments that are not named here.
+        **arrow_csv_args: For ``pyarrow.csv.read_csv``: ``read_options``, ``parse_options``, ``convert_options``.
+
+    Raises:
+        FileNotFoundError: There is no such file.
+        MissingExtraError: pyarrow is not installed.
+
+    Example:
+        >>> import hocket, pathlib, tempfile
+        >>> from hocket import data
+        >>> context = hocket.init(num_cpus=2, engine="inprocess")
+        >>> path = pathlib.Path(tempfile.mkdtemp(), "rows.csv")
+        >>> _ = path.write_text("x,y\\n1,one\\n2,two\\n")
+        >>> data.read_csv(str(path)).take(1)
+        [{'x': 1, 'y': 'one'}]
+        >>> hocket.shutdown()
+    """
+    how = {
+        "filesystem": filesystem,
+        "include_paths": include_paths,
+        "ignore_missing_paths": ignore_missing_paths,
+        "on_error": on_error,
+        "override_num_blocks": override_num_blocks,
+    }
+    arrow.load("read_csv()")
+    return _read("read_csv()", paths, formats.Csv(dict(arrow_csv_args)), (".csv",), how)
+
+
+def read_json(
+    paths: Paths,
+    *,
+    filesystem: object = None,
+    include_paths: bool = False,
+    ignore_missing_paths: bool = False,
+    on_error: str = "raise",
+    override_num_blocks: int | None = None,
+    **arrow_json_args: object,
+) -> dataset.Dataset:
+    """Return a data set of files with a JSON object in each line.
+
+    Args:
+        paths: Files, or folders, of which all files are taken whose names end in ``.json`` or ``.jsonl``; see
+            `read_parquet`, and the other arguments that are not named here.
+        **arrow_json_args: For ``pyarrow.json.read_json``: ``read_options``, ``parse_options``.
+
+    Raises:
+        FileNotFoundError: There is no such file.
+        MissingExtraError: pyarrow is not installed.
+    """
+    how = {
+        "filesystem": filesystem,
+        "include_paths": include_paths,
+        "ignore_missing_paths": ignore_missing_paths,
+        "on_error": on_error,
+        "override_num_blocks": override_num_blocks,
+    }
+    arrow.load("read_json()")
+    return _read("read_json()", paths, formats.Json(dict(arrow_json_args)), (".json", ".jsonl"), how)
+
+
+def read_text(paths: Paths, *, encoding: str = "utf-8", drop_empty_lines: bool = True, **how: Any) -> dataset.Dataset:
+    """Return a data set of files of text: a row for each line, in the column ``text``.
+
+    Args:
+        paths: Files, or folders, of which all files are taken; see `read_parquet`.
+        encoding: How the text is written.
+        drop_empty_lines: Whether lines without a character are left out.
+        **how: ``filesystem``, ``include_paths``, ``ignore_missing_paths``, ``on_error``, ``override_num_blocks``; see
+            `read_parquet`.
+
+    Raises:
+        FileNotFoundError: There is no such file.
+        LookupError: There is no such encoding.
+    """
+    "".encode(encoding)
+    return _read("read_text()", paths, formats.Text(encoding, drop_empty_lines), (), how)
+
+
+def read_binary_files(paths: Paths, **how: Any) -> dataset.Dataset:
+    """Return a data set of files as they are: a row for each, in the column ``bytes``.
+
+    Args:
+        paths: Files, or folders, of which all files are taken; see `read_parquet`.
+        **how: See `read_text`.
+
+    Raises:
+        FileNotFoundError: There is no such file.
+    """
+    return _read("read_binary_files()", paths, formats.Binary(), (), {"partitioned": False, **how})
+
+
+def read_images(
+    paths: Paths,
+    *,
+    size: tuple[int, int] | None = None,
+    mode: str | None = None,
+    transform: Callable[[Any], Any] | None = None,
+    **how: Any,
+) -> dataset.Dataset:
+    """Return a data set of pictures: a row for each, in the column ``image``, an array of height, width and colours.
+
+    Args:
+        paths: Files, or folders, of which all pictures are taken; see `read_parquet`.
+        size: To which height and width pictures are brought. Default: as they are.
+        mode: Pillow's name of the colours, such as ``"RGB"`` or ``"L"``. Default: as they are.
+        transform: Takes the array of a picture, and returns another one.
+        **how: See `read_text`.
+
+    Raises:
+        FileNotFoundError: There is no such file.
+        ValueError: The size cannot be. Or a file is no picture: raised when rows are asked for.
+        MissingExtraError: Pillow is not installed. Raised then, too.
+    """
+    given: Any = size
+    is_pair = isinstance(given, tuple | list) and len(given) == 2
+    if size is not None and not (is_pair and all(reading.is_number(one, 1, 1 << 30) for one in given)):
+        raise ValueError(f"size must be a height and a width, but received {size!r}. Write size=(224, 224).")
+    form = formats.Image(None if size is None else (size[0], size[1]), mode, transform)
+    return _read("read_images()", paths, form, PICTURES, {"partitioned": False, **how})
+
+
+def read_numpy(paths: Paths, **how: Any) -> dataset.Dataset:
+    """Return a data set of ``.npy`` files, whose first axis is the rows, in the column ``data``; or of ``.npz`` files,
+    with a column for each array.
+
+    Args:
+        paths: Files, or folders, of which all such files are taken; see `read_parquet`.
+        **how: See `read_text`.
+
+    Raises:
+        FileNotFoundError: There is no such file.
+    """
+    return _read("read_numpy()", paths, formats.Numpy(), (".npy", ".npz"), how)
+
+
+def read_tfrecords(paths: Paths, **how: Any) -> dataset.Dataset:
+    """Return a data set of TensorFlow's records of ``Example`` messages: a column for each feature. A feature of one
+    value is that value, others are lists.
+
+    Args:
+        paths: Files, or folders, of which all files are taken; see `read_parquet`.
+        **how: See `read_text`.
+
+    Raises:
+        FileNotFoundError: There is no such file.
+        MissingExtraError: TensorFlow, which knows the messages, is not installed. Raised when rows are asked for.
+    """
+    return _read("read_tfrecords()", paths, formats.TfRecord(), (), how)
+
+
+def read_webdataset(paths: Paths, *, decoder: bool = True, **how: Any) -> dataset.Dataset:
+    """Return a data set of tar archives of samples: the files that have the same name up to the first dot are a row,
+    with a column for each ending, and the name as ``__key__``.
+
+    Args:
+        paths: Archives, or folders, of which all files are taken whose names end in ``.tar``; see `read_parquet`.
+        decoder: Whether texts, numbers, JSON, arrays and pictures become what they say; if not, all are bytes.
+        **how: See `read_text`.
+
+    Raises:
+        FileNotFoundError: There is no such file.
+    """
+    return _read("read_webdataset()", paths, formats.WebDataset(bool(decoder)), (".tar",), how)

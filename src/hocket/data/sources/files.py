@@ -1,0 +1,195 @@
+"""Files of any format, read as blocks: small ones together, large ones in parts, broken ones named or left out."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, Protocol, final
+
+from hocket.data import blocks, settings
+from hocket.data.sources import filesystems
+
+logger = logging.getLogger(__name__)
+
+MOST_READS: Final = 256
+"""Into how many tasks many small files are shared out. A guess: some for each CPU, and few beside what they read."""
+
+ON_ERROR: Final = ("raise", "skip")
+
+
+class Format(Protocol):
+    """What is in one file."""
+
+    def read(self, filesystem: filesystems.FileSystem, file: filesystems.File) -> Iterable[blocks.Block]:
+        """Give the rows of a file, in blocks of about the size that is wanted; a small file is one."""
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class FilesRead:
+    """Some files, one behind the other. Gives several blocks, if they are large.
+
+    Args:
+        caller: For messages.
+        filesystem: Where they are.
+        files: Which.
+        format: What is in them.
+        include_paths: Whether the column ``path`` says of each row where it was.
+        on_error: ``"raise"`` or ``"skip"``: whether a file that cannot be read is left out, with a warning.
+        most_bytes: How large a block becomes.
+        partitions: The values of columns that the folders' names say, of each file.
+    """
+
+    caller: str
+    filesystem: filesystems.FileSystem
+    files: tuple[filesystems.File, ...]
+    format: Format
+    include_paths: bool = False
+    on_error: str = "raise"
+    most_bytes: int = 32 << 20
+    partitions: tuple[Mapping[str, object], ...] = field(default=())
+
+    num_rows: None = None
+
+    @property
+    def num_bytes(self) -> int:
+        return sum(file.size for file in self.files)
+
+    def iter_blocks(self) -> Iterator[blocks.Block]:
+        """Give the rows, in blocks."""
+        waiting: list[blocks.Block] = []
+        num_bytes = 0
+        for number, file in enumerate(self.files):
+            for block in self._read(file, self.partitions[number] if self.partitions else {}):
+                size = block.count_bytes()
+                if waiting and (num_bytes + size > self.most_bytes or not _fit(waiting[0], block)):
+                    yield _join(waiting)
+                    waiting, num_bytes = [], 0
+                waiting.append(block)
+                num_bytes += size
+        if waiting:
+            yield _join(waiting)
+
+    def __call__(self) -> blocks.Block:
+        return _join(list(self.iter_blocks()) or [blocks.Block({}, 0)])
+
+    def _read(self, file: filesystems.File, partitions: Mapping[str, object]) -> Iterator[blocks.Block]:
+        try:
+            for block in self.format.read(self.filesystem, file):
+                added: dict[str, object] = {**partitions, **({"path": file.path} if self.include_paths else {})}
+                yield block.add_constants(added) if added else block
+        except (OSError, ValueError, KeyError, EOFError, ArithmeticError) as error:  # Arrow's own are among them
+            if self.on_error == "skip":
+                logger.warning("%s leaves out %r, which cannot be read: %s", self.caller, file.path, error)
+                return
+            raise filesystems.explain(error, self.caller, file.path) from error
+
+
+def _fit(block: blocks.Block, other: blocks.Block) -> bool:
+    return block.columns.keys() == other.columns.keys()
+
+
+def _join(waiting: Sequence[blocks.Block]) -> blocks.Block:
+    return blocks.join(waiting) if len(waiting) > 1 else waiting[0]
+
+
+def plan_files(
+    caller: str,
+    paths: object,
+    form: Format,
+    endings: Sequence[str],
+    *,
+    filesystem: object = None,
+    include_paths: bool = False,
+    ignore_missing_paths: bool = False,
+    on_error: str = "raise",
+    partitioned: bool = True,
+    override_num_blocks: int | None = None,
+) -> list[FilesRead]:
+    """Return what reads files.
+
+    Raises:
+        FileNotFoundError: There is no such file.
+        ValueError: An option is none.
+    """
+    check_on_error(on_error)
+    shared, found = filesystems.list_files(
+        caller, paths, filesystem, endings, ignore_missing_paths=ignore_missing_paths
+    )
+    return group_files(
+        caller,
+        shared,
+        found,
+        form,
+        partitions=find_partitions(found) if partitioned else [{} for _ in found],
+        include_paths=include_paths,
+        on_error=on_error,
+        num_groups=override_num_blocks,
+    )
+
+
+def group_files(
+    caller: str,
+    shared: filesystems.FileSystem,
+    found: Sequence[filesystems.File],
+    form: Format,
+    *,
+    partitions: Sequence[Mapping[str, object]],
+    include_paths: bool,
+    on_error: str,
+    num_groups: int | None,
+) -> list[FilesRead]:
+    """Return what reads files that were found, many small ones together."""
+    most = settings.DataContext.get_current().target_max_block_size
+    return [
+        FilesRead(
+            caller=caller,
+            filesystem=shared,
+            files=tuple(found[at] for at in group),
+            format=form,
+            include_paths=include_paths,
+            on_error=on_error,
+            most_bytes=most,
+            partitions=tuple(partitions[at] for at in group) if any(partitions) else (),
+        )
+        for group in share_out([file.size for file in found], most, num_groups or MOST_READS)
+    ]
+
+
+def check_on_error(on_error: object) -> None:
+    """Raise if it is no way to deal with a broken file.
+
+    Raises:
+        ValueError: It is none.
+    """
+    if on_error not in ON_ERROR:
+        raise ValueError(f"on_error must be 'raise' or 'skip', but received {on_error!r}.")
+
+
+def share_out(sizes: Sequence[int], most_bytes: int, count: int) -> Iterator[range]:
+    """Give groups of files that follow one another: a large one alone, and so many small ones that there are about
+    `count` groups."""
+    each = -(-len(sizes) // count)
+    start = total = 0
+    for at, size in enumerate(sizes):
+        if at > start and (at - start >= each or total + size > most_bytes):
+            yield range(start, at)
+            start, total = at, 0
+        total += size
+    if sizes:
+        yield range(start, len(sizes))
+
+
+def find_partitions(found: Iterable[filesystems.File]) -> list[dict[str, object]]:
+    """Return the columns that the names of folders say, of each file: whole numbers where all values are."""
+    texts = [filesystems.read_partitions(file) for file in found]
+    names = list(dict.fromkeys(name for one in texts for name in one))
+    made: list[dict[str, object]] = [{} for _ in texts]
+    for name in names:
+        values: list[Any] = [one.get(name) for one in texts]
+        if all(value is not None and value.lstrip("-").isdigit() for value in values):
+            values = [int(value) for value in values]
+        for one, value in zip(made, values, strict=True):
+            one[name] = None if value == "__HIVE_DEFAULT_PARTITION__" else value
+    return made

@@ -1,0 +1,227 @@
+"""Files on any file system: this machine's, S3, and whatever Arrow or fsspec know.
+
+Everything goes through Arrow's file systems; one of fsspec's is wrapped. They can be sent to tasks.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeAlias, final
+from urllib import parse
+
+from hocket.data import arrow, extras
+
+FileSystem: TypeAlias = Any
+"""One of pyarrow's file systems."""
+
+_ADDRESS = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+)://?(.*)", re.DOTALL)
+
+
+@final
+@dataclass(frozen=True)
+class Place:
+    """A file or folder on a file system."""
+
+    filesystem: FileSystem
+    path: str
+    """As the file system has it."""
+    given: str
+    """As the user wrote it."""
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class File:
+    """A file that was found."""
+
+    path: str
+    size: int
+    root: str
+    """The folder that was asked for, or its own."""
+
+
+def find_place(given: str | os.PathLike[str], filesystem: object, caller: str) -> Place:
+    """Return where a path is.
+
+    Args:
+        given: A path of this machine, or an address such as ``s3://bucket/folder``. With a file system, a path on it.
+        filesystem: One of pyarrow's or fsspec's. Default: the address says it.
+        caller: For messages.
+
+    Raises:
+        TypeError: The file system is none.
+        ValueError: Nobody knows the scheme of the address.
+        MissingExtraError: It needs a library that is not installed.
+    """
+    text = os.fspath(given)
+    found = _ADDRESS.match(text)
+    if filesystem is not None:
+        path = f"{found.group(2)}" if found is not None else text
+        return Place(_read_filesystem(filesystem, caller), path.rstrip("/") or path, text)
+    if found is None:
+        return Place(arrow.load(caller, "pyarrow.fs").LocalFileSystem(), str(Path(text).expanduser().absolute()), text)
+    return _open_address(found.group(1).lower(), text, caller)
+
+
+def _read_filesystem(given: Any, caller: str) -> FileSystem:
+    fs = arrow.load(caller, "pyarrow.fs")
+    if isinstance(given, fs.FileSystem):
+        return given
+    if hasattr(given, "protocol") and hasattr(given, "open") and hasattr(given, "ls"):
+        return fs.PyFileSystem(fs.FSSpecHandler(given))
+    raise TypeError(
+        f"{caller}: filesystem must be one of pyarrow's or fsspec's, but received {given!r:.80}. Write "
+        "filesystem=fsspec.filesystem('s3', ...), or leave it out and pass an address."
+    )
+
+
+def _open_address(scheme: str, text: str, caller: str) -> Place:
+    fs = arrow.load(caller, "pyarrow.fs")
+    address = parse.urlsplit(text)
+    path = (address.netloc + address.path).rstrip("/")
+    options = dict(parse.parse_qsl(address.query))
+    if scheme in ("file", "local"):
+        return Place(fs.LocalFileSystem(), address.path or "/", text)
+    if scheme in ("s3", "s3a"):
+        known = {"endpoint_override", "region", "access_key", "secret_key", "session_token", "scheme", "anonymous"}
+        unknown = sorted(set(options) - known)
+        if unknown:
+            raise ValueError(f"{caller}: the address {text!r} has {unknown[0]!r}, which is none of {sorted(known)}.")
+        if "anonymous" in options:
+            options = {**options, "anonymous": options["anonymous"].lower() in ("1", "true", "yes")}  # type: ignore[dict-item]
+        return Place(fs.S3FileSystem(**options), path, text)
+    if scheme in ("gs", "gcs"):
+        return Place(fs.GcsFileSystem(**options), path, text)
+    fsspec = extras.load("fsspec", caller, "fsspec", "Run pip install 'hocket[data]'.")
+    try:
+        made = fsspec.filesystem(scheme)
+    except ValueError:
+        raise ValueError(
+            f"{caller}: nothing is known of {scheme!r} in the address {text!r}. Write a path of this machine, s3://, "
+            "gs://, or what fsspec knows; or pass filesystem=."
+        ) from None
+    except ImportError as error:
+        raise ImportError(f"{caller}: the address {text!r} needs a library that is not installed: {error}") from error
+    return Place(fs.PyFileSystem(fs.FSSpecHandler(made)), made._strip_protocol(text), text)
+
+
+def list_files(
+    caller: str,
+    paths: object,
+    filesystem: object,
+    endings: Sequence[str],
+    *,
+    ignore_missing_paths: bool = False,
+) -> tuple[FileSystem, list[File]]:
+    """Return the files that are named, and those of folders that are, in the order of their names.
+
+    Args:
+        caller: For messages.
+        paths: A path, or several, all on one file system.
+        filesystem: See `find_place`.
+        endings: How the names of files end that are taken from folders; none: all. Names that begin with a dot or an
+            underscore are left out, and so is what lies in a folder of such a name.
+        ignore_missing_paths: Whether a path that is not there is left out.
+
+    Raises:
+        FileNotFoundError: There is no such file or folder, or a folder has no such file.
+        ValueError: No path is given, or they are on several file systems.
+        TypeError: It is no path.
+        PermissionError: It may not be looked at.
+    """
+    given: Any = [paths] if isinstance(paths, str | os.PathLike) else paths
+    if not isinstance(given, Sequence) or not all(isinstance(path, str | os.PathLike) for path in given):
+        raise TypeError(
+            f"{caller} takes a path or a list of them, but received {paths!r:.80}. Write {caller[:-1]}'folder/')."
+        )
+    if not given:
+        raise ValueError(f"{caller} was given no path. Name a file or a folder.")
+    places = [find_place(path, filesystem, caller) for path in given]
+    if any(place.filesystem != places[0].filesystem for place in places):
+        raise ValueError(
+            f"{caller}: all paths must be on one file system, but received {list(map(str, given))!r:.200}."
+        )
+    shared = places[0].filesystem
+    found: list[File] = []
+    for place, info in zip(places, _look(shared, places, caller), strict=True):
+        found += _list_place(caller, place, info, endings, ignore_missing_paths=ignore_missing_paths)
+    if not found:
+        raise FileNotFoundError(f"{caller}: none of the paths is there: {list(map(str, given))!r:.200}.")
+    return shared, found
+
+
+def _look(shared: FileSystem, places: Sequence[Place], caller: str) -> Iterable[Any]:
+    try:
+        infos: Iterable[Any] = shared.get_file_info([place.path for place in places])
+    except OSError as error:
+        raise explain(error, caller, places[0].given) from error
+    return infos
+
+
+def _list_place(
+    caller: str, place: Place, info: Any, endings: Sequence[str], *, ignore_missing_paths: bool
+) -> list[File]:
+    fs = arrow.load(caller, "pyarrow.fs")
+    if info.type == fs.FileType.NotFound:
+        if ignore_missing_paths:
+            return []
+        where = f" in {str(Path.cwd())!r}" if isinstance(place.filesystem, fs.LocalFileSystem) else ""
+        raise FileNotFoundError(f"{caller}: there is no file or folder {place.given!r}{where}. Check the path.")
+    if info.type != fs.FileType.Directory:
+        return [File(info.path, info.size or 0, os.path.dirname(info.path))]  # noqa: PTH120 (not of this machine)
+    try:
+        inside = place.filesystem.get_file_info(fs.FileSelector(place.path, recursive=True))
+    except OSError as error:
+        raise explain(error, caller, place.given) from error
+    start = len(place.path.rstrip("/")) + 1
+    found = [
+        File(one.path, one.size or 0, place.path)
+        for one in inside
+        if one.type == fs.FileType.File and _is_data(one.path[start:], endings)
+    ]
+    if not found:
+        kinds = f" whose name ends in {' or '.join(endings)}" if endings else ""
+        raise FileNotFoundError(f"{caller}: the folder {place.given!r} has no file{kinds}. Name the files themselves.")
+    return sorted(found, key=lambda one: one.path)
+
+
+def _is_data(path: str, endings: Sequence[str]) -> bool:
+    parts = path.split("/")
+    if any(part.startswith((".", "_")) and "=" not in part for part in parts):
+        return False
+    name = parts[-1].lower()
+    for packed in (".gz", ".bz2", ".zst", ".lz4"):
+        name = name.removesuffix(packed)
+    return not endings or name.endswith(tuple(endings))
+
+
+def read_partitions(file: File) -> dict[str, str]:
+    """Return what the names of a file's folders say: ``year=2026/month=1`` is ``{"year": "2026", "month": "1"}``."""
+    inner = file.path[len(file.root.rstrip("/")) + 1 :].split("/")[:-1]
+    pairs = (part.partition("=") for part in inner if "=" in part)
+    return {key: parse.unquote(value) for key, _, value in pairs}
+
+
+def explain(error: Exception, caller: str, path: str) -> Exception:
+    """Return an error that says which file could not be read, and of what kind that is."""
+    if isinstance(error, FileNotFoundError):
+        return FileNotFoundError(f"{caller}: there is no file {path!r} any more: {error}")
+    text = str(error)
+    refused = isinstance(error, PermissionError) or any(
+        word in text
+        for word in ("ACCESS_DENIED", "AccessDenied", "Forbidden", "INVALID_ACCESS_KEY", "SIGNATURE_DOES_NOT")
+    )
+    if refused:
+        return PermissionError(
+            f"{caller} may not read {path!r}: {text}. Check the credentials, and who may read the file or bucket."
+        )
+    if isinstance(error, OSError) and ("AWS Error" in text or "Google Cloud" in text):
+        return OSError(f"{caller} cannot reach {path!r}: {text.rstrip('.')}. Check the address and the network.")
+    return ValueError(
+        f"{caller} cannot read {path!r}: {text.rstrip('.')}. Mend the file, leave it out of the paths, or pass "
+        "on_error='skip'."
+    )

@@ -1,0 +1,296 @@
+"""What is in one file: tables of text, lines, pictures, arrays, records, archives."""
+
+from __future__ import annotations
+
+import io
+import json
+import tarfile
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Final, final
+
+import numpy as np
+
+from hocket.data import arrow, blocks, extras, settings
+from hocket.data.sources import filesystems
+
+_PACKED: Final = (".gz", ".bz2", ".zst", ".lz4")
+
+
+def _open(filesystem: filesystems.FileSystem, file: filesystems.File) -> Any:
+    """Return a stream of a file's bytes, unpacked if its name says that they are packed."""
+    return filesystem.open_input_stream(file.path, compression="detect")
+
+
+def _read_all(filesystem: filesystems.FileSystem, file: filesystems.File) -> bytes:
+    with _open(filesystem, file) as stream:
+        found: bytes = stream.read()
+    return found
+
+
+def _is_large(file: filesystems.File) -> bool:
+    factor = 4 if file.path.endswith(_PACKED) else 1
+    return file.size * factor > settings.DataContext.get_current().target_max_block_size
+
+
+def _table(table: Any) -> blocks.Block:
+    return blocks.Block(arrow.read_table(table), table.num_rows)
+
+
+def _cut_lines(stream: Any, size: int) -> Iterator[bytes]:
+    """Give the bytes of a stream in parts of about a size, each of whole lines."""
+    left = b""
+    while chunk := stream.read(size):
+        whole, newline, rest = (left + chunk).rpartition(b"\n")
+        if newline:
+            yield whole + newline
+            left = rest
+        else:
+            left = rest  # one line that is longer than a part
+    if left:
+        yield left
+
+
+@final
+@dataclass(frozen=True)
+class Csv:
+    """A table with a line of names at the top. The types of a large one are those of its first part.
+
+    Args:
+        options: Keywords of ``pyarrow.csv.read_csv``.
+    """
+
+    options: Mapping[str, Any]
+
+    def read(self, filesystem: filesystems.FileSystem, file: filesystems.File) -> Iterator[blocks.Block]:
+        csv = arrow.load("read_csv()", "pyarrow.csv")
+        with _open(filesystem, file) as stream:
+            if not _is_large(file):
+                yield _table(csv.read_csv(stream, **self.options))
+                return
+            read = self.options.get("read_options") or csv.ReadOptions()
+            read.block_size = settings.DataContext.get_current().target_max_block_size
+            try:
+                for batch in csv.open_csv(stream, **{**self.options, "read_options": read}):
+                    yield _table(batch)
+            except ValueError as error:
+                if "conversion error" in str(error):
+                    raise ValueError(
+                        f"{error}. The types of a large file are those of its first {read.block_size >> 20} MiB; give "
+                        "convert_options=pyarrow.csv.ConvertOptions(column_types={...})"
+                    ) from error
+                raise
+
+
+@final
+@dataclass(frozen=True)
+class Json:
+    """A JSON object in each line.
+
+    Args:
+        options: Keywords of ``pyarrow.json.read_json``.
+    """
+
+    options: Mapping[str, Any]
+
+    def read(self, filesystem: filesystems.FileSystem, file: filesystems.File) -> Iterator[blocks.Block]:
+        read = arrow.load("read_json()", "pyarrow.json").read_json
+        with _open(filesystem, file) as stream:
+            if not _is_large(file):
+                yield _table(read(stream, **self.options))
+                return
+            for part in _cut_lines(stream, settings.DataContext.get_current().target_max_block_size):
+                yield _table(read(io.BytesIO(part), **self.options))
+
+
+@final
+@dataclass(frozen=True)
+class Text:
+    """A row for each line, as the column ``text``.
+
+    Args:
+        encoding: How the text is written.
+        drop_empty_lines: Whether lines without a character are left out.
+    """
+
+    encoding: str
+    drop_empty_lines: bool
+
+    def read(self, filesystem: filesystems.FileSystem, file: filesystems.File) -> Iterator[blocks.Block]:
+        with _open(filesystem, file) as stream:
+            for part in _cut_lines(stream, settings.DataContext.get_current().target_max_block_size):
+                lines = part.decode(self.encoding).splitlines()
+                yield blocks.build(
+                    {"text": [line for line in lines if line or not self.drop_empty_lines]}, "read_text()"
+                )
+
+
+@final
+@dataclass(frozen=True)
+class Binary:
+    """A row for each file, as the column ``bytes``."""
+
+    def read(self, filesystem: filesystems.FileSystem, file: filesystems.File) -> Iterator[blocks.Block]:
+        yield blocks.build({"bytes": [_read_all(filesystem, file)]}, "read_binary_files()")
+
+
+@final
+@dataclass(frozen=True)
+class Image:
+    """A picture for each file, as the column ``image``: an array of height, width and colours.
+
+    Args:
+        size: To what height and width it is brought; None: as it is.
+        mode: Pillow's name of the colours; None: as they are.
+        transform: Takes the array and returns another one; None: nothing.
+    """
+
+    size: tuple[int, int] | None
+    mode: str | None
+    transform: Callable[[Any], Any] | None = None
+
+    def read(self, filesystem: filesystems.FileSystem, file: filesystems.File) -> Iterator[blocks.Block]:
+        yield blocks.build({"image": [self.decode(_read_all(filesystem, file))]}, "read_images()")
+
+    def decode(self, encoded: bytes) -> Any:
+        """Return the picture of a file's bytes."""
+        pillow = extras.load("PIL.Image", "read_images()", "Pillow", "Run pip install pillow.")
+        with pillow.open(io.BytesIO(encoded)) as picture:
+            if self.size is not None:
+                picture.draft(self.mode or "RGB", (self.size[1], self.size[0]))  # a JPEG in an eighth of the time
+            if self.mode is not None:
+                picture = picture.convert(self.mode)  # noqa: PLW2901 (the same picture)
+            if self.size is not None:
+                picture = picture.resize((self.size[1], self.size[0]), resample=pillow.Resampling.BILINEAR)  # noqa: PLW2901
+            array = np.array(picture)
+        return array if self.transform is None else self.transform(array)
+
+
+@final
+@dataclass(frozen=True)
+class Numpy:
+    """The first axis of an array in each file, as the column ``data``; of an ``.npz``, a column for each array."""
+
+    def read(self, filesystem: filesystems.FileSystem, file: filesystems.File) -> Iterator[blocks.Block]:
+        found = np.load(io.BytesIO(_read_all(filesystem, file)), allow_pickle=False)
+        columns = {"data": found} if isinstance(found, np.ndarray) else dict(found)
+        yield blocks.build(columns, f"read_numpy({file.path!r})")
+
+
+@final
+@dataclass(frozen=True)
+class TfRecord:
+    """Records of TensorFlow's ``Example`` messages: a column for each feature. A feature of one value is that value."""
+
+    def read(self, filesystem: filesystems.FileSystem, file: filesystems.File) -> Iterator[blocks.Block]:
+        with _open(filesystem, file) as stream:
+            rows: list[dict[str, Any]] = []
+            num_bytes = 0
+            for record in read_records(stream):
+                rows.append(_read_example(record))
+                num_bytes += len(record)
+                if num_bytes > settings.DataContext.get_current().target_max_block_size:
+                    yield _build_examples(rows)
+                    rows, num_bytes = [], 0
+        if rows:
+            yield _build_examples(rows)
+
+
+def read_records(stream: Any) -> Iterator[bytes]:
+    """Give the records of a TFRecord file: a length, its checksum, the bytes, their checksum.
+
+    The format is TensorFlow's, see its guide "TFRecord and tf.train.Example". Checksums of the bytes are not looked at:
+    lengths that do not fit are found all the same.
+
+    Raises:
+        ValueError: The file ends within a record.
+    """
+    while head := stream.read(12):
+        size = int.from_bytes(head[:8], "little")
+        if len(head) < 12 or size >> 40:
+            raise ValueError("it is no TFRecord file, or ends within a record")
+        body = stream.read(size + 4)
+        if len(body) < size + 4:
+            raise ValueError("it ends within a record")
+        yield body[:size]
+
+
+def _read_example(record: bytes) -> dict[str, Any]:
+    tensorflow = extras.load("tensorflow", "read_tfrecords()", "TensorFlow", "Run pip install 'hocket[tensorflow]'.")
+    try:
+        example = tensorflow.train.Example.FromString(record)
+    except Exception as error:  # protobuf's own
+        raise ValueError(f"a record is no Example: {error}") from error
+    row = {}
+    for name, feature in example.features.feature.items():
+        kind = feature.WhichOneof("kind")
+        values = list(getattr(feature, kind).value) if kind else []
+        row[name] = values[0] if len(values) == 1 else values or None
+    return row
+
+
+def _build_examples(rows: list[dict[str, Any]]) -> blocks.Block:
+    names = sorted({name for row in rows for name in row})
+    columns = {}
+    for name in names:
+        values = [row.get(name) for row in rows]
+        if any(isinstance(value, list) for value in values):
+            values = [value if isinstance(value, list) or value is None else [value] for value in values]
+        columns[name] = values
+    return blocks.build(columns, "read_tfrecords()")
+
+
+@final
+@dataclass(frozen=True)
+class WebDataset:
+    """Samples of a tar archive: the files that have the same name up to the first dot are a row, with a column for
+    each ending, and the name as ``__key__``.
+
+    Args:
+        decode: Whether texts, numbers, JSON, arrays and pictures are what they say; if not, all are bytes.
+    """
+
+    decode: bool
+
+    def read(self, filesystem: filesystems.FileSystem, file: filesystems.File) -> Iterator[blocks.Block]:
+        most = settings.DataContext.get_current().target_max_block_size
+        rows: list[dict[str, Any]] = []
+        num_bytes = 0
+        with _open(filesystem, file) as stream, tarfile.open(fileobj=stream, mode="r|") as archive:
+            for member in archive:
+                content = archive.extractfile(member) if member.isfile() else None
+                if content is None:
+                    continue
+                folder, _, name = member.name.rpartition("/")
+                stem, _, ending = name.partition(".")
+                key = f"{folder}/{stem}" if folder else stem
+                if not rows or rows[-1]["__key__"] != key:
+                    if num_bytes > most:
+                        yield _build_samples(rows)
+                        rows, num_bytes = [], 0
+                    rows.append({"__key__": key})
+                encoded = content.read()
+                num_bytes += len(encoded)
+                rows[-1][ending] = _decode_member(ending, encoded) if self.decode else encoded
+        if rows:
+            yield _build_samples(rows)
+
+
+def _decode_member(ending: str, encoded: bytes) -> Any:
+    match ending.rpartition(".")[2].lower():
+        case "txt" | "text":
+            return encoded.decode()
+        case "cls" | "cls2" | "index" | "inx" | "id":
+            return int(encoded)
+        case "json" | "jsn":
+            return json.loads(encoded)
+        case "npy":
+            return np.load(io.BytesIO(encoded), allow_pickle=False)
+        case "jpg" | "jpeg" | "png" | "ppm" | "pgm" | "pbm" | "webp":
+            return Image(None, None).decode(encoded)
+    return encoded
+
+
+def _build_samples(rows: list[dict[str, Any]]) -> blocks.Block:
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    return blocks.build({name: [row.get(name) for row in rows] for name in names}, "read_webdataset()")

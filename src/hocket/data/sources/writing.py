@@ -1,0 +1,262 @@
+"""Blocks into files: each block becomes one, whole or not at all.
+
+A file is written under another name and then renamed, on this machine; a store such as S3 shows an object only when it
+is whole. What a task wrote that is done again is written over. When all files are there, ``_manifest.json`` says which
+they are and how many rows they have; a folder without it was not finished.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Protocol, final
+
+import numpy as np
+
+from hocket.data import arrow, blocks, extras
+from hocket.data.sources import filesystems
+
+MANIFEST: Final = "_manifest.json"
+MODES: Final = ("append", "overwrite", "error", "ignore")
+
+
+class Form(Protocol):
+    """What a file becomes."""
+
+    @property
+    def ending(self) -> str:
+        """How its name ends."""
+
+    def write(self, stream: Any, block: blocks.Block) -> None:
+        """Write a block to an open file."""
+
+
+@final
+@dataclass(frozen=True)
+class Parquet:
+    """Keywords of ``pyarrow.parquet.write_table``."""
+
+    options: Mapping[str, Any]
+    ending: str = ".parquet"
+
+    def write(self, stream: Any, block: blocks.Block) -> None:
+        arrow.load("write_parquet()", "pyarrow.parquet").write_table(block.to_batch("pyarrow"), stream, **self.options)
+
+
+@final
+@dataclass(frozen=True)
+class Csv:
+    """Keywords of ``pyarrow.csv.write_csv``."""
+
+    options: Mapping[str, Any]
+    ending: str = ".csv"
+
+    def write(self, stream: Any, block: blocks.Block) -> None:
+        arrow.load("write_csv()", "pyarrow.csv").write_csv(block.to_batch("pyarrow"), stream, **self.options)
+
+
+@final
+@dataclass(frozen=True)
+class Json:
+    """A JSON object in each line."""
+
+    ending: str = ".jsonl"
+
+    def write(self, stream: Any, block: blocks.Block) -> None:
+        for row in block.list_rows():
+            stream.write(json.dumps(row, default=_simplify, ensure_ascii=False).encode() + b"\n")
+
+
+def _simplify(value: Any) -> Any:
+    if isinstance(value, np.ndarray | np.generic):
+        return value.tolist()
+    if hasattr(value, "isoformat"):
+        return value.isoformat()
+    raise TypeError(f"a {type(value).__name__}, {value!r:.40}, cannot be JSON: leave it out, or make a text of it")
+
+
+@final
+@dataclass(frozen=True)
+class Numpy:
+    """One column as an array.
+
+    Args:
+        column: Which.
+    """
+
+    column: str
+    ending: str = ".npy"
+
+    def write(self, stream: Any, block: blocks.Block) -> None:
+        array = block.select([self.column]).to_batch("numpy")[self.column]
+        if array.dtype.hasobject:
+            raise ValueError(f"write_numpy(): column {self.column!r} holds {array.dtype}, which is no array of numbers")
+        np.lib.format.write_array(stream, array, allow_pickle=False)
+
+
+@final
+@dataclass(frozen=True)
+class TfRecord:
+    """TensorFlow's records of ``Example`` messages."""
+
+    ending: str = ".tfrecords"
+
+    def write(self, stream: Any, block: blocks.Block) -> None:
+        tensorflow = extras.load(
+            "tensorflow", "write_tfrecords()", "TensorFlow", "Run pip install 'hocket[tensorflow]'."
+        )
+        with tempfile.TemporaryDirectory() as folder:
+            path = f"{folder}/records"
+            with tensorflow.io.TFRecordWriter(path) as writer:
+                for row in block.list_rows():
+                    features = {name: _build_feature(tensorflow, name, value) for name, value in row.items()}
+                    example = tensorflow.train.Example(features=tensorflow.train.Features(feature=features))
+                    writer.write(example.SerializeToString())
+            with open(path, "rb") as written:  # noqa: PTH123 (a file that is copied as it is)
+                shutil.copyfileobj(written, stream, 1 << 20)
+
+
+def _build_feature(tensorflow: Any, name: str, value: Any) -> Any:
+    train = tensorflow.train
+    values = value.ravel().tolist() if isinstance(value, np.ndarray) else value if isinstance(value, list) else [value]
+    values = [] if value is None else [one.encode() if isinstance(one, str) else one for one in values]
+    if not values:
+        return train.Feature()
+    if all(isinstance(one, bytes) for one in values):
+        return train.Feature(bytes_list=train.BytesList(value=values))
+    if all(isinstance(one, int) for one in values):
+        return train.Feature(int64_list=train.Int64List(value=values))
+    if all(isinstance(one, int | float) for one in values):
+        return train.Feature(float_list=train.FloatList(value=values))
+    raise TypeError(f"write_tfrecords(): column {name!r} has {value!r:.40}, and a feature is numbers, texts or bytes")
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Target:
+    """Where blocks are written, and how.
+
+    Args:
+        caller: For messages.
+        place: The folder.
+        form: What a file is.
+        run: Part of the files' names: another one each time that something is written.
+        partition_cols: Columns whose values are folders' names instead.
+    """
+
+    caller: str
+    place: filesystems.Place
+    form: Form
+    run: str
+    partition_cols: tuple[str, ...] = ()
+
+    def write(self, block: blocks.Block, number: int) -> blocks.Block:
+        """Write a block, and return what was written: a row for each file. Runs in a task."""
+        found = [
+            self._write_file(f"{folder}{self.run}_{number:06}{self.form.ending}", part)
+            for folder, part in self._split(block)
+        ]
+        if not found:
+            return blocks.Block({}, 0)
+        return blocks.build({"path": [path for path, _ in found], "rows": [rows for _, rows in found]}, self.caller)
+
+    def _split(self, block: blocks.Block) -> Iterator[tuple[str, blocks.Block]]:
+        if not block.num_rows:
+            return
+        if not self.partition_cols:
+            yield "", block
+            return
+        blocks.check_columns(self.partition_cols, list(block.columns))
+        keys = list(
+            zip(*([row[name] for row in block.select([name]).list_rows()] for name in self.partition_cols), strict=True)
+        )
+        rest = [name for name in block.columns if name not in self.partition_cols]
+        for key in dict.fromkeys(keys):
+            rows = np.array([at for at, one in enumerate(keys) if one == key])
+            folder = "".join(f"{name}={_quote(value)}/" for name, value in zip(self.partition_cols, key, strict=True))
+            yield folder, block.select(rest).pick(rows)
+
+    def _write_file(self, name: str, block: blocks.Block) -> tuple[str, int]:
+        filesystem, path = self.place.filesystem, f"{self.place.path}/{name}"
+        if "/" in name:
+            filesystem.create_dir(path.rpartition("/")[0], recursive=True)
+        renames = is_local(filesystem)
+        temporary = f"{path}.{secrets.token_hex(4)}.tmp" if renames else path
+        try:
+            with filesystem.open_output_stream(temporary, compression=None) as stream:
+                self.form.write(stream, block)
+            if renames:
+                filesystem.move(temporary, path)
+        except BaseException as error:
+            if renames and filesystem.get_file_info(temporary).size is not None:
+                filesystem.delete_file(temporary)
+            if isinstance(error, OSError | ValueError | TypeError):
+                raise explain(error, self.caller, path) from error
+            raise
+        return name, block.num_rows
+
+
+def _quote(value: object) -> str:
+    text = "__HIVE_DEFAULT_PARTITION__" if value is None else str(value)
+    return "".join(f"%{ord(letter):02X}" if letter in '/%=\\:*?"<>|\x00' else letter for letter in text)
+
+
+def is_local(filesystem: filesystems.FileSystem) -> bool:
+    """Return whether files are renamed at no cost."""
+    return isinstance(filesystem, arrow.load("write", "pyarrow.fs").LocalFileSystem)
+
+
+def explain(error: Exception, caller: str, path: str) -> Exception:
+    """Return an error that says which file could not be written."""
+    if isinstance(error, OSError):
+        kind = PermissionError if "ACCESS_DENIED" in str(error) else type(error)
+        found = kind(
+            f"{caller} cannot write {path!r}: {error}. What was written before is whole; make room, or check who may "
+            "write there."
+        )
+        found.errno = error.errno
+        return found
+    return type(error)(f"{caller} cannot write {path!r}: {error}.")
+
+
+def open_folder(caller: str, path: Any, filesystem: object, mode: str) -> filesystems.Place | None:
+    """Return a folder to write into, which is made; None if it is there already and `mode` says to leave it.
+
+    Raises:
+        ValueError: There is no such mode.
+        FileExistsError: It has files, and `mode` is ``"error"``.
+    """
+    fs = arrow.load(caller, "pyarrow.fs")
+    if mode not in MODES:
+        raise ValueError(f"mode must be one of {', '.join(map(repr, MODES))}, but received {mode!r}.")
+    place = filesystems.find_place(path, filesystem, caller)
+    try:
+        inside = place.filesystem.get_file_info(fs.FileSelector(place.path, allow_not_found=True))
+        if inside and mode == "ignore":
+            return None
+        if inside and mode == "error":
+            raise FileExistsError(
+                f"{caller}: the folder {place.given!r} has files. Choose another one, or mode='append'."
+            )
+        if inside and mode == "overwrite":
+            place.filesystem.delete_dir_contents(place.path)
+        place.filesystem.create_dir(place.path, recursive=True)
+    except FileExistsError:
+        raise
+    except OSError as error:
+        raise explain(error, caller, place.given) from error
+    return place
+
+
+def finish(place: filesystems.Place, run: str, files: Sequence[Mapping[str, Any]]) -> None:
+    """Say that all files are there."""
+    text = json.dumps({"run": run, "rows": sum(one["rows"] for one in files), "files": list(files)}, indent=1)
+    path = f"{place.path}/{MANIFEST}"
+    with place.filesystem.open_output_stream(path + ".tmp" if is_local(place.filesystem) else path) as stream:
+        stream.write(text.encode())
+    if is_local(place.filesystem):
+        place.filesystem.move(path + ".tmp", path)

@@ -1,0 +1,409 @@
+"""Reading and writing files: formats, file systems, folders, broken files."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+import logging
+import os
+import sqlite3
+import tarfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import fsspec  # type: ignore[import-untyped,unused-ignore]  # it has no types
+import numpy as np
+import pyarrow as pa
+import pytest
+from pyarrow import fs, parquet
+
+import hocket
+from hocket import data
+from hocket.data.sources import writing
+
+pytestmark = pytest.mark.timeout(120)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def here() -> Iterator[hocket.SessionContext]:
+    with hocket.init(num_cpus=2, engine="inprocess") as context:
+        yield context
+
+
+@pytest.fixture
+def small_blocks() -> Iterator[None]:
+    context = data.DataContext.get_current()
+    before, context.target_max_block_size = context.target_max_block_size, 10_000
+    yield
+    context.target_max_block_size = before
+
+
+def count_blocks(rows: data.Dataset) -> int:
+    return len(list(rows.iter_batches(batch_size=None)))
+
+
+# --- formats ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.parametrize("kind", ["csv", "json", "text"])
+@pytest.mark.usefixtures("small_blocks")
+def test_large_files_of_text_are_read_in_blocks(kind: str, packed: bool, tmp_path: Path) -> None:
+    count = 20_000
+    lines = {
+        "csv": ["x,y", *(f"{at},t{at}" for at in range(count))],
+        "json": [json.dumps({"x": at, "y": f"t{at}"}) for at in range(count)],
+        "text": [f"t{at}" for at in range(count)],
+    }[kind]
+    path = tmp_path / (f"rows.{kind}" + (".gz" if packed else ""))
+    content = ("\n".join(lines) + "\n").encode()
+    path.write_bytes(gzip.compress(content) if packed else content)
+    read = {"csv": data.read_csv, "json": data.read_json, "text": data.read_text}[kind]
+    rows = read(str(path))
+    assert count_blocks(rows) > 5
+    column = "text" if kind == "text" else "y"
+    assert [row[column] for row in rows.take_all()] == [f"t{at}" for at in range(count)]
+
+
+def test_text(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_bytes("é\n\nb".encode("latin-1"))
+    assert data.read_text(tmp_path, encoding="latin-1").take_all() == [{"text": "é"}, {"text": "b"}]
+    assert data.read_text(tmp_path, encoding="latin-1", drop_empty_lines=False).count() == 3
+    with pytest.raises(LookupError, match="no-such"):
+        data.read_text(tmp_path, encoding="no-such")
+    with pytest.raises(ValueError, match=r"read_text\(\) cannot read '.*a.txt': 'utf-8' codec"):
+        data.read_text(tmp_path).take_all()
+
+
+def test_binary_files_and_their_paths(tmp_path: Path) -> None:
+    for at in range(5):
+        (tmp_path / f"{at}.bin").write_bytes(bytes([at]))
+    rows = data.read_binary_files(tmp_path, include_paths=True).take_all()
+    assert [(row["bytes"], Path(row["path"]).name) for row in rows] == [(bytes([at]), f"{at}.bin") for at in range(5)]
+
+
+def test_images(tmp_path: Path) -> None:
+    image = pytest.importorskip("PIL.Image", reason="needs Pillow: pip install pillow")
+    for at in range(3):
+        image.fromarray(np.full((4 + at, 6, 3), 10 * at, np.uint8)).save(tmp_path / f"{at}.png")
+    rows = data.read_images(tmp_path)
+    assert [row["image"].shape for row in rows.take_all()] == [(4, 6, 3), (5, 6, 3), (6, 6, 3)]
+    batch = data.read_images(tmp_path, size=(2, 3), mode="L").take_batch(3)
+    assert batch["image"].shape == (3, 2, 3)
+    assert batch["image"][:, 0, 0].tolist() == [0, 10, 20]
+    doubled = data.read_images(tmp_path, size=(2, 2), transform=lambda array: array[:, :, 0] * 2)
+    assert doubled.take_batch(3)["image"][2].tolist() == [[40, 40], [40, 40]]
+    (tmp_path / "3.png").write_bytes(b"no picture")
+    with pytest.raises(ValueError, match=r"read_images\(\) cannot read '.*3.png': cannot identify image file"):
+        data.read_images(tmp_path).take_all()
+    wrong: Any = (3,)
+    with pytest.raises(ValueError, match=r"size must be a height and a width, but received \(3,\)"):
+        data.read_images(tmp_path, size=wrong)
+
+
+def test_arrays(tmp_path: Path) -> None:
+    np.save(tmp_path / "a.npy", np.arange(6).reshape(3, 2))
+    assert data.read_numpy(tmp_path).take_batch(3)["data"].tolist() == [[0, 1], [2, 3], [4, 5]]
+    np.savez(tmp_path / "b.npz", x=np.arange(2), y=np.zeros((2, 2)))
+    assert data.read_numpy(tmp_path / "b.npz").schema() == data.Schema(names=["x", "y"], types=["int64", "float64[2]"])
+    np.save(tmp_path / "c.npy", np.array([{}]), allow_pickle=True)
+    with pytest.raises(ValueError, match=r"cannot read '.*c.npy': Object arrays cannot be loaded"):
+        data.read_numpy(tmp_path / "c.npy").take_all()
+
+
+def test_archives_of_samples(tmp_path: Path) -> None:
+    image = pytest.importorskip("PIL.Image", reason="needs Pillow: pip install pillow")
+    picture, array = io.BytesIO(), io.BytesIO()
+    image.fromarray(np.full((2, 2, 3), 7, np.uint8)).save(picture, "PNG")
+    np.save(array, np.arange(3))
+    members = {
+        "train/1.cls": b"3",
+        "train/1.txt": "é".encode(),
+        "train/1.png": picture.getvalue(),
+        "train/2.cls": b"4",
+        "train/2.json": b'{"a": 1}',
+        "train/2.emb.npy": array.getvalue(),
+        "train/2.raw": b"\0",
+    }
+    with tarfile.open(tmp_path / "samples.tar", "w") as archive:
+        for name, content in members.items():
+            info = tarfile.TarInfo(name)
+            info.size = len(content)
+            archive.addfile(info, io.BytesIO(content))
+    first, second = data.read_webdataset(tmp_path).take_all()
+    assert (first["__key__"], first["cls"], first["txt"]) == ("train/1", 3, "é")
+    assert np.asarray(first["png"]).tolist() == np.full((2, 2, 3), 7).tolist()
+    assert (second["cls"], second["json"], second["raw"]) == (4, {"a": 1}, b"\0")
+    assert np.asarray(second["emb.npy"]).tolist() == [0, 1, 2]
+    assert first["json"] is None
+    raw = data.read_webdataset(tmp_path, decoder=False).take(1)[0]
+    assert (raw["cls"], raw["txt"]) == (b"3", "é".encode())
+
+
+def test_records_of_tensorflow(tmp_path: Path) -> None:
+    tensorflow = pytest.importorskip("tensorflow", reason="needs TensorFlow: pip install 'hocket[tensorflow]'")
+    rows = [{"x": 1, "y": 0.5, "text": "é", "many": [1, 2]}, {"x": 2, "y": 1.5, "text": "b", "many": [3, 4]}]
+    data.from_items(rows).write_tfrecords(tmp_path)
+    (path,) = tmp_path.glob("*.tfrecords")
+    read = [tensorflow.train.Example.FromString(one.numpy()) for one in tensorflow.data.TFRecordDataset(str(path))]
+    assert [list(one.features.feature["many"].int64_list.value) for one in read] == [[1, 2], [3, 4]]
+    found = data.read_tfrecords(tmp_path).take_all()
+    assert found == [{**row, "text": row["text"].encode()} for row in rows]  # type: ignore[attr-defined]
+    path.write_bytes(path.read_bytes()[:-3])
+    with pytest.raises(ValueError, match=r"cannot read '.*tfrecords': it ends within a record"):
+        data.read_tfrecords(tmp_path).take_all()
+
+
+# --- folders ----------------------------------------------------------------------------------------------------------
+
+
+def test_partitioned_folders(tmp_path: Path) -> None:
+    rows = data.from_items([{"year": 2025 + at % 2, "kind": "a/b" if at % 3 else None, "x": at} for at in range(12)])
+    rows.write_parquet(tmp_path, partition_cols=["year", "kind"])
+    assert (tmp_path / "year=2025" / "kind=a%2Fb").is_dir()
+    found = data.read_parquet(tmp_path)
+    assert sorted(found.take_all(), key=lambda row: row["x"]) == [
+        {"x": row["x"], "year": row["year"], "kind": row["kind"]} for row in rows.take_all()
+    ]
+    assert sorted(parquet.read_table(tmp_path, partitioning=None)["x"].to_pylist()) == list(range(12))
+
+
+def test_many_small_files_are_read_together(tmp_path: Path) -> None:
+    for at in range(300):
+        parquet.write_table(pa.table({"x": [at]}), tmp_path / f"{at:04}.parquet")
+    rows = data.read_parquet(tmp_path)
+    assert rows.num_blocks() == 150
+    assert [row["x"] for row in rows.take_all()] == list(range(300))
+    assert data.read_parquet(tmp_path, override_num_blocks=3).num_blocks() == 3
+
+
+def test_columns_and_rows_that_are_not_wanted_are_not_read(tmp_path: Path) -> None:
+    table = pa.table({"x": range(1000), "y": ["t"] * 1000})
+    parquet.write_table(table, tmp_path / "a.parquet", row_group_size=100)
+    rows = data.read_parquet(tmp_path, columns=["y"], filter="x >= 250 and x < 260")
+    assert rows.num_blocks() == 1
+    assert rows._plan.reads[0].groups == (2,), "by its statistics"  # type: ignore[attr-defined]
+    assert rows.take_all() == [{"y": "t"}] * 10
+
+
+def test_what_is_hidden_is_left_out(tmp_path: Path) -> None:
+    (tmp_path / "_temporary").mkdir()
+    for name in ("a.csv", ".b.csv", "_c.csv", "_temporary/d.csv", "e.txt"):
+        (tmp_path / name).write_text("x\n1\n")
+    assert data.read_csv(tmp_path).count() == 1
+
+
+def test_paths_that_are_missing(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("x\n1\n")
+    paths = [str(tmp_path / "a.csv"), str(tmp_path / "gone.csv")]
+    with pytest.raises(FileNotFoundError, match=r"no file or folder '.*gone.csv'"):
+        data.read_csv(paths)
+    assert data.read_csv(paths, ignore_missing_paths=True).count() == 1
+    with pytest.raises(FileNotFoundError, match="none of the paths is there"):
+        data.read_csv(paths[1:], ignore_missing_paths=True)
+    rows = data.read_csv(paths[0])
+    Path(paths[0]).unlink()
+    with pytest.raises(FileNotFoundError, match=r"there is no file '.*a.csv' any more"):
+        rows.take_all()
+
+
+@pytest.mark.parametrize("kind", ["parquet", "csv"])
+def test_broken_files_are_named_or_left_out(kind: str, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    for at in range(3):
+        data.from_items([{"x": at}]).write_parquet(tmp_path) if kind == "parquet" else (
+            tmp_path / f"{at}.csv"
+        ).write_text(f"x\n{at}\n")
+    broken = tmp_path / f"0-broken.{kind}"
+    broken.write_bytes(b"PAR1" if kind == "parquet" else b"x,y\n1\n1,2,3\n")
+    read = data.read_parquet if kind == "parquet" else data.read_csv
+    with pytest.raises(ValueError, match=rf"read_{kind}\(\) cannot read '.*0-broken.{kind}'"):
+        read(tmp_path).take_all()
+    with caplog.at_level(logging.WARNING):
+        assert sorted(row["x"] for row in read(tmp_path, on_error="skip").take_all()) == [0, 1, 2]
+    assert "leaves out" in caplog.text
+    with pytest.raises(ValueError, match="on_error must be 'raise' or 'skip', but received 'ignore'"):
+        read(tmp_path, on_error="ignore")
+
+
+def test_files_with_other_columns(tmp_path: Path) -> None:
+    parquet.write_table(pa.table({"x": [1]}), tmp_path / "a.parquet")
+    parquet.write_table(pa.table({"y": [1]}), tmp_path / "b.parquet")
+    with pytest.raises(ValueError, match=r"have the columns \['x'\], and others \['y'\]"):
+        data.read_parquet(tmp_path).to_pandas()
+    with pytest.raises(KeyError, match=r"b.parquet.*no column 'x'"):
+        data.read_parquet(tmp_path, columns=["x"])
+
+
+# --- writing ----------------------------------------------------------------------------------------------------------
+
+
+def test_what_is_written_is_read_again(tmp_path: Path) -> None:
+    rows = data.from_items([{"x": at, "text": f"é{at}", "list": [at, 1]} for at in range(100)], override_num_blocks=4)
+    rows.write_parquet(tmp_path / "parquet", compression="zstd")
+    assert data.read_parquet(tmp_path / "parquet").take_all() == rows.take_all()
+    rows.write_json(tmp_path / "json")
+    assert data.read_json(tmp_path / "json").take_all() == rows.take_all()
+    flat = rows.drop_columns("list")
+    flat.write_csv(tmp_path / "csv")
+    assert data.read_csv(tmp_path / "csv").take_all() == flat.take_all()
+    tensors = data.from_numpy({"a": np.arange(12.0).reshape(3, 2, 2)})
+    tensors.write_numpy(tmp_path / "numpy", column="a")
+    assert data.read_numpy(tmp_path / "numpy").take_batch(3)["data"].shape == (3, 2, 2)
+    tensors.write_parquet(tmp_path / "tensors")
+    assert data.read_parquet(tmp_path / "tensors").schema() == tensors.schema()
+    manifest = json.loads((tmp_path / "parquet" / writing.MANIFEST).read_text())
+    assert manifest["rows"] == 100
+    assert len(manifest["files"]) == 4
+    assert not list(tmp_path.rglob("*.tmp"))
+
+
+def test_folders_that_have_files(tmp_path: Path) -> None:
+    rows = data.range(3)
+    rows.write_parquet(tmp_path)
+    rows.write_parquet(tmp_path)
+    assert data.read_parquet(tmp_path).count() == 6
+    rows.write_parquet(tmp_path, mode="ignore")
+    assert data.read_parquet(tmp_path).count() == 6
+    rows.write_parquet(tmp_path, mode="overwrite")
+    assert data.read_parquet(tmp_path).count() == 3
+    with pytest.raises(FileExistsError, match=r"has files\. Choose another one"):
+        rows.write_parquet(tmp_path, mode="error")
+    with pytest.raises(ValueError, match=r"mode must be one of 'append', .* received 'w'"):
+        rows.write_parquet(tmp_path, mode="w")
+
+
+def test_what_cannot_be_written(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"write_numpy\(\) cannot write .*column 'x' holds object"):
+        data.from_items([{"x": "a"}]).write_numpy(tmp_path, column="x")
+    with pytest.raises(TypeError, match=r"write_json\(\) cannot write .*a bytes, b'a', cannot be JSON"):
+        data.from_items([{"x": b"a"}]).write_json(tmp_path)
+    with pytest.raises(KeyError, match="no column 'gone'"):
+        data.range(3).write_parquet(tmp_path, partition_cols=["gone"])
+    assert not list(tmp_path.iterdir()), "nothing half-written is left"
+
+    def fail(row: dict[str, Any]) -> dict[str, Any]:
+        if row["id"] == 2:
+            raise ArithmeticError("in a step")
+        return row
+
+    with pytest.raises(ArithmeticError, match="in a step"):
+        data.range(3, override_num_blocks=3).map(fail).write_parquet(tmp_path)
+    assert not (tmp_path / writing.MANIFEST).exists(), "it was not finished"
+
+
+def test_a_full_disk_is_told(tmp_path: Path) -> None:
+    if not Path("/dev/full").exists():
+        pytest.skip("needs /dev/full")
+    form = writing.Json()
+    with pytest.raises(OSError, match="No space left"), Path("/dev/full").open("wb", buffering=0) as full:
+        form.write(full, data.range(3)._peek())
+    error = writing.explain(OSError(28, "No space left on device"), "write_json()", "/x")
+    assert isinstance(error, OSError)
+    assert error.errno == 28
+    assert "cannot write '/x'" in str(error)
+
+
+# --- file systems -----------------------------------------------------------------------------------------------------
+
+
+def test_a_file_system_of_fsspec() -> None:
+    memory = fsspec.filesystem("memory")
+    data.range(10).write_parquet("memory://here/rows")
+    assert data.read_parquet("/here/rows", filesystem=memory).count() == 10
+    assert data.read_parquet("memory://here/rows").sum("id") == 45
+    memory.rm("/here", recursive=True)
+
+
+def test_addresses_of_this_machine(tmp_path: Path) -> None:
+    data.range(10).write_csv(f"file://{tmp_path}")
+    assert data.read_csv(f"file://{tmp_path}").count() == 10
+    assert data.read_csv(str(tmp_path), filesystem=fs.LocalFileSystem()).count() == 10
+    assert data.read_csv(str(tmp_path), filesystem=fsspec.filesystem("file")).count() == 10
+    before = Path.cwd()
+    try:
+        os.chdir(tmp_path)
+        assert data.read_csv(".").count() == 10
+    finally:
+        os.chdir(before)
+
+
+@pytest.mark.parametrize(
+    ("given", "error", "message"),
+    [
+        ({"paths": 3}, TypeError, "takes a path or a list of them, but received 3"),
+        ({"paths": []}, ValueError, "was given no path"),
+        ({"paths": "quux://bucket/x"}, ValueError, "nothing is known of 'quux'"),
+        ({"paths": "s3://bucket/x?speed=9"}, ValueError, "has 'speed', which is none of"),
+        ({"paths": "/tmp", "filesystem": 3}, TypeError, "filesystem must be one of pyarrow's or fsspec's"),
+        ({"paths": ["/tmp", "memory://x"]}, ValueError, "all paths must be on one file system"),
+        ({"paths": "/tmp", "override_num_blocks": 0}, ValueError, "override_num_blocks must be a whole number from 1"),
+    ],
+)
+def test_a_mistake_is_told_at_once(given: dict[str, Any], error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        data.read_csv(**given)
+
+
+# --- other programs ---------------------------------------------------------------------------------------------------
+
+
+def test_databases(tmp_path: Path) -> None:
+    path = tmp_path / "rows.db"
+    with sqlite3.connect(path) as connection:
+        connection.execute("CREATE TABLE t (x INTEGER, y TEXT)")
+        connection.executemany(
+            "INSERT INTO t VALUES (?, ?)", [(at, f"t{at}" if at % 2 else None) for at in range(9000)]
+        )
+    rows = data.read_sql("SELECT * FROM t WHERE x < ? ORDER BY x", lambda: sqlite3.connect(path), sql_params=(8500,))
+    assert rows.count() == 8500
+    assert count_blocks(rows) == 3
+    assert rows.take(2) == [{"x": 0, "y": None}, {"x": 1, "y": "t1"}]
+    with pytest.raises(sqlite3.OperationalError, match="no such table"):
+        data.read_sql("SELECT * FROM gone", lambda: sqlite3.connect(path)).take_all()
+    open_one: Any = sqlite3.connect(path)
+    with pytest.raises(TypeError, match="connection_factory must be a function"):
+        data.read_sql("SELECT 1", open_one)
+    open_one.close()
+
+
+def test_generators() -> None:
+    def batches() -> Iterator[dict[str, np.ndarray]]:
+        for at in range(3):
+            yield {"x": np.full(2, at)}
+
+    assert [row["x"] for row in data.from_generators([batches, batches]).take_all()] == [0, 0, 1, 1, 2, 2] * 2
+
+    def fail() -> Iterator[dict[str, int]]:
+        yield {"x": 1}
+        raise ArithmeticError("after one")
+
+    with pytest.raises(ArithmeticError, match="after one"):
+        data.from_generators([fail]).take_all()
+    wrong: Any = [3]
+    with pytest.raises(TypeError, match="takes functions without arguments, but received 3"):
+        data.from_generators(wrong)
+
+
+def test_other_libraries_datasets() -> None:
+    torch = pytest.importorskip("torch", reason="needs PyTorch: pip install 'hocket[torch]'")
+
+    class Squares(torch.utils.data.Dataset):  # type: ignore[misc,name-defined,unused-ignore]
+        def __len__(self) -> int:
+            return 1000
+
+        def __getitem__(self, at: int) -> dict[str, Any]:
+            return {"x": at, "y": np.float32(at**2)}
+
+    rows = data.from_torch(Squares())
+    assert (rows.count(), rows.num_blocks()) == (1000, 3)
+    assert rows.take_batch(3)["y"].tolist() == [0, 1, 4]
+    tensorflow = pytest.importorskip("tensorflow", reason="needs TensorFlow: pip install 'hocket[tensorflow]'")
+    pairs = tensorflow.data.Dataset.from_tensor_slices(([1, 2], [3, 4]))
+    assert data.from_tf(pairs).take_all() == [{"item_0": 1, "item_1": 3}, {"item_0": 2, "item_1": 4}]
+    wrong: Any = [1]
+    with pytest.raises(TypeError, match=r"from_tf\(\) takes a tf.data.Dataset"):
+        data.from_tf(wrong)
+    with pytest.raises(TypeError, match=r"takes one split, but received \['test', 'train'\]"):
+        data.from_huggingface({"train": 1, "test": 2})
