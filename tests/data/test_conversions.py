@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 
+import hocket
 from hocket import data
 
 ROWS = data.from_items(

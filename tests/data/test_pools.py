@@ -29,7 +29,8 @@ class Model:
         self.weight = weight
 
     def __call__(self, batch: dict[str, np.ndarray], plus: float = 0.0) -> dict[str, Any]:
-        return {"y": batch["id"] * self.weight + plus, "pid": np.full(len(batch["id"]), os.getpid())}
+        made = {"y": batch["id"] * self.weight + plus, "pid": np.full(len(batch["id"]), os.getpid())}
+        return {"id": batch["id"], **made}
 
 
 class RowModel:
@@ -78,6 +79,9 @@ def test_a_pool_on_one_cpu_leaves_room_for_tasks(tmp_path: Path) -> None:
         rows = data.range(100, override_num_blocks=5).map_batches(lambda batch: batch)
         found = rows.map_batches(Model, fn_constructor_args=[tmp_path]).map_batches(lambda batch: batch)
         assert found.count() == 100
+        assert found.map_batches(Model, fn_constructor_args=[tmp_path], concurrency=2).count() == 100, (
+            "nor for a second"
+        )
 
 
 def test_an_actor_that_dies_is_made_again(session: hocket.SessionContext, tmp_path: Path) -> None:

@@ -35,6 +35,9 @@ class ExecutionOptions:
     max_blocks_in_flight: int | None = None
     max_bytes_in_flight: int = 256 << 20
     memory_limit: int | None = None
+    task_cpus: float | None = field(default=None, repr=False)
+    """How many CPUs each task holds, whatever its steps ask for: none where pools of actors leave none. Set by the
+    execution of a plan."""
 
     def __post_init__(self) -> None:
         for name in ("max_blocks_in_flight", "max_bytes_in_flight", "memory_limit"):

@@ -6,9 +6,9 @@ was working on is done again.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import replace
-from typing import Any, Final
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final, final
 
 from hocket.core import actor, api
 from hocket.data import blocks, plan, settings
@@ -33,26 +33,37 @@ class _Member:
         return found, tasks.measure(found)
 
 
+@final
+@dataclass(frozen=True)
+class Share:
+    """What a pool may have."""
+
+    least: int
+    most: int
+    num_cpus: float
+    """What each actor holds."""
+
+
 class _Team:
     """The actors of a pool, and how many blocks each has."""
 
-    def __init__(self, pool: plan.Pool, most: int, num_cpus: float) -> None:
-        self._pool, self._most, self._num_cpus = pool, most, num_cpus
+    def __init__(self, pool: plan.Pool, share: Share) -> None:
+        self._pool, self._share = pool, share
         self._members: list[tuple[actor.ActorHandle, list[int]]] = []
         self.assigned: list[list[int]] = []
         """Of each block that was sent and not yet given: the count of the actor that has it."""
-        for _ in range(min(pool.least, most)):
+        for _ in range(share.least):
             self._add()
 
     def _add(self) -> None:
-        options = {**self._pool.resources, "num_cpus": self._num_cpus}
+        options = {**self._pool.resources, "num_cpus": self._share.num_cpus}
         made = api.remote(max_restarts=MOST_RESTARTS, max_task_retries=MOST_RESTARTS, **options)(_Member)
         self._members.append((made.remote(self._pool), [0]))
 
     def send(self, found: plan.Held | plan.Stored) -> list[Any]:
         """Have the actor that has the least to do take a block."""
         member, count = min(self._members, key=lambda one: one[1][0])
-        if count[0] >= BLOCKS_PER_ACTOR and len(self._members) < self._most:
+        if count[0] >= BLOCKS_PER_ACTOR and len(self._members) < self._share.most:
             self._add()
             member, count = self._members[-1]
         count[0] += 1
@@ -76,26 +87,37 @@ class _Team:
 
 
 def run_pool(
-    found: Iterator[plan.Held | plan.Stored], pool: plan.Pool, options: settings.ExecutionOptions
+    found: Iterator[plan.Held | plan.Stored], pool: plan.Pool, share: Share, options: settings.ExecutionOptions
 ) -> Iterator[plan.Stored]:
     """Give what a pool makes of blocks, in their order. Its actors end with the loop."""
-    most, num_cpus = find_size(pool)
-    limit = options.max_blocks_in_flight or BLOCKS_PER_ACTOR * most
-    team = _Team(pool, most, num_cpus)
+    limit = BLOCKS_PER_ACTOR * share.most
+    limit = min(limit, options.max_blocks_in_flight or limit)
+    team = _Team(pool, share)
     try:
-        sent = map(team.send, found)
-        for stored in tasks.pump(sent, replace(options, max_blocks_in_flight=min(limit, BLOCKS_PER_ACTOR * most))):
+        for stored in tasks.pump(map(team.send, found), replace(options, max_blocks_in_flight=limit)):
             team.note_given()
             yield stored
     finally:
         team.close()
 
 
-def find_size(pool: plan.Pool) -> tuple[int, float]:
-    """Return how many actors there is room for, at least one, and how many CPUs each holds."""
-    if api.get_runtime_context().get_actor_id() is not None:  # see `tasks.make_task`
-        return pool.most, 0
+def share_out(pools: Sequence[plan.Pool], *, nothing_left: bool) -> list[Share]:
+    """Return how many actors there is room for in each of the pools of a plan, which may all run at once.
+
+    Where not even the least fit, they hold no CPU: a pool would wait for ever for what the one behind it holds.
+
+    Args:
+        pools: The pools.
+        nothing_left: Whether others hold all CPUs.
+    """
     total = api.cluster_resources().get("CPU", 1.0)
-    num_cpus = min(pool.num_cpus, total)
-    room = int(total / num_cpus) if num_cpus else pool.most
-    return max(1, min(pool.most, room)), num_cpus
+    left = total - sum(pool.least * pool.num_cpus for pool in pools)
+    if nothing_left or left < 0 or api.get_runtime_context().get_actor_id() is not None:  # see `tasks.make_task`
+        return [Share(pool.least, min(pool.most, max(pool.least, int(total))), 0.0) for pool in pools]
+    shares = []
+    for pool in pools:
+        room = int(left / pool.num_cpus) if pool.num_cpus else max(0, int(total) - pool.least)
+        more = min(pool.most - pool.least, room)
+        left -= more * pool.num_cpus
+        shares.append(Share(pool.least, pool.least + more, pool.num_cpus))
+    return shares

@@ -36,7 +36,7 @@ def rearrange(
     wanted = barrier.rearrange([part.num_rows for part in parts])
     num_bytes = sum(part.num_bytes for part in parts)
     num_groups = min(-(-num_bytes // (options.max_bytes_in_flight // GROUPS_IN_FLIGHT + 1)), len(wanted), MOST_GROUPS)
-    task = tasks.make_task(_gather, name)
+    task = tasks.make_task(_gather, name, tasks.choose_cpus(options))
     if isinstance(barrier, plan.Shuffle) and num_groups > 1:
         submitted = _submit_exchange(task, name, parts, wanted, num_groups, options)
     else:
@@ -92,7 +92,7 @@ def _submit_exchange(
         refs: list[Any] = cutter.remote((part.start, part.stop), picks, part.ref)
         return refs
 
-    cutter = tasks.make_task(_cut_by_group, name, num_returns=len(groups) + 1)
+    cutter = tasks.make_task(_cut_by_group, name, tasks.choose_cpus(options), num_returns=len(groups) + 1)
     cuts = [refs[::-1] for refs, _ in tasks.run_ahead(map(cut, range(len(parts))), options)]
     parts.clear()
     at = 0

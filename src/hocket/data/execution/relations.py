@@ -63,7 +63,11 @@ def relate(
     threads = 1 if statement.is_ordered else max(1, int(api.cluster_resources().get("CPU", 1)))
     limits = _Limits(options.get_engine_memory(), threads, settings.DataContext.get_current().target_max_block_size)
     task = tasks.make_task(
-        _run, query.name, num_returns="streaming", _generator_backpressure_num_objects=tasks.MOST_AHEAD
+        _run,
+        query.name,
+        tasks.choose_cpus(options),
+        num_returns="streaming",
+        _generator_backpressure_num_objects=tasks.MOST_AHEAD,
     )
     made = task.remote(statement, types, parts, limits)
     del parts

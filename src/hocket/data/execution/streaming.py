@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -22,23 +23,28 @@ def stream(whole: plan.Plan, options: settings.ExecutionOptions) -> Blocks:
         TaskError: A step failed. It is also an instance of what was raised.
     """
     reads: Iterator[plan.Read] = iter(whole.reads)
-    num_cpus = _find_cpus(whole.ops)
+    shares = _share_out(whole, options)
+    if _hold_all(shares):
+        options = replace(options, task_cpus=0.0)
     found: Blocks | None = None
     if whole.ops and _are_few(whole.reads):
-        found = tasks.take_steps(reads, (), options, num_cpus=num_cpus)
+        found = tasks.take_steps(reads, (), options)
     for kind, group in itertools.groupby(whole.ops, key=type):
         if kind is plan.Step:
             steps = [op for op in group if isinstance(op, plan.Step)]
-            found = tasks.take_steps(reads if found is None else found, steps, options, num_cpus=num_cpus)
+            found = tasks.take_steps(reads if found is None else found, steps, options)
             continue
         for op in group:
             if isinstance(op, plan.BlockOrder) and found is None:  # nothing is read yet
                 reads = iter(_reorder(whole.reads, op.seed))
                 continue
             if found is None:
-                found = tasks.take_steps(reads, (), options, num_cpus=num_cpus)
-            found = _STAGES[type(op)](found, op, options)
-    return tasks.take_steps(reads, (), options, num_cpus=num_cpus) if found is None else found
+                found = tasks.take_steps(reads, (), options)
+            if isinstance(op, plan.Pool):
+                found = pools.run_pool(found, op, shares.pop(0), options)
+            else:
+                found = _STAGES[type(op)](found, op, options)
+    return tasks.take_steps(reads, (), options) if found is None else found
 
 
 def _are_few(reads: Sequence[plan.Read]) -> bool:
@@ -47,14 +53,16 @@ def _are_few(reads: Sequence[plan.Read]) -> bool:
     return are_many and len(reads) < 2 * api.cluster_resources().get("CPU", 1.0)
 
 
-def _find_cpus(ops: Sequence[plan.Op]) -> float | None:
-    """Return how many CPUs tasks hold: none if the actors of pools leave none for them; None: as many as they ask
-    for."""
-    pooled = [op for op in ops if isinstance(op, plan.Pool)]
-    if not pooled:
-        return None
-    held = sum(most * num_cpus for most, num_cpus in map(pools.find_size, pooled))
-    return None if held + 1 <= api.cluster_resources().get("CPU", 1.0) else 0.0
+def _share_out(whole: plan.Plan, options: settings.ExecutionOptions) -> list[pools.Share]:
+    """Return what each of the plan's pools may have. One within a plan whose pools hold all has nothing left."""
+    found = [op for op in whole.ops if isinstance(op, plan.Pool)]
+    return pools.share_out(found, nothing_left=options.task_cpus is not None) if found else []
+
+
+def _hold_all(shares: Sequence[pools.Share]) -> bool:
+    """Return whether the actors of pools leave no CPU for tasks, which would wait for ever for one."""
+    held = sum(share.most * share.num_cpus for share in shares)
+    return bool(shares) and held + 1 > api.cluster_resources().get("CPU", 1.0)
 
 
 def store(whole: plan.Plan, options: settings.ExecutionOptions) -> list[plan.Stored]:
@@ -124,7 +132,7 @@ def _zip(found: Blocks, op: plan.Zip, options: settings.ExecutionOptions) -> Blo
             f"zip() puts columns beside each other, so all data sets need as many rows, but they have {counts}. Cut "
             f"them with limit({min(counts)}), or join() them by a key."
         )
-    task = tasks.make_task(_put_together, "zip")
+    task = tasks.make_task(_put_together, "zip", tasks.choose_cpus(options))
     start = 0
 
     def submit(part: plan.Stored) -> list[Any]:
@@ -156,10 +164,6 @@ def _relate(found: Blocks, op: plan.Relation, options: settings.ExecutionOptions
     yield from relations.relate([found, *(stream(other, options) for other in op.others)], op.query, options)
 
 
-def _run_pool(found: Blocks, op: plan.Pool, options: settings.ExecutionOptions) -> Blocks:
-    yield from pools.run_pool(found, op, options)
-
-
 _STAGES: dict[type, Callable[[Blocks, Any, settings.ExecutionOptions], Blocks]] = {
     plan.Shuffle: _rearrange,
     plan.Repartition: _rearrange,
@@ -168,7 +172,6 @@ _STAGES: dict[type, Callable[[Blocks, Any, settings.ExecutionOptions], Blocks]] 
     plan.Union: _unite,
     plan.Zip: _zip,
     plan.Relation: _relate,
-    plan.Pool: _run_pool,
 }
 
 

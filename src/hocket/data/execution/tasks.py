@@ -61,6 +61,11 @@ def fetch(found: plan.Held | plan.Stored) -> blocks.Block:
     return block.cut(found.start, found.stop)
 
 
+def choose_cpus(options: settings.ExecutionOptions, wanted: float = 1.0) -> float:
+    """Return how many CPUs a task holds."""
+    return wanted if options.task_cpus is None else options.task_cpus
+
+
 def make_task(
     function: object, name: str, num_cpus: float = 1.0, num_returns: int | str = 2, **more: Any
 ) -> remote_function.RemoteFunction[..., Any]:
@@ -75,11 +80,7 @@ def make_task(
 
 
 def take_steps(
-    reads: Iterator[plan.Read],
-    steps: Sequence[plan.Step],
-    options: settings.ExecutionOptions,
-    *,
-    num_cpus: float | None,
+    reads: Iterator[plan.Read], steps: Sequence[plan.Step], options: settings.ExecutionOptions
 ) -> Iterator[plan.Held | plan.Stored]:
     """Give what steps make of blocks.
 
@@ -87,7 +88,6 @@ def take_steps(
         reads: The blocks. Those that are there already are given as they are, if there is no step.
         steps: What is done to each.
         options: The limits.
-        num_cpus: How many CPUs a task holds. Default: what the steps ask for.
     """
     if not steps:
         first = next(reads, None)
@@ -97,8 +97,7 @@ def take_steps(
         if isinstance(first, plan.Held | plan.Stored):  # a source is of one kind
             yield from reads
             return
-    if num_cpus is None:
-        num_cpus = max([step.num_cpus for step in steps], default=1.0)
+    num_cpus = choose_cpus(options, max([step.num_cpus for step in steps], default=1.0))
     limits = [step.concurrency for step in steps if step.concurrency is not None]
     if limits:
         most = min([*limits, options.max_blocks_in_flight or limits[0]])
