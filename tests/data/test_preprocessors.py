@@ -1,4 +1,4 @@
-"""Preprocessors beside scikit-learn, SciPy and pandas: on one block and on many, on rows and batches, saved and read."""
+"""Preprocessors beside scikit-learn, SciPy and pandas: on blocks, rows and batches, saved and read."""
 
 from __future__ import annotations
 
@@ -118,7 +118,9 @@ def test_scalers_beside_scikit_learn(make: Any, theirs: Any, num_blocks: int) ->
 @pytest.mark.parametrize(("make", "theirs"), SCALERS[:1])
 def test_what_is_constant_is_as_in_scikit_learn(make: Any, theirs: Any, values: list[float]) -> None:
     found = make(["x"]).fit_transform(data.from_numpy({"x": np.array(values)})).take_batch(9)["x"]
-    np.testing.assert_allclose(found, theirs.fit_transform(np.array(values)[:, None])[:, 0], rtol=1e-9, atol=1e-9)
+    np.testing.assert_allclose(
+        found, theirs.fit_transform(np.array(values)[:, None])[:, 0], rtol=1e-9, atol=1e-6
+    )  # where it is rounding
 
 
 @BLOCKS
@@ -210,10 +212,11 @@ def test_categorizer_beside_pandas(num_blocks: int) -> None:
         "dictionary<values=string, indices=int32, ordered=0>",
     ]
     batch = categorizer.transform_batch(pd.DataFrame({"color": COLUMNS["color"], "hole": COLUMNS["hole"]}))
-    wanted = pd.Series(pd.Categorical(COLUMNS["color"], dtype=ordered))
+    known = [color if color in ordered.categories else None for color in COLUMNS["color"]]
+    wanted = pd.Series(pd.Categorical(known, dtype=ordered))
     pd.testing.assert_series_equal(batch["c"], wanted, check_names=False)
     assert batch["h"].cat.categories.tolist() == ["u", "v"]
-    assert made.take_batch(ROWS)["c"].tolist() == [one if isinstance(one, str) else None for one in wanted]
+    assert made.take_batch(ROWS)["c"].tolist() == known
 
 
 @BLOCKS
@@ -241,15 +244,11 @@ def test_bins_beside_pandas(right: bool, include_lowest: bool, num_blocks: int) 
     frame = pd.DataFrame({"y": COLUMNS["y"], "gaps": COLUMNS["gaps"], "same": COLUMNS["same"]})
     found = transform(pre.CustomKBinsDiscretizer(["y", "gaps"], edges, **how), num_blocks)
     for name in ("y", "gaps"):
-        cut = pd.cut(frame[name], edges, right=right, labels=False, include_lowest=include_lowest and right)
-        wanted = cut.to_numpy(float)
-        if include_lowest and not right:
-            wanted[frame[name] == edges[-1]] = len(edges) - 2
-        assert_close(found[name], wanted)
+        assert_close(found[name], pd.cut(frame[name], edges, labels=False, **how).to_numpy(float))
     uniform = pre.UniformKBinsDiscretizer(["y", "gaps", "same"], {"y": 4, "gaps": 3, "same": 2}, **how)
     found = transform(uniform, num_blocks)
     for name, number in uniform.bins.items():  # type: ignore[union-attr]
-        assert_close(found[name], pd.cut(frame[name], number, right=right, labels=False).to_numpy(float))
+        assert_close(found[name], pd.cut(frame[name], number, labels=False, **how).to_numpy(float))
 
 
 def test_bins_with_labels() -> None:
@@ -382,9 +381,7 @@ def test_rows_and_batches_are_as_the_data_set(preprocessor: pre.Preprocessor) ->
     wanted = preprocessor.fit_transform(rows).take_all()
     assert len(wanted) == ROWS
     assert_rows([preprocessor.transform_row(row) for row in rows.take_all()], wanted)
-    whole = {name: np.asarray(values) for name, values in COLUMNS.items() if name not in ("tags", "vector")}
-    for name in ("tags", "vector"):
-        whole[name] = rows.take_batch(ROWS)[name]
+    whole = rows.take_batch(ROWS)
     before = {name: values.copy() for name, values in whole.items()}
     batch = preprocessor.transform_batch(whole)
     assert list(batch) == list(wanted[0])
@@ -466,7 +463,7 @@ def test_status() -> None:
     assert chain.fit(rows).has_been_fitted
     assert pre.Chain(pre.Tokenizer(["x"])).fit_status() == "NOT_FITTABLE"
     assert chain.get_input_columns() == ["x", "y"]
-    assert chain.get_output_columns() == ["x", "y", "concat_out"]
+    assert chain.get_output_columns() == ["concat_out"]
 
 
 def test_a_failed_fit_changes_nothing() -> None:
@@ -537,7 +534,7 @@ ERRORS: list[tuple[Callable[[], object], type[Exception], str]] = [
     (lambda: pre.HashingVectorizer(X, 0), ValueError, "num_features must be"),
     (lambda: untyped.FeatureHasher(X, None, "y"), ValueError, "num_features must be a whole number from 1"),
     (lambda: untyped.TorchVisionPreprocessor(X, 1), TypeError, "transform must be a function on tensors"),
-    (lambda: pre.Chain(), ValueError, "Chain() received no preprocessor"),
+    (pre.Chain, ValueError, "Chain() received no preprocessor"),
     (lambda: untyped.Chain(1), TypeError, "Chain() takes preprocessors, but received 1"),
     # not fitted, no data set, no batch
     (lambda: NO_FIT.transform(build_rows()), pre.PreprocessorNotFittedException, "has not learnt from data yet"),
@@ -561,6 +558,7 @@ ERRORS: list[tuple[Callable[[], object], type[Exception], str]] = [
         TypeError,
         "MinMaxScaler needs one number for each row, but column 'x' holds",
     ),
+    (fit(pre.MaxAbsScaler(X), [1, 2]), TypeError, "needs numbers, but the column holds"),
     (row(pre.MinMaxScaler(X), [1, 2], 1, 2), TypeError, "MinMaxScaler needs one number for each row"),
     (fit(pre.OrdinalEncoder(X), "a", None), ValueError, "1 values of column 'x' are None or NaN"),
     (fit(pre.OneHotEncoder(X), 1.0, math.nan), ValueError, "1 values of column 'x' are None or NaN"),
@@ -575,7 +573,7 @@ ERRORS: list[tuple[Callable[[], object], type[Exception], str]] = [
     (row(pre.Concatenator(X), [1, 2]), TypeError, "one number for each row, unless flatten=True"),
     (row(pre.Concatenator(X, dtype=int), math.nan), ValueError, "dtype='int64' has no missing values"),
     (
-        row(pre.CustomKBinsDiscretizer(X, [0, 1], dtypes={"x": "ab".split("b")}), 1),
+        row(pre.CustomKBinsDiscretizer(X, [0, 1], dtypes={"x": ["a", "b"]}), 1),
         ValueError,
         "2 categories for column",
     ),

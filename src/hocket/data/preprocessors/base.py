@@ -6,7 +6,7 @@ import abc
 import copy
 import enum
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Self, TypeAlias, final
@@ -246,6 +246,10 @@ class Preprocessor(abc.ABC):
     @abc.abstractmethod
     def _list_arguments(self) -> dict[str, Any]:
         """Return what it was made from."""
+
+    def _list_dropped(self) -> Sequence[str]:
+        """Return the columns that are left out."""
+        return ()
 
     def _list_shown(self) -> dict[str, Any]:
         """Return the arguments that `repr` shows."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Self, final
 
 from hocket.data import blocks, dataset
@@ -59,7 +59,11 @@ class Chain(base.Preprocessor):
         return list(read)
 
     def get_output_columns(self) -> list[str]:
-        return list(dict.fromkeys(name for one in self._preprocessors for name in one.get_output_columns()))
+        made: dict[str, None] = {}
+        for one in self._preprocessors:
+            made = {name: None for name in made if name not in one._list_dropped()}
+            made.update(dict.fromkeys(one.get_output_columns()))
+        return list(made)
 
     def _check_arguments(self) -> None:
         for one in self._preprocessors:
@@ -95,6 +99,10 @@ class Chain(base.Preprocessor):
         for one in self._preprocessors:
             found = one._apply_to_row(found)
         return found
+
+    def _list_dropped(self) -> Sequence[str]:
+        dropped = dict.fromkeys(name for one in self._preprocessors for name in one._list_dropped())
+        return [name for name in dropped if name not in self.get_output_columns()]
 
     def _list_arguments(self) -> dict[str, Any]:
         return {"preprocessors": list(self._preprocessors)}

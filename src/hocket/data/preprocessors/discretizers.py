@@ -42,8 +42,7 @@ class _Discretizer(single.PerColumn):
             edges = np.array(self._get_edges(column))
             places = np.searchsorted(edges, numbers, side="left" if self.right else "right") - 1
             if self.include_lowest:
-                outer, place = (edges[0], 0) if self.right else (edges[-1], len(edges) - 2)
-                places[numbers == outer] = place
+                places[numbers == edges[0]] = 0
             inside = (places >= 0) & (places < len(edges) - 1) & ~np.isnan(numbers)
             codes = [place if one else None for place, one in zip(places.tolist(), inside.tolist(), strict=True)]
             labels: categories.Categories | None = (self.dtypes or {}).get(column)
@@ -81,7 +80,7 @@ class CustomKBinsDiscretizer(_Discretizer, stateless.StatelessPerColumn):
         columns: The columns, which hold numbers.
         bins: The edges of the bins, rising: ``[0, 1, 4]`` makes two. Or a dict of them by column.
         right: Whether an edge belongs to the bin on its left.
-        include_lowest: Whether the outermost edge, which else belongs to no bin, belongs to the bin beside it.
+        include_lowest: Whether the lowest edge belongs to the first bin, which it does anyway with ``right=False``.
         duplicates: What to do with equal edges: ``"raise"``, or ``"drop"`` all but one.
         dtypes: Categories that stand for the bins, by column: `pandas.CategoricalDtype` or a list.
         output_columns: What the results are called. Default: they replace the columns.
@@ -148,7 +147,7 @@ class UniformKBinsDiscretizer(_Discretizer):
         columns: The columns, which hold numbers.
         bins: How many bins; or a dict of numbers by column.
         right: Whether an edge belongs to the bin on its left.
-        include_lowest: Whether the outermost edge, which else belongs to no bin, belongs to the bin beside it.
+        include_lowest: Whether the lowest edge belongs to the first bin, which it does anyway with ``right=False``.
         duplicates: As of `CustomKBinsDiscretizer`.
         dtypes: Categories that stand for the bins, by column: `pandas.CategoricalDtype` or a list.
         output_columns: What the results are called. Default: they replace the columns.

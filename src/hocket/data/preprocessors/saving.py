@@ -141,7 +141,8 @@ def _tag(where: str, value: Any) -> tuple[str, Any]:
 
 
 def _name(where: str, value: object) -> str:
-    module, name = getattr(value, "__module__", None), getattr(value, "__qualname__", None)
+    owner = getattr(value, "__objclass__", value)  # of a method of a built-in class, such as str.split
+    module, name = getattr(owner, "__module__", None), getattr(value, "__qualname__", None)
     if not isinstance(module, str) or not isinstance(name, str) or module == "__main__" or "<" in name:
         raise TypeError(
             f"{where} is {value!r:.80}, which cannot be saved as JSON: plain values can, and functions of a module, by "

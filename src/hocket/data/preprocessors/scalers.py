@@ -6,7 +6,7 @@ import abc
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, final
+from typing import Any, ClassVar, final
 
 import numpy as np
 
@@ -18,6 +18,9 @@ _EPSILON = float(np.finfo(np.float64).eps)
 
 class _Scaler(single.PerColumn):
     """``(x - offset) / scale``. Missing values are not looked at, and stay missing."""
+
+    _words: ClassVar[tuple[str, ...]]
+    """What is learnt of a column: ``mean`` of column ``x`` is ``mean(x)``."""
 
     @abc.abstractmethod
     def _list_aggregates(self, column: str) -> Iterable[aggregates.AggregateFn]:
@@ -35,7 +38,7 @@ class _Scaler(single.PerColumn):
         made = {}
         for column, output in self._list_pairs():
             numbers = inputs.get_numbers(block, column, type(self).__name__)
-            learnt = [self.stats_[one.name] for one in self._list_aggregates(column)]
+            learnt = [self.stats_[f"{word}({column})"] for word in self._words]
             offset, scale = (np.nan, 1.0) if None in learnt else self._find_scale(column)
             made[output] = (numbers - offset) / scale
         return made
@@ -113,6 +116,8 @@ class StandardScaler(_Scaler):
     columns: Sequence[str]
     output_columns: Sequence[str] | None = None
 
+    _words: ClassVar[tuple[str, ...]] = ("mean", "std")
+
     def _list_aggregates(self, column: str) -> Iterable[aggregates.AggregateFn]:
         return aggregates.Mean(column), aggregates.Std(column, ddof=0)
 
@@ -161,6 +166,8 @@ class MinMaxScaler(_Scaler):
     columns: Sequence[str]
     output_columns: Sequence[str] | None = None
 
+    _words: ClassVar[tuple[str, ...]] = ("min", "max")
+
     def _list_aggregates(self, column: str) -> Iterable[aggregates.AggregateFn]:
         return aggregates.Min(column), aggregates.Max(column)
 
@@ -196,11 +203,21 @@ class MaxAbsScaler(_Scaler):
     columns: Sequence[str]
     output_columns: Sequence[str] | None = None
 
+    _words: ClassVar[tuple[str, ...]] = ("abs_max",)
+
     def _list_aggregates(self, column: str) -> Iterable[aggregates.AggregateFn]:
-        return (aggregates.AbsMax(column),)
+        return aggregates.Min(column), aggregates.Max(column)
+
+    def _fit(self, ds: dataset.Dataset) -> base.Stats:
+        found = super()._fit(ds)
+        ends = {column: (found[f"min({column})"], found[f"max({column})"]) for column in self.columns}
+        return {
+            f"abs_max({column})": None if least is None else max(abs(float(least)), abs(float(most)))
+            for column, (least, most) in ends.items()
+        }
 
     def _find_scale(self, column: str) -> tuple[float, float]:
-        return 0.0, _choose_scale(float(self.stats_[f"abs_max({column})"]))
+        return 0.0, _choose_scale(self.stats_[f"abs_max({column})"])
 
 
 @final
@@ -235,6 +252,8 @@ class RobustScaler(_Scaler):
     quantile_range: tuple[float, float] = (0.25, 0.75)
     output_columns: Sequence[str] | None = None
     quantile_precision: int = 800
+
+    _words: ClassVar[tuple[str, ...]] = ("low_quantile", "median", "high_quantile")
 
     def _check_arguments(self) -> None:
         super()._check_arguments()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import abc
+import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
@@ -20,18 +21,12 @@ class Single(base.Preprocessor):
     def _compute(self, block: blocks.Block) -> Mapping[str, object]:
         """Return the columns that are written, of those that are read."""
 
-    def _list_dropped(self) -> Sequence[str]:
-        """Return the columns that are left out."""
-        return ()
-
     def _list_arguments(self) -> dict[str, Any]:
-        fields = getattr(self, "__dataclass_fields__", {})
-        return {name: getattr(self, name) for name in fields}
+        return {one.name: getattr(self, one.name) for one in _list_fields(self)}
 
     def _list_shown(self) -> dict[str, Any]:
-        fields = getattr(self, "__dataclass_fields__", {})
-        shown = {name: value for name, value in self._list_arguments().items() if value is not fields[name].default}
-        shown = {name: value for name, value in shown.items() if repr(value) != repr(fields[name].default)}
+        defaults = {one.name: repr(one.default) for one in _list_fields(self)}
+        shown = {name: value for name, value in self._list_arguments().items() if repr(value) != defaults[name]}
         if shown.get("output_columns") == shown.get("columns"):
             shown.pop("output_columns", None)
         return shown
@@ -120,6 +115,10 @@ def check_names(who: object, what: str, given: object) -> list[str]:
     if not names or len(set(names)) < len(names):
         raise ValueError(f"{what} of {kind} must name columns, each once, but received {names}. Write ['x', 'y'].")
     return names
+
+
+def _list_fields(preprocessor: Any) -> tuple[dataclasses.Field[Any], ...]:
+    return dataclasses.fields(preprocessor)
 
 
 def _build_series(made: blocks.Block, name: str, index: Any) -> Any:
