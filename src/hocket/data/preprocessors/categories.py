@@ -1,0 +1,81 @@
+"""Categories: the different values of a column, how they are learnt, and columns made of their numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias, final
+
+import numpy as np
+import numpy.typing as npt
+
+from hocket.data import arrow
+
+Index: TypeAlias = dict[Any, int]
+"""The number of each category."""
+
+
+@final
+@dataclass(frozen=True)
+class Categories:
+    """The values that a column may have.
+
+    Args:
+        values: The values.
+        ordered: Whether their order means something.
+    """
+
+    values: tuple[Any, ...]
+    ordered: bool = False
+
+
+def read_categories(name: str, given: Any) -> Categories:
+    """Return categories as a user gives them: as a list, or as `pandas.CategoricalDtype`.
+
+    Raises:
+        TypeError: They are neither.
+    """
+    if isinstance(given, Categories):
+        return given
+    if isinstance(given, Sequence) and not isinstance(given, str):
+        return Categories(tuple(given))
+    if getattr(given, "categories", None) is not None and hasattr(given, "ordered"):
+        return Categories(tuple(given.categories.tolist()), bool(given.ordered))
+    raise TypeError(
+        f"dtypes has for column {name!r} {given!r:.80}, where it needs categories. Write {{{name!r}: "
+        "pandas.CategoricalDtype(['a', 'b'])}}, or a list."
+    )
+
+
+def freeze(value: Any) -> Any:
+    """Return a value as a key of a dict: a list as a tuple."""
+    if isinstance(value, np.ndarray):
+        value = value.tolist()
+    return tuple(map(freeze, value)) if isinstance(value, list | tuple) else value
+
+
+def find_codes(values: Sequence[Any], index: Mapping[Any, int]) -> list[int | None]:
+    """Return the number of each value's category; None if it has none."""
+    found = []
+    for value in values:
+        try:
+            found.append(index.get(freeze(value)))
+        except TypeError:  # a dict, which no dict can have as a key
+            found.append(None)
+    return found
+
+
+def build_numbers(codes: Sequence[int | None]) -> npt.NDArray[Any]:
+    """Return numbers of categories as an array: whole numbers, or floats with NaN if one is missing."""
+    if None in codes:
+        return np.array([np.nan if code is None else code for code in codes], np.float64)
+    return np.array(codes, np.int64)
+
+
+def build_column(codes: Sequence[int | None], known: Categories) -> Any:
+    """Return a column of categories: Arrow's dictionary, which pandas has as categorical; without Arrow, objects."""
+    values = arrow.get_optional_array(list(known.values))
+    if values is None:
+        return [None if code is None else known.values[code] for code in codes]
+    pa = arrow.load("A column of categories")
+    return pa.DictionaryArray.from_arrays(pa.array(codes, pa.int32()), values, ordered=known.ordered)

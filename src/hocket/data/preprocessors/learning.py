@@ -1,0 +1,116 @@
+"""How categories are learnt from a data set: its values are counted, in bounded memory."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from hocket.data import blocks, dataset, reading
+from hocket.data.preprocessors import base, categories, inputs, scalers
+
+
+def count_values(
+    who: base.Preprocessor,
+    ds: dataset.Dataset,
+    column: str,
+    list_values: Callable[[blocks.Block], Sequence[Any]] | None = None,
+) -> dict[Any, int]:
+    """Return how often each value of a column comes, in the order of the values, and a missing one as None.
+
+    Args:
+        who: Who learns, for errors.
+        ds: The data set.
+        column: The column.
+        list_values: What is counted of each block. Default: the column's values.
+
+    Raises:
+        KeyError: There is no such column.
+        TypeError: The values cannot be compared.
+        ValueError: There are no rows.
+    """
+    read = list_values or functools.partial(inputs.get_values, name=column)
+    step = base.NamedStep(f"values of {column}", functools.partial(_list, column, read))
+    listed = base.add_step(ds, f"{type(who).__name__}.fit", step, keeps_rows=False)
+    found: dict[Any, int] = {}
+    for row in listed.groupby("value").count().take_all():
+        value = categories.freeze(row["value"])
+        if isinstance(value, dict):
+            raise TypeError(
+                f"{type(who).__name__} needs values that are categories, but column {column!r} holds dicts, such as "
+                f"{value!r:.80}. Make a text or a number of each with map_batches()."
+            )
+        found[None if value != value else value] = row["count()"]  # noqa: PLR0124 (NaN)
+    if not found and not ds.count():
+        raise scalers.build_empty(type(who).__name__)
+    return found
+
+
+def _list(column: str, read: Callable[[blocks.Block], Sequence[Any]], block: blocks.Block) -> blocks.Block:
+    if not block.num_rows:
+        return blocks.Block({}, 0)
+    blocks.check_columns([column], list(block.columns))
+    values = list(read(block))
+    return blocks.build({"value": values}, "A column") if values else blocks.Block({}, 0)
+
+
+def split_lists(block: blocks.Block, name: str) -> list[Any]:
+    """Return the elements of a column's lists; other values as they are."""
+    found: list[Any] = []
+    for value in inputs.get_values(block, name):
+        found.extend(value if isinstance(value, list) else [value])
+    return found
+
+
+def learn_index(
+    who: base.Preprocessor,
+    ds: dataset.Dataset,
+    column: str,
+    *,
+    splits_lists: bool = False,
+    most: int | None = None,
+) -> categories.Index:
+    """Return a number for each value of a column, in the order of the values.
+
+    Args:
+        who: Who learns, for errors.
+        ds: The data set.
+        column: The column.
+        splits_lists: Whether the elements of lists are counted.
+        most: How many values at most: the most frequent ones, and of equally frequent ones the first.
+
+    Raises:
+        ValueError: A value is missing, or there are no rows.
+    """
+    counts = count_values(who, ds, column, functools.partial(split_lists, name=column) if splits_lists else None)
+    if None in counts:
+        raise ValueError(
+            f"{type(who).__name__} cannot learn categories from missing values, but {counts[None]} values of column "
+            f"{column!r} are None or NaN. Fill them first: SimpleImputer([{column!r}], strategy='most_frequent')."
+        )
+    kept = set(keep_most(counts, most))
+    return {value: number for number, value in enumerate(value for value in counts if value in kept)}
+
+
+def keep_most(counts: Mapping[Any, int], most: int | None) -> list[Any]:
+    """Return values by how often they come: the most frequent first, and equally frequent ones in their order."""
+    ranked = sorted(counts, key=lambda value: -counts[value])
+    return ranked if most is None else ranked[:most]
+
+
+def check_limits(what: str, limits: Mapping[str, int] | None, names: Sequence[str]) -> dict[str, int]:
+    """Return how many values of each column are kept, checked.
+
+    Raises:
+        TypeError: It is no dict.
+        ValueError: It names another column, or a number is less than 1.
+    """
+    if limits is None:
+        return {}
+    if not isinstance(limits, Mapping):
+        raise TypeError(f"{what} must be a dict of numbers by column, but received {limits!r:.80}. Write {{'x': 10}}.")
+    for name, most in limits.items():
+        if name not in names:
+            raise ValueError(f"{what} names the column {name!r}, but columns are {list(names)}. Name one of these.")
+        reading.check_count(f"{what}[{name!r}]", most, 1)
+    return dict(limits)

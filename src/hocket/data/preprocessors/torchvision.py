@@ -1,0 +1,96 @@
+"""Transforms of torchvision on columns of images."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, final
+
+import numpy as np
+import numpy.typing as npt
+
+from hocket.data import blocks, columns, to_torch
+from hocket.data.preprocessors import stateless
+
+
+@final
+class TorchVisionPreprocessor(stateless.StatelessPerColumn):
+    """Call a transform of torchvision, or another function on tensors, with images.
+
+    Args:
+        columns: The columns, which hold arrays.
+        transform: Takes a tensor and returns one. If it raises TypeError for a tensor, it is given a numpy array, as
+            ``ToTensor`` needs it.
+        output_columns: What the results are called. Default: they replace the columns.
+        batched: Whether it is called once with all images of a block, along the first axis; if not, with each image.
+
+    Raises:
+        TypeError: `transform` cannot be called.
+        ValueError: No column is named, or `output_columns` has another length.
+
+    Example:
+        >>> import numpy as np
+        >>> from hocket.data.preprocessors import TorchVisionPreprocessor
+        >>> brighter = TorchVisionPreprocessor(["image"], transform=lambda image: image * 2)
+        >>> brighter.transform_batch({"image": np.ones((1, 2, 2))})["image"].tolist()
+        [[[2.0, 2.0], [2.0, 2.0]]]
+    """
+
+    def __init__(
+        self,
+        columns: Sequence[str],
+        transform: Callable[[Any], Any],
+        output_columns: Sequence[str] | None = None,
+        batched: bool = False,
+    ) -> None:
+        self.columns = columns
+        self.torchvision_transform = transform
+        self.output_columns = output_columns
+        self.batched = batched
+        self.__post_init__()
+
+    def _check_arguments(self) -> None:
+        super()._check_arguments()
+        if not callable(self.torchvision_transform):
+            raise TypeError(
+                f"transform must be a function on tensors, but received {self.torchvision_transform!r:.80}. Write "
+                "transform=torchvision.transforms.Resize(224), for example."
+            )
+
+    def _list_arguments(self) -> dict[str, Any]:
+        return {
+            "columns": self.columns,
+            "transform": self.torchvision_transform,
+            "output_columns": self.output_columns,
+            "batched": self.batched,
+        }
+
+    def _list_shown(self) -> dict[str, Any]:
+        shown = self._list_arguments()
+        if self.output_columns == self.columns:
+            shown.pop("output_columns")
+        if not self.batched:
+            shown.pop("batched")
+        return shown
+
+    def _compute(self, block: blocks.Block) -> Mapping[str, object]:
+        made: dict[str, object] = {}
+        for column, output in self._list_pairs():
+            images = columns.to_numpy(block.columns[column])
+            if self.batched:
+                made[output] = self._call(images)
+            else:
+                made[output] = [self._call(np.asarray(image)) for image in images]
+        return made
+
+    def _call(self, image: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        own = np.array(image)  # a tensor of an array that must not be written to would warn
+        try:
+            found = self.torchvision_transform(to_torch.load().as_tensor(own))
+        except TypeError:
+            found = self.torchvision_transform(own)
+        if not hasattr(found, "__array__"):
+            raise TypeError(
+                f"transform must return a tensor or an array, but returned a {type(found).__name__}: {found!r:.80}. "
+                "Add ToTensor() as its last part."
+            )
+        return np.asarray(found)
