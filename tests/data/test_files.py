@@ -68,13 +68,28 @@ def test_large_files_of_text_are_read_in_blocks(kind: str, packed: bool, tmp_pat
 
 
 def test_text(tmp_path: Path) -> None:
-    (tmp_path / "a.txt").write_bytes("é\n\nb".encode("latin-1"))
+    (tmp_path / "a.txt").write_bytes("é\n\r\nb".encode("latin-1"))
     assert data.read_text(tmp_path, encoding="latin-1").take_all() == [{"text": "é"}, {"text": "b"}]
     assert data.read_text(tmp_path, encoding="latin-1", drop_empty_lines=False).count() == 3
     with pytest.raises(LookupError, match="no-such"):
         data.read_text(tmp_path, encoding="no-such")
     with pytest.raises(ValueError, match=r"read_text\(\) cannot read '.*a.txt': 'utf-8' codec"):
         data.read_text(tmp_path).take_all()
+    for encoding in ("utf-16", "utf-8-sig", "utf-8"):
+        (tmp_path / "a.txt").write_bytes("a\u2028b\nc\n".encode(encoding))
+        assert [row["text"] for row in data.read_text(tmp_path, encoding=encoding).take_all()] == ["a\u2028b", "c"]
+    with pytest.raises(TypeError, match=r"read_text\(\) has no keyword 'lines'"):
+        data.read_text(tmp_path, lines=True)
+    with pytest.raises(TypeError, match=r"read_csv\(\) has no keyword 'sep'"):
+        data.read_csv(tmp_path, sep=";")
+
+
+def test_json_arrays(tmp_path: Path) -> None:
+    (tmp_path / "a.json").write_text('[{"x": 1},\n {"x": 2, "y": "b"}]')
+    assert data.read_json(tmp_path).take_all() == [{"x": 1, "y": None}, {"x": 2, "y": "b"}]
+    (tmp_path / "a.json").write_text("[1, 2]")
+    with pytest.raises(ValueError, match=r"a.json': it is a JSON array, but not of objects"):
+        data.read_json(tmp_path).take_all()
 
 
 def test_binary_files_and_their_paths(tmp_path: Path) -> None:
@@ -165,7 +180,15 @@ def test_partitioned_folders(tmp_path: Path) -> None:
     assert (tmp_path / "year=2025" / "kind=a%2Fb").is_dir()
     found = data.read_parquet(tmp_path)
     assert sorted(found.take_all(), key=lambda row: row["x"]) == [
-        {"x": row["x"], "year": row["year"], "kind": row["kind"]} for row in rows.take_all()
+        {"x": row["x"], "year": str(row["year"]), "kind": row["kind"]} for row in rows.take_all()
+    ]
+    assert data.read_parquet(tmp_path, columns=["x"]).columns() == ["x"]
+    assert data.read_parquet(tmp_path, columns=["year", "x"]).unique("year") == ["2025", "2026"]
+    gone = data.from_items([{"k": value, "v": 1} for value in (float("nan"), float("nan"), 1.5)])
+    gone.write_parquet(tmp_path / "_gone", partition_cols=["k"])
+    assert data.read_parquet(tmp_path / "_gone").groupby("k").sum("v").take_all() == [
+        {"k": "1.5", "sum(v)": 1},
+        {"k": None, "sum(v)": 2},
     ]
     assert sorted(parquet.read_table(tmp_path, partitioning=None)["x"].to_pylist()) == list(range(12))
 
@@ -268,6 +291,15 @@ def test_folders_that_have_files(tmp_path: Path) -> None:
     assert data.read_parquet(tmp_path).count() == 6
     rows.write_parquet(tmp_path, mode="overwrite")
     assert data.read_parquet(tmp_path).count() == 3
+    (tmp_path / "notes.txt").touch()
+    data.read_parquet(tmp_path).write_parquet(tmp_path, mode="overwrite")
+    assert data.read_parquet(tmp_path).count() == 3, "it is read before it is replaced"
+    with pytest.raises(KeyError):
+        rows.sort("gone").write_parquet(tmp_path, mode="overwrite")
+    assert data.read_parquet(tmp_path).count() == 3, "what failed replaced nothing"
+    assert (tmp_path / "notes.txt").exists()
+    with pytest.raises(ValueError, match="takes the path of a folder, but received ''"):
+        rows.write_parquet("")
     with pytest.raises(FileExistsError, match=r"has files\. Choose another one"):
         rows.write_parquet(tmp_path, mode="error")
     with pytest.raises(ValueError, match=r"mode must be one of 'append', .* received 'w'"):

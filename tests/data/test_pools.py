@@ -38,6 +38,11 @@ class RowModel:
         return {"double": row["id"] * 2}
 
 
+class Same:
+    def __call__(self, batch: dict[str, Any]) -> dict[str, Any]:
+        return batch
+
+
 class Even:
     def __call__(self, row: dict[str, Any]) -> bool:
         return bool(row["id"] % 2 == 0)
@@ -98,6 +103,17 @@ def test_actors_end_with_the_loop(session: hocket.SessionContext, tmp_path: Path
     loop.close()  # type: ignore[attr-defined]  # it is a generator
     with contextlib.suppress(psutil.NoSuchProcess):
         psutil.Process(pid).wait(timeout=20)
+
+
+def test_a_loop_that_is_left_keeps_nobody_waiting(session: hocket.SessionContext) -> None:
+    rows = data.range(100, override_num_blocks=10)
+    doubled = rows.map_batches(Same).map_batches(Same)
+    loop = iter(doubled.iter_rows())
+    next(loop)
+    assert doubled.sort("id").map_batches(Same, concurrency=2).count() == 100
+    both = zip(doubled.iter_rows(), doubled.iter_rows(), strict=True)
+    assert sum(row["id"] == other["id"] for row, other in both) == 100
+    assert doubled.groupby("id").map_groups(Same, concurrency=2).count() == 100
 
 
 def test_what_a_class_raises_is_the_readers(any_session: hocket.SessionContext) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 import hocket
 from hocket import data
-from hocket.data import aggregates
+from hocket.data import aggregate as aggregates
 
 pytestmark = pytest.mark.timeout(120)
 

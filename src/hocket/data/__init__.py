@@ -2,7 +2,7 @@
 
 A `Dataset` is rows in blocks (`blocks`, made of `columns`) and a plan of what shall be done to them (`plan`). To it,
 `operations` adds steps (`steps`; `calls` says who calls a user's function), and `tables` what needs all rows
-(`relations` and `aggregates` write the queries, `transport` brings columns to the engine for tables and back). It is
+(`relations` and `aggregate` write the queries, `transport` brings columns to the engine for tables and back). It is
 streamed through tasks (`execution`). `creation` makes it of values, `readers` of files, `writers` makes files of it;
 `sources` knows what is in them. `feed` gives its batches a form, and `shard` is a rank's part. Arrow enters through
 `arrow`, pandas through `frames`, and frameworks through `to_torch`, `to_tensorflow` and `to_jax`, each when it is asked
@@ -13,7 +13,7 @@ shuffle behind it; `exact` adds up an evaluation so that the number of ranks can
 numpy alone.
 """
 
-from hocket.data import aggregates as aggregates
+from hocket.data import aggregate as aggregate
 from hocket.data.blocks import Schema as Schema
 from hocket.data.calls import ActorPoolStrategy as ActorPoolStrategy
 from hocket.data.calls import TaskPoolStrategy as TaskPoolStrategy

@@ -123,6 +123,7 @@ class Call:
         bound = functools.partial(apply, args=tuple(self.args or ()), kwargs=dict(self.kwargs or {}), **settings)
         name = f"{self.verb}({steps.name_function(self.fn)})"
         num_cpus = self.num_cpus if self.num_cpus is not None else 0.0 if self.num_gpus else 1.0
+        held_by_actors = self.num_cpus or 0.0  # those of a loop that was left would keep all others waiting
         extra = {"num_gpus": self.num_gpus, "memory": self.memory, **(self.more or {})}
         held = {key: value for key, value in extra.items() if value is not None}
         if isinstance(self.fn, type):
@@ -136,7 +137,7 @@ class Call:
                 least=least,
                 most=most,
                 resources=held,
-                num_cpus=num_cpus,
+                num_cpus=held_by_actors,
             )
         return plan.Step(
             apply=functools.partial(bound, function=self.fn),

@@ -29,6 +29,8 @@ def build(values: object) -> Column:
     Raises:
         TypeError: It has no rows: it is a single value.
     """
+    if isinstance(values, np.ma.MaskedArray) and values.ndim == 1:
+        return build_from_values(values.tolist())
     if isinstance(values, np.ndarray):
         if not values.ndim:
             raise TypeError(f"a single value, {values!r}, where each column needs one value for each row")
@@ -58,7 +60,8 @@ def build_from_values(values: Sequence[Any]) -> Column:
         return _hold(values)
     if values and all(isinstance(value, bool | int | float | np.number | np.bool_) for value in values):
         found = np.array(values)
-        if found.dtype.kind in "biuf":  # whole numbers of more than 64 bits are objects
+        is_lost = found.dtype.kind == "f" and not any(isinstance(value, float | np.floating) for value in values)
+        if found.dtype.kind in "biuf" and not is_lost:  # whole numbers of more than 64 bits are objects
             return found
     packed = None if any(isinstance(value, np.ndarray) for value in values) else arrow.get_optional_array(values)
     return _hold(values) if packed is None else packed
@@ -132,9 +135,10 @@ def _join_arrays(name: str, parts: Sequence[npt.NDArray[Any]]) -> Column:
     if len({part.shape[1:] for part in parts}) > 1:
         return _hold([row for part in parts for row in part])
     kinds = {"number" if part.dtype.kind in "biufc" else part.dtype.kind for part in parts}
-    if len(kinds) > 1 and "O" not in kinds:
-        raise _build_mismatch(name, parts)
-    return np.concatenate(parts)
+    joined = np.concatenate(parts) if len(kinds) == 1 or "O" in kinds else None
+    if joined is None or (joined.dtype.kind == "f" and all(part.dtype.kind in "biu" for part in parts)):
+        raise _build_mismatch(name, parts)  # of uint64 and int64 numpy makes floats
+    return joined
 
 
 def _build_mismatch(name: str, parts: Sequence[Column]) -> TypeError:

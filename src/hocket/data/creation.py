@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
 from hocket.data import arrow, blocks, dataset, frames, plan, reading, settings
 from hocket.data.sources import programs
+
+MOST_ROWS: Final = 1 << 50
+"""How many numbers `range` gives at most: their blocks have to be counted."""
 
 
 def _build(block: blocks.Block, num_blocks: int | None) -> dataset.Dataset:
@@ -133,6 +136,8 @@ def range(n: int, *, override_num_blocks: int | None = None) -> dataset.Dataset:
         [{'id': 0}, {'id': 1}, {'id': 2}]
     """
     reading.check_count("n", n, 0, "range(1000)")
+    if n > MOST_ROWS:
+        raise ValueError(f"n must be {MOST_ROWS} at most, but received {n}.")
     reading.check_count("override_num_blocks", override_num_blocks, 1)
     most = settings.DataContext.get_current().target_max_block_size
     count = override_num_blocks or max(1, -(-8 * n // most), min(8, n >> 12))

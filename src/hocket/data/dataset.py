@@ -390,7 +390,7 @@ def _split_groups(whole: Dataset, column: str, share: float) -> tuple[Dataset, D
 
     def cut(group: Any, *, is_test: bool) -> Any:
         size = len(next(iter(group.values())))
-        train = size - math.ceil(size * share - 1e-9)
+        train = size - math.floor(size * share + 1e-9)
         return {name: values[train:] if is_test else values[:train] for name, values in group.items()}
 
     groups = whole.materialize().groupby(column)

@@ -65,7 +65,8 @@ def _build(node: ast.expr, compute: Any, text: str) -> Any:
         case ast.Compare():
             return _compare(node, compute, text)
         case ast.BinOp(left=left, op=op, right=right) if type(op) in _ARITHMETIC:
-            return _ARITHMETIC[type(op)](_build(left, compute, text), _build(right, compute, text))
+            first, second = _build(left, compute, text), _build(right, compute, text)
+            return _ARITHMETIC[type(op)](first.cast("float64") if isinstance(op, ast.Div) else first, second)
         case ast.Name(id=name):
             return compute.field(name)
         case ast.Constant(value=value):

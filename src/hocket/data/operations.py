@@ -57,7 +57,7 @@ class RowOperations(abc.ABC):
             fn_kwargs: The same, by name.
             fn_constructor_args: What a class is made from.
             fn_constructor_kwargs: The same, by name.
-            num_cpus: How many CPUs a task or an actor holds. Default: 1; 0 if it holds GPUs.
+            num_cpus: How many CPUs a task or an actor holds. Default: a task 1, or 0 if it holds GPUs; an actor 0.
             num_gpus: How many GPUs.
             memory: How many bytes of memory.
             concurrency: How many tasks or actors there are at most. Of a class also two numbers, between which the

@@ -321,6 +321,7 @@ def _count_after(op: Op, count: int | None) -> int | None:
 
 def cut_evenly(num_rows: int, count: int) -> list[tuple[int, int]]:
     """Return where parts begin and end that differ by a row at most. Empty ones are left out."""
+    count = min(count, max(num_rows, 1))
     ends = [num_rows * number // count for number in range(count + 1)]
     return [(start, stop) for start, stop in itertools.pairwise(ends) if stop > start]
 

@@ -19,11 +19,33 @@ Paths = Any
 PICTURES = (".png", ".jpg", ".jpeg", ".tif", ".tiff", ".bmp", ".gif", ".webp")
 
 
+_HOW = ("filesystem", "include_paths", "ignore_missing_paths", "on_error", "override_num_blocks", "partitioned")
+
+_OF_RAY = ("parallelism", "concurrency", "ray_remote_args", "num_cpus", "num_gpus", "memory", "shuffle", "use_threads")
+"""Keywords of Ray's readers that say how reading is scheduled, which needs no saying here: they have no effect."""
+
+
 def _read(
-    caller: str, paths: Paths, form: files.Format, endings: Sequence[str], how: dict[str, Any]
+    caller: str, paths: Paths, form: files.Format, endings: Sequence[str], given: dict[str, Any]
 ) -> dataset.Dataset:
+    how = {name: value for name, value in given.items() if name not in _OF_RAY}
+    unknown = sorted(set(how) - set(_HOW))
+    if unknown:
+        raise TypeError(f"{caller} has no keyword {unknown[0]!r}. It takes {', '.join(_HOW[:-1])}.")
     reading.check_count("override_num_blocks", how.get("override_num_blocks"), 1)
     return dataset.Dataset(files.plan_files(caller, paths, form, endings, **how))
+
+
+def _check_options(caller: str, given: dict[str, object], known: Sequence[str]) -> dict[str, object]:
+    """Return the keywords that are for Arrow's reader."""
+    options = {name: value for name, value in given.items() if name not in (*_OF_RAY, "lines")}
+    unknown = sorted(set(options) - set(known))
+    if unknown:
+        raise TypeError(
+            f"{caller} has no keyword {unknown[0]!r}. It takes {', '.join(_HOW[:-1])}; and, for Arrow, "
+            f"{', '.join(known)}."
+        )
+    return options
 
 
 def read_parquet(
@@ -36,6 +58,7 @@ def read_parquet(
     ignore_missing_paths: bool = False,
     on_error: str = "raise",
     override_num_blocks: int | None = None,
+    **of_ray: object,
 ) -> dataset.Dataset:
     """Return a data set of Parquet files. The footers of up to 64 files are read now; the rows when they are asked for.
 
@@ -51,6 +74,7 @@ def read_parquet(
         on_error: What becomes of a file that cannot be read: ``"raise"``, or ``"skip"``, which leaves it out with a
             warning.
         override_num_blocks: In how many tasks many small files are read. Default: up to 256.
+        **of_ray: ``concurrency`` and others of Ray's that say how reading is scheduled: they have no effect.
 
     Raises:
         FileNotFoundError: There is no such file.
@@ -69,6 +93,7 @@ def read_parquet(
         3
     """
     reading.check_count("override_num_blocks", override_num_blocks, 1)
+    _check_options("read_parquet()", of_ray, ("columns", "filter"))
     return dataset.Dataset(
         parquet.plan_parquet(
             paths,
@@ -124,7 +149,10 @@ def read_csv(
         "override_num_blocks": override_num_blocks,
     }
     arrow.load("read_csv()")
-    return _read("read_csv()", paths, formats.Csv(dict(arrow_csv_args)), (".csv",), how)
+    options = _check_options(
+        "read_csv()", arrow_csv_args, ("read_options", "parse_options", "convert_options", "memory_pool")
+    )
+    return _read("read_csv()", paths, formats.Csv(options), (".csv",), how)
 
 
 def read_json(
@@ -156,7 +184,8 @@ def read_json(
         "override_num_blocks": override_num_blocks,
     }
     arrow.load("read_json()")
-    return _read("read_json()", paths, formats.Json(dict(arrow_json_args)), (".json", ".jsonl"), how)
+    options = _check_options("read_json()", arrow_json_args, ("read_options", "parse_options", "memory_pool"))
+    return _read("read_json()", paths, formats.Json(options), (".json", ".jsonl"), how)
 
 
 def read_text(paths: Paths, *, encoding: str = "utf-8", drop_empty_lines: bool = True, **how: Any) -> dataset.Dataset:
@@ -249,7 +278,7 @@ def read_tfrecords(paths: Paths, **how: Any) -> dataset.Dataset:
     return _read("read_tfrecords()", paths, formats.TfRecord(), (), how)
 
 
-def read_webdataset(paths: Paths, *, decoder: bool = True, **how: Any) -> dataset.Dataset:
+def read_webdataset(paths: Paths, *, decoder: bool | None = True, **how: Any) -> dataset.Dataset:
     """Return a data set of tar archives of samples: the files that have the same name up to the first dot are a row,
     with a column for each ending, and the name as ``__key__``.
 
@@ -261,4 +290,9 @@ def read_webdataset(paths: Paths, *, decoder: bool = True, **how: Any) -> datase
     Raises:
         FileNotFoundError: There is no such file.
     """
+    given: object = decoder
+    if given is not None and not isinstance(given, bool):
+        raise TypeError(
+            f"decoder must be True or False, but received {given!r:.80}. Decode what is otherwise in map()."
+        )
     return _read("read_webdataset()", paths, formats.WebDataset(bool(decoder)), (".tar",), how)

@@ -13,7 +13,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final, TypeAlias, final
 
-from hocket.data import aggregates, arrow, blocks, transport
+from hocket.data import aggregate as aggregates
+from hocket.data import arrow, blocks, transport
 
 Table: TypeAlias = Mapping[str, transport.ArrowType]
 """The columns of a table and their types."""
@@ -160,6 +161,8 @@ class Join(Query):
 
     def build(self, tables: Sequence[Table]) -> Statement:
         left, right = tables
+        if not left or not right:
+            return self._take_one(left, right)
         for side, keys, table in (("left", self.on, left), ("right", self.right_on, right)):
             try:
                 blocks.check_columns(keys, list(table))
@@ -168,7 +171,7 @@ class Join(Query):
         here, there = _places(left), _places(right, 1)
         conditions = []
         for key, other in zip(self.on, self.right_on, strict=True):
-            _check_keys(key, left[key], other, right[other])
+            _unify_keys(key, left[key], other, right[other])
             conditions.append(f"{here[key]} = {there[other]}")
             conditions += [
                 f"NOT isnan({place})"
@@ -184,6 +187,18 @@ class Join(Query):
         return Statement(
             sql=f"SELECT {', '.join(values)} FROM t0 {verb} t1 ON {where} ORDER BY t0.n NULLS LAST, t1.n NULLS LAST",
             columns=columns,
+        )
+
+    def _take_one(self, left: Table, right: Table) -> Statement:
+        """Return the query where nothing is known of one table but that it has no rows."""
+        table, places, of = (left, _places(left), "t0") if left else (right, _places(right, 1), "t1")
+        blocks.check_columns(self.on if left else self.right_on, list(table))
+        keeps = ("left_outer", "left_anti") if left else ("right_outer", "right_anti")
+        where = "" if self.how in (*keeps, "full_outer") else " WHERE false"
+        names = dict(zip(self.right_on, self.on, strict=True)) if not left and "semi" not in self.how else {}
+        return Statement(
+            sql=f"SELECT {', '.join(places.values())} FROM {of}{where} ORDER BY {of}.n",
+            columns=tuple((names.get(name, name), kind) for name, kind in table.items()),
         )
 
     def _choose(self, verb: str, where: str, table: Table, places: Mapping[str, str], of: str, by: str) -> Statement:
@@ -202,8 +217,9 @@ class Join(Query):
         both = {name for name in left if name not in self.on} & set(rest)
         for name, kind in left.items():
             is_key = name in others
+            found = _unify_keys(name, kind, others[name], right[others[name]]) if is_key else kind
             values.append(f"coalesce({here[name]}, {there[others[name]]})" if is_key else here[name])
-            columns.append((name + self.left_suffix if name in both else name, kind))
+            columns.append((name + self.left_suffix if name in both else name, found))
         for name in rest:
             values.append(there[name])
             columns.append((name + self.right_suffix if name in both else name, right[name]))
@@ -217,24 +233,35 @@ class Join(Query):
         return tuple(columns), values
 
 
-def _check_keys(key: str, kind: transport.ArrowType, other: str, other_kind: transport.ArrowType) -> None:
-    types = arrow.load("join()").types
+def _unify_keys(
+    key: str, kind: transport.ArrowType, other: str, other_kind: transport.ArrowType
+) -> transport.ArrowType:
+    """Return the type of a key of which two tables have one part each.
+
+    Raises:
+        TypeError: The parts cannot be compared without loss.
+    """
+    pa = arrow.load("join()")
     if kind is None or other_kind is None or kind == other_kind:
-        return
-    sides = [one.value_type if types.is_dictionary(one) else one for one in (kind, other_kind)]
-
-    def is_number(one: Any) -> bool:
-        return bool(types.is_integer(one) or types.is_floating(one) or types.is_decimal(one))
-
-    def is_text(one: Any) -> bool:
-        return bool(types.is_string(one) or types.is_large_string(one))
-
-    if sides[0] == sides[1] or all(map(is_number, sides)) or all(map(is_text, sides)):
-        return
+        return other_kind if kind is None else kind
+    sides = [one.value_type if pa.types.is_dictionary(one) else one for one in (kind, other_kind)]
+    if sides[0] == sides[1]:
+        return sides[0]
+    for is_kind in (pa.types.is_integer, pa.types.is_floating, _is_text):
+        if all(map(is_kind, sides)):
+            schemas = [pa.schema([("key", one)]) for one in sides]
+            found = pa.unify_schemas(schemas, promote_options="permissive").types[0]
+            if is_kind(found):
+                return found
     raise TypeError(
-        f"join(): the key {key!r} of the left data set is {kind}, but {other!r} of the right one is {other_kind}, so "
-        "no row would match. Make them one type with map_batches()."
+        f"join(): the key {key!r} of the left data set is {kind}, but {other!r} of the right one is {other_kind}, and "
+        "these cannot be compared without loss. Make them one type with map_batches()."
     )
+
+
+def _is_text(kind: Any) -> bool:
+    types = arrow.load("join()").types
+    return bool(types.is_string(kind) or types.is_large_string(kind))
 
 
 @final
@@ -262,18 +289,18 @@ class Aggregate(Query):
         values, helpers = list(keys), []
         for number, one in enumerate(self.aggregations):
             if self.is_second:
-                parts = [_name(0, at) for at, name in enumerate(table) if name.startswith(f"{number}:part")]
+                parts = [_name(0, at) for at, name in enumerate(table) if name.startswith(_name_part(number, "part"))]
                 added = one.add_columns(parts, keys)
                 helpers += [f"{value} AS h{number}{end}" for end, value in added]
                 value = one.merge([*parts, *(f"t0.h{number}{end}" for end, _ in added)], keys)
-                gaps = f"sum({_name(0, list(table).index(f'{number}:gaps'))})"
+                gaps = f"sum({_name(0, list(table).index(_name_part(number, 'gaps')))})"
                 kind = _find_part_kind(one, number, table)
             else:
                 present, kind = _read_column(one, table)
                 value, gaps = one.make(present), f"count(*) - count({present})"
-            if not one.ignore_nulls and one.word not in ("count", "missing_pct", "zero_pct", "list"):
+            if not one.ignore_nulls and one.word not in _COUNTS_MISSING:
                 value = f"CASE WHEN {gaps} > 0 THEN NULL ELSE {value} END"
-            values.append(_keep_small(value, kind) if one.word == "sum" else value)
+            values.append(_keep_small(value, kind) if one.word in ("sum", "abs_max") else value)
             columns.append((one.name, _find_result(one, kind)))
         _check_names(columns)
         source = f"(SELECT *, {', '.join(helpers)} FROM t0) AS t0" if helpers else "t0"
@@ -307,18 +334,23 @@ class AggregateParts(Query):
             present, kind = _read_column(one, table)
             for at, part in enumerate(one.list_parts(present) or ()):
                 values.append(part)
-                columns.append((f"{number}:part{at}", kind if one.keeps_type else COMPUTED))
+                columns.append((_name_part(number, f"part{at}"), kind if one.keeps_type else COMPUTED))
             values.append(f"count(*) - count({present})")
-            columns.append((f"{number}:gaps", COMPUTED))
+            columns.append((_name_part(number, "gaps"), COMPUTED))
         group = f" GROUP BY {', '.join(keys)} ORDER BY {', '.join(order)}" if keys else ""
         return Statement(sql=f"SELECT {', '.join(values)} FROM t0{group}", columns=tuple(columns), is_ordered=True)
+
+
+def _name_part(number: int, what: str) -> str:
+    """Return the name of a column of parts. No user's column begins so."""
+    return f"\0{number}:{what}"
 
 
 def _build_keys(keys: Sequence[str], table: Table) -> tuple[list[str], list[tuple[str, Any]], list[str]]:
     blocks.check_columns(keys, list(table))
     places = _places(table)
     order = [_order(places[key], table[key], descending=False) for key in keys]
-    return [places[key] for key in keys], [(key, table[key]) for key in keys], order
+    return [_present(places[key], table[key]) for key in keys], [(key, table[key]) for key in keys], order
 
 
 def _read_column(one: aggregates.AggregateFn, table: Table) -> tuple[str, transport.ArrowType]:
@@ -332,7 +364,12 @@ def _read_column(one: aggregates.AggregateFn, table: Table) -> tuple[str, transp
             f"{type(one).__name__}({one.on!r}) needs numbers, but the column holds {kind}. Choose another column, or "
             "make numbers of it with map_batches()."
         )
-    return _present(_places(table)[one.on], kind), kind
+    present = _present(_places(table)[one.on], kind)
+    is_whole = one.word == "abs_max" and kind is not None and not _is_float(kind)
+    types = arrow.load("An aggregate").types
+    if is_whole and (types.is_integer(kind) or types.is_boolean(kind)):
+        present = f"CAST({present} AS HUGEINT)"  # the least number has no absolute value in its own type
+    return present, kind
 
 
 def _is_number(kind: transport.ArrowType) -> bool:
@@ -340,8 +377,12 @@ def _is_number(kind: transport.ArrowType) -> bool:
     return bool(types.is_integer(kind) or types.is_floating(kind) or types.is_decimal(kind) or types.is_boolean(kind))
 
 
+_COUNTS_MISSING: Final = ("count", "count_distinct", "missing_pct", "zero_pct", "list", "unique")
+"""Aggregates that themselves say what a missing value is to them."""
+
+
 def _find_part_kind(one: aggregates.AggregateFn, number: int, table: Table) -> Any:
-    return table.get(f"{number}:part0") if one.keeps_type or one.word == "sum" else None
+    return table.get(_name_part(number, "part0")) if one.keeps_type or one.word in ("sum", "abs_max") else None
 
 
 def _find_result(one: aggregates.AggregateFn, kind: transport.ArrowType) -> Any:

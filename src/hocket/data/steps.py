@@ -57,6 +57,8 @@ def flat_map_rows(
     rows: list[object] = []
     for row in block.list_rows():
         result = function(row, *args, **kwargs)
+        if isinstance(result, Iterator):
+            result = list(result)
         if not isinstance(result, Sequence) or isinstance(result, str):
             raise TypeError(
                 f"{what} must be a list of rows, but is a {type(result).__name__}: {result!r:.80}. Write return [row]."

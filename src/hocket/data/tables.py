@@ -7,7 +7,8 @@ import functools
 from collections.abc import Iterable, Sequence
 from typing import Any, Generic, Protocol, Self, TypeVar
 
-from hocket.data import aggregates, blocks, calls, plan, reading, relations, steps
+from hocket.data import aggregate as aggregates
+from hocket.data import blocks, calls, plan, reading, relations, steps
 from hocket.data.execution import relations as engine
 
 
@@ -181,7 +182,7 @@ class TableOperations(abc.ABC):
         Example:
             >>> import hocket
             >>> from hocket import data
-            >>> from hocket.data.aggregates import Max, Mean
+            >>> from hocket.data.aggregate import Max, Mean
             >>> context = hocket.init(num_cpus=2, engine="inprocess")
             >>> data.range(5).aggregate(Mean("id"), Max("id", alias_name="last"))
             {'mean(id)': 2.0, 'last': 4}
@@ -257,7 +258,7 @@ class GroupedData(Generic[D]):
         """Return a row for each group, in the order of their keys: the key, and aggregates.
 
         Args:
-            *aggs: `hocket.data.aggregates.Sum` and its like.
+            *aggs: `hocket.data.aggregate.Sum` and its like.
 
         Raises:
             TypeError: One is no aggregate.
@@ -266,7 +267,7 @@ class GroupedData(Generic[D]):
         Example:
             >>> import hocket
             >>> from hocket import data
-            >>> from hocket.data.aggregates import Count, Sum
+            >>> from hocket.data.aggregate import Count, Sum
             >>> context = hocket.init(num_cpus=2, engine="inprocess")
             >>> rows = data.range(5).map_batches(lambda batch: {"x": batch["id"], "odd": batch["id"] % 2})
             >>> rows.groupby("odd").aggregate(Count(), Sum("x")).take_all()

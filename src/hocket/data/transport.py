@@ -59,13 +59,16 @@ def _unify_column(name: str, kinds: Sequence[ArrowType], what: str) -> ArrowType
     if len(known) < 2:
         return known[0] if known else None
     try:
-        return pa.unify_schemas([pa.schema([(name, kind)]) for kind in known], promote_options="permissive").types[0]
+        found = pa.unify_schemas([pa.schema([(name, kind)]) for kind in known], promote_options="permissive").types[0]
+        if pa.types.is_floating(found) and all(map(pa.types.is_integer, known)):
+            raise pa.ArrowTypeError("int64 and uint64 have no type in common")
     except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
         listed = " in some blocks and ".join(map(str, known))
         raise TypeError(
             f"{what}: column {name!r} is {listed} in others. Make it one type with map_batches(), or name the type "
             "where the files are read."
         ) from error
+    return found
 
 
 def encode_type(kind: ArrowType) -> Any:

@@ -14,7 +14,7 @@ from hocket.data.sources import writing
 class Writers(abc.ABC):
     """The methods that write files. Whoever has a plan implements it.
 
-    Each block becomes a file, which is there whole or not at all. When all are written, ``_manifest.json`` in the
+    Each block becomes a file, which is there whole or not at all. When all are written, ``_MANIFEST`` in the
     folder names them and says how many rows each has. Readers leave that file out.
     """
 
@@ -41,8 +41,8 @@ class Writers(abc.ABC):
             path: A folder, of this machine or any file system: ``s3://bucket/folder``.
             partition_cols: Columns whose values become names of folders, as in ``year=2026/``, instead of columns.
             filesystem: One of pyarrow's or fsspec's. Default: what the address says.
-            mode: What is done with a folder that has files: ``"append"``, ``"overwrite"``, ``"error"``; ``"ignore"``
-                writes nothing.
+            mode: What is done with a folder that has files: ``"append"``; ``"overwrite"``, which removes files of
+                this kind when the new ones are there; ``"error"``; ``"ignore"``, which writes nothing.
             **arrow_parquet_args: For ``pyarrow.parquet.write_table``, such as ``compression``.
 
         Raises:
@@ -94,9 +94,11 @@ class Writers(abc.ABC):
         self, caller: str, path: Any, form: writing.Form, filesystem: object, mode: str, columns: tuple[str, ...] = ()
     ) -> None:
         arrow.load(caller)
-        place = writing.open_folder(caller, path, filesystem, mode)
-        if place is None:
+        folder = writing.open_folder(caller, path, filesystem, mode, form.ending)
+        if folder is None:
             return
-        target = writing.Target(caller=caller, place=place, form=form, run=secrets.token_hex(6), partition_cols=columns)
+        target = writing.Target(
+            caller=caller, place=folder.place, form=form, run=secrets.token_hex(6), partition_cols=columns
+        )
         step = plan.Step(apply=target.write, name=caller[:-2], keeps_rows=False, is_numbered=True)
-        writing.finish(place, target.run, self._then(step).take_all())
+        writing.finish(folder, target.run, self._then(step).take_all())

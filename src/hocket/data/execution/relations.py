@@ -57,7 +57,7 @@ def relate(
         types.append(transport.unify(known, query.name))
         parts.append([_Part(one.ref, one.start, one.stop) for one in stored])
         total += sum(one.num_bytes for one in stored)
-    if not all(types):  # a table of which no block has columns: there is nothing to relate
+    if not any(types):  # tables of which no block has columns: there is nothing to relate
         return
     statement = query.build(types)
     threads = 1 if statement.is_ordered else max(1, int(api.cluster_resources().get("CPU", 1)))

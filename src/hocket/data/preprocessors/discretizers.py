@@ -10,7 +10,8 @@ from typing import Any, final
 
 import numpy as np
 
-from hocket.data import aggregates, blocks, dataset, reading
+from hocket.data import aggregate as aggregates
+from hocket.data import blocks, dataset, reading
 from hocket.data.preprocessors import base, categories, categorizer, inputs, scalers, single, stateless
 
 

@@ -8,7 +8,8 @@ from typing import Any, ClassVar, Final, final
 
 import numpy as np
 
-from hocket.data import aggregates, blocks, dataset
+from hocket.data import aggregate as aggregates
+from hocket.data import blocks, dataset
 from hocket.data.preprocessors import base, inputs, learning, scalers, single
 
 _STRATEGIES: Final = ("mean", "most_frequent", "constant")

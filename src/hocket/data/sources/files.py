@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import logging
+import tarfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, Protocol, final
+from typing import Final, Protocol, final
 
 from hocket.data import blocks, settings
 from hocket.data.sources import filesystems
@@ -16,6 +17,13 @@ MOST_READS: Final = 256
 """Into how many tasks many small files are shared out. A guess: some for each CPU, and few beside what they read."""
 
 ON_ERROR: Final = ("raise", "skip")
+
+GONE: Final = "__HIVE_DEFAULT_PARTITION__"
+"""The name of a folder of rows whose value is missing."""
+
+
+_BROKEN: Final = (OSError, ValueError, TypeError, KeyError, EOFError, ArithmeticError, tarfile.TarError)
+"""What a file that cannot be read raises; Arrow's own errors are among them."""
 
 
 class Format(Protocol):
@@ -79,7 +87,7 @@ class FilesRead:
             for block in self.format.read(self.filesystem, file):
                 added: dict[str, object] = {**partitions, **({"path": file.path} if self.include_paths else {})}
                 yield block.add_constants(added) if added else block
-        except (OSError, ValueError, KeyError, EOFError, ArithmeticError) as error:  # Arrow's own are among them
+        except _BROKEN as error:
             if self.on_error == "skip":
                 logger.warning("%s leaves out %r, which cannot be read: %s", self.caller, file.path, error)
                 return
@@ -182,14 +190,7 @@ def share_out(sizes: Sequence[int], most_bytes: int, count: int) -> Iterator[ran
 
 
 def find_partitions(found: Iterable[filesystems.File]) -> list[dict[str, object]]:
-    """Return the columns that the names of folders say, of each file: whole numbers where all values are."""
+    """Return the columns that the names of folders say, of each file. The values are texts: ``01`` is not 1."""
     texts = [filesystems.read_partitions(file) for file in found]
     names = list(dict.fromkeys(name for one in texts for name in one))
-    made: list[dict[str, object]] = [{} for _ in texts]
-    for name in names:
-        values: list[Any] = [one.get(name) for one in texts]
-        if all(value is not None and value.lstrip("-").isdigit() for value in values):
-            values = [int(value) for value in values]
-        for one, value in zip(made, values, strict=True):
-            one[name] = None if value == "__HIVE_DEFAULT_PARTITION__" else value
-    return made
+    return [{name: None if one.get(name) == GONE else one.get(name) for name in names} for one in texts]

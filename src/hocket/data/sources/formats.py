@@ -85,7 +85,7 @@ class Csv:
 @final
 @dataclass(frozen=True)
 class Json:
-    """A JSON object in each line.
+    """A JSON object in each line; or, in a small file, an array of objects.
 
     Args:
         options: Keywords of ``pyarrow.json.read_json``.
@@ -97,10 +97,23 @@ class Json:
         read = arrow.load("read_json()", "pyarrow.json").read_json
         with _open(filesystem, file) as stream:
             if not _is_large(file):
-                yield _table(read(stream, **self.options))
+                content = stream.read()
+                if content.lstrip()[:1] == b"[":
+                    yield _read_array(content)
+                else:
+                    yield _table(read(io.BytesIO(content), **self.options))
                 return
             for part in _cut_lines(stream, settings.DataContext.get_current().target_max_block_size):
                 yield _table(read(io.BytesIO(part), **self.options))
+
+
+def _read_array(content: bytes) -> blocks.Block:
+    """Return the objects of one JSON array."""
+    rows = json.loads(content)
+    if not all(isinstance(row, dict) for row in rows):
+        raise ValueError('it is a JSON array, but not of objects, such as [{"x": 1}]')
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    return blocks.build({name: [row.get(name) for row in rows] for name in names}, "read_json()")
 
 
 @final
@@ -117,9 +130,12 @@ class Text:
     drop_empty_lines: bool
 
     def read(self, filesystem: filesystems.FileSystem, file: filesystems.File) -> Iterator[blocks.Block]:
+        is_wide = "\n".encode(self.encoding) != b"\n"  # as UTF-16 is, which cannot be cut at bytes
+        size = settings.DataContext.get_current().target_max_block_size
         with _open(filesystem, file) as stream:
-            for part in _cut_lines(stream, settings.DataContext.get_current().target_max_block_size):
-                lines = part.decode(self.encoding).splitlines()
+            for part in [stream.read()] if is_wide else _cut_lines(stream, size):
+                lines = part.decode(self.encoding).removeprefix("\ufeff").removesuffix("\n").split("\n")
+                lines = [line.removesuffix("\r") for line in lines]
                 yield blocks.build(
                     {"text": [line for line in lines if line or not self.drop_empty_lines]}, "read_text()"
                 )

@@ -28,6 +28,10 @@ class Selection:
     def check(self, names: Sequence[str], path: str) -> None:
         """Raise if a file lacks a column.
 
+        Args:
+            names: The columns of the file, and those that its folders' names say.
+            path: For the error.
+
         Raises:
             KeyError: It does.
         """
@@ -36,14 +40,20 @@ class Selection:
         except KeyError as error:
             raise KeyError(f"{path!r}: {error.args[0]}") from None
 
-    def read(self, filesystem: filesystems.FileSystem, path: str, groups: Sequence[int] | None) -> Any:
+    def choose(self, constants: Mapping[str, object]) -> dict[str, object]:
+        """Return those of the columns that are the same in a whole file which are wanted."""
+        return {name: value for name, value in constants.items() if self.columns is None or name in self.columns}
+
+    def read(self, filesystem: filesystems.FileSystem, file: filesystems.File, groups: Sequence[int] | None) -> Any:
         """Return some groups of rows of a file as a table."""
+        path, outside = file.path, filesystems.read_partitions(file)
+        columns = None if self.columns is None else [name for name in self.columns if name not in outside]
         if self.filter is None:
-            with arrow.load(CALLER, "pyarrow.parquet").ParquetFile(path, filesystem=filesystem) as file:
-                every = range(file.num_row_groups) if groups is None else groups
-                return file.read_row_groups(list(every), columns=None if self.columns is None else list(self.columns))
+            with arrow.load(CALLER, "pyarrow.parquet").ParquetFile(path, filesystem=filesystem) as opened:
+                every = range(opened.num_row_groups) if groups is None else groups
+                return opened.read_row_groups(list(every), columns=columns)
         fragment = _open_fragment(filesystem, path, groups)
-        return fragment.to_table(filter=self.filter, columns=None if self.columns is None else list(self.columns))
+        return fragment.to_table(filter=self.filter, columns=columns)
 
 
 def _open_fragment(filesystem: filesystems.FileSystem, path: str, groups: Sequence[int] | None) -> Any:
@@ -67,7 +77,7 @@ class ParquetRead:
 
     def __call__(self) -> blocks.Block:
         try:
-            table = self.selection.read(self.filesystem, self.file.path, self.groups)
+            table = self.selection.read(self.filesystem, self.file, self.groups)
         except (OSError, ValueError) as error:  # Arrow's own errors are ValueErrors
             raise filesystems.explain(error, CALLER, self.file.path) from error
         block = blocks.Block(arrow.read_table(table), table.num_rows)
@@ -84,7 +94,7 @@ class Parquet:
     def read(self, filesystem: filesystems.FileSystem, file: filesystems.File) -> Iterator[blocks.Block]:
         sizes, _ = _read_footer(filesystem, file, self.selection)
         for groups in join_groups(sizes, settings.DataContext.get_current().target_max_block_size):
-            table = self.selection.read(filesystem, file.path, groups)
+            table = self.selection.read(filesystem, file, groups)
             yield blocks.Block(arrow.read_table(table), table.num_rows)
 
 
@@ -97,7 +107,7 @@ def _read_footer(
             metadata, names = opened.metadata, opened.schema_arrow.names
     except (OSError, ValueError) as error:
         raise filesystems.explain(error, CALLER, file.path) from error
-    selection.check(names, file.path)
+    selection.check([*names, *filesystems.read_partitions(file)], file.path)
     groups = [metadata.row_group(at) for at in range(metadata.num_row_groups)]
     return [group.total_byte_size for group in groups], [group.num_rows for group in groups]
 
@@ -126,7 +136,7 @@ def plan_parquet(
         CALLER, paths, filesystem, (".parquet",), ignore_missing_paths=ignore_missing_paths
     )
     selection = Selection(columns=None if columns is None else tuple(columns), filter=condition)
-    partitions = files.find_partitions(found)
+    partitions = [selection.choose(one) for one in files.find_partitions(found)]
     if len(found) > MOST_FOOTERS or on_error == "skip":
         if on_error == "raise":
             _read_footer(shared, found[0], selection)
@@ -143,7 +153,7 @@ def plan_parquet(
         )
     reads = []
     for file, constants in zip(found, partitions, strict=True):
-        added = {**constants, **({"path": file.path} if include_paths else {})}
+        added = {**selection.choose(constants), **({"path": file.path} if include_paths else {})}
         reads += _plan_file(shared, file, selection, added)
     return reads
 

@@ -1,13 +1,15 @@
 """Blocks into files: each block becomes one, whole or not at all.
 
 A file is written under another name and then renamed, on this machine; a store such as S3 shows an object only when it
-is whole. What a task wrote that is done again is written over. When all files are there, ``_manifest.json`` says which
+is whole. What a task wrote that is done again is written over. When all files are there, ``_MANIFEST`` says which
 they are and how many rows they have; a folder without it was not finished.
 """
 
 from __future__ import annotations
 
 import json
+import math
+import os
 import secrets
 import shutil
 import tempfile
@@ -18,9 +20,9 @@ from typing import Any, Final, Protocol, final
 import numpy as np
 
 from hocket.data import arrow, blocks, extras
-from hocket.data.sources import filesystems
+from hocket.data.sources import files, filesystems
 
-MANIFEST: Final = "_manifest.json"
+MANIFEST: Final = "_MANIFEST"
 MODES: Final = ("append", "overwrite", "error", "ignore")
 
 
@@ -64,7 +66,7 @@ class Csv:
 class Json:
     """A JSON object in each line."""
 
-    ending: str = ".jsonl"
+    ending: str = ".json"
 
     def write(self, stream: Any, block: blocks.Block) -> None:
         for row in block.list_rows():
@@ -171,14 +173,19 @@ class Target:
             yield "", block
             return
         blocks.check_columns(self.partition_cols, list(block.columns))
-        keys = list(
-            zip(*([row[name] for row in block.select([name]).list_rows()] for name in self.partition_cols), strict=True)
-        )
+        texts = [[_quote(row[name]) for row in block.select([name]).list_rows()] for name in self.partition_cols]
+        folders = [
+            "".join(f"{_quote(name)}={text}/" for name, text in zip(self.partition_cols, found, strict=True))
+            for found in zip(*texts, strict=True)
+        ]
         rest = [name for name in block.columns if name not in self.partition_cols]
-        for key in dict.fromkeys(keys):
-            rows = np.array([at for at, one in enumerate(keys) if one == key])
-            folder = "".join(f"{name}={_quote(value)}/" for name, value in zip(self.partition_cols, key, strict=True))
-            yield folder, block.select(rest).pick(rows)
+        if not rest:
+            raise ValueError(f"partition_cols={list(self.partition_cols)} leaves no column to write. Leave one out.")
+        rows: dict[str, list[int]] = {}
+        for at, folder in enumerate(folders):
+            rows.setdefault(folder, []).append(at)
+        for folder, found in rows.items():
+            yield folder, block.select(rest).pick(np.array(found))
 
     def _write_file(self, name: str, block: blocks.Block) -> tuple[str, int]:
         filesystem, path = self.place.filesystem, f"{self.place.path}/{name}"
@@ -201,7 +208,8 @@ class Target:
 
 
 def _quote(value: object) -> str:
-    text = "__HIVE_DEFAULT_PARTITION__" if value is None else str(value)
+    is_gone = value is None or (isinstance(value, float) and math.isnan(value))
+    text = files.GONE if is_gone else str(value)
     return "".join(f"%{ord(letter):02X}" if letter in '/%=\\:*?"<>|\x00' else letter for letter in text)
 
 
@@ -223,40 +231,72 @@ def explain(error: Exception, caller: str, path: str) -> Exception:
     return type(error)(f"{caller} cannot write {path!r}: {error}.")
 
 
-def open_folder(caller: str, path: Any, filesystem: object, mode: str) -> filesystems.Place | None:
+@final
+@dataclass(frozen=True)
+class Folder:
+    """A folder to write into.
+
+    Args:
+        place: Where it is.
+        old: The files in it that are replaced when the new ones are there.
+        kept: What its manifest says of files that stay.
+    """
+
+    place: filesystems.Place
+    old: tuple[str, ...]
+    kept: tuple[Mapping[str, Any], ...]
+
+
+def open_folder(caller: str, path: Any, filesystem: object, mode: str, ending: str) -> Folder | None:
     """Return a folder to write into, which is made; None if it is there already and `mode` says to leave it.
 
+    Its manifest is taken away: until the new files are there, it is not finished.
+
     Raises:
-        ValueError: There is no such mode.
+        ValueError: There is no such mode, or no path.
         FileExistsError: It has files, and `mode` is ``"error"``.
     """
     fs = arrow.load(caller, "pyarrow.fs")
     if mode not in MODES:
         raise ValueError(f"mode must be one of {', '.join(map(repr, MODES))}, but received {mode!r}.")
+    if not isinstance(path, str | os.PathLike) or not os.fspath(path):
+        raise ValueError(f"{caller} takes the path of a folder, but received {path!r}. Write {caller[:-1]}'folder').")
     place = filesystems.find_place(path, filesystem, caller)
     try:
-        inside = place.filesystem.get_file_info(fs.FileSelector(place.path, allow_not_found=True))
+        inside = place.filesystem.get_file_info(fs.FileSelector(place.path, allow_not_found=True, recursive=True))
         if inside and mode == "ignore":
             return None
         if inside and mode == "error":
             raise FileExistsError(
                 f"{caller}: the folder {place.given!r} has files. Choose another one, or mode='append'."
             )
-        if inside and mode == "overwrite":
-            place.filesystem.delete_dir_contents(place.path)
+        kept: list[Mapping[str, Any]] = []
+        manifest = f"{place.path}/{MANIFEST}"
+        if any(one.path == manifest for one in inside):
+            with place.filesystem.open_input_stream(manifest, compression=None) as stream:
+                kept = json.loads(stream.read())["files"]
+            place.filesystem.delete_file(manifest)
         place.filesystem.create_dir(place.path, recursive=True)
     except FileExistsError:
         raise
     except OSError as error:
         raise explain(error, caller, place.given) from error
-    return place
+    if mode != "overwrite":
+        return Folder(place, (), tuple(kept))
+    is_file = fs.FileType.File
+    return Folder(place, tuple(one.path for one in inside if one.type == is_file and one.path.endswith(ending)), ())
 
 
-def finish(place: filesystems.Place, run: str, files: Sequence[Mapping[str, Any]]) -> None:
-    """Say that all files are there."""
-    text = json.dumps({"run": run, "rows": sum(one["rows"] for one in files), "files": list(files)}, indent=1)
-    path = f"{place.path}/{MANIFEST}"
-    with place.filesystem.open_output_stream(path + ".tmp" if is_local(place.filesystem) else path) as stream:
+def finish(folder: Folder, run: str, written: Sequence[Mapping[str, Any]]) -> None:
+    """Remove what is replaced, and say that all files are there."""
+    filesystem = folder.place.filesystem
+    for path in folder.old:
+        filesystem.delete_file(path)
+    every = [*folder.kept, *written]
+    text = json.dumps({"run": run, "rows": sum(one["rows"] for one in every), "files": every}, indent=1)
+    path = f"{folder.place.path}/{MANIFEST}"
+    renames = is_local(filesystem)
+    with filesystem.open_output_stream(path + ".tmp" if renames else path, compression=None) as stream:
         stream.write(text.encode())
-    if is_local(place.filesystem):
-        place.filesystem.move(path + ".tmp", path)
+    if renames:
+        filesystem.move(path + ".tmp", path)

@@ -80,6 +80,13 @@ class AggregateFn(abc.ABC):
         return ()
 
 
+def _set(one: AggregateFn, **values: object) -> None:
+    """Set the fields of an aggregate whose arguments are in Ray's order, and check them."""
+    for name, value in values.items():
+        object.__setattr__(one, name, value)
+    AggregateFn.__post_init__(one)
+
+
 @final
 @dataclass(frozen=True)
 class Count(AggregateFn):
@@ -89,7 +96,7 @@ class Count(AggregateFn):
         >>> import hocket
         >>> from hocket import data
         >>> context = hocket.init(num_cpus=2, engine="inprocess")
-        >>> data.from_items([{"x": 1}, {"x": None}]).aggregate(data.aggregates.Count("x", ignore_nulls=True))
+        >>> data.from_items([{"x": 1}, {"x": None}]).aggregate(data.aggregate.Count("x", ignore_nulls=True))
         {'count(x)': 1}
         >>> hocket.shutdown()
     """
@@ -196,7 +203,7 @@ class Mean(AggregateFn):
 
 
 @final
-@dataclass(frozen=True)
+@dataclass(frozen=True, init=False)
 class Std(AggregateFn):
     """The standard deviation, a float.
 
@@ -209,6 +216,13 @@ class Std(AggregateFn):
 
     ddof: int = 1
     word: ClassVar[str] = "std"
+
+    def __init__(
+        self, on: str | None = None, ddof: int = 1, ignore_nulls: bool = True, alias_name: str | None = None
+    ) -> None:
+        _set(self, on=on, ddof=ddof, ignore_nulls=ignore_nulls, alias_name=alias_name)
+        if isinstance(ddof, bool) or not isinstance(ddof, int):
+            raise TypeError(f"ddof must be a whole number, but received {ddof!r}. Write Std('x', ddof=0).")
 
     def make(self, value: str) -> str:
         count = f"count({value})"
@@ -231,7 +245,7 @@ class Std(AggregateFn):
 
 
 @final
-@dataclass(frozen=True)
+@dataclass(frozen=True, init=False)
 class Quantile(AggregateFn):
     """The value below which a part of the values lies; between two values, in proportion.
 
@@ -245,8 +259,10 @@ class Quantile(AggregateFn):
     q: float = 0.5
     word: ClassVar[str] = "quantile"
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
+    def __init__(
+        self, on: str | None = None, q: float = 0.5, ignore_nulls: bool = True, alias_name: str | None = None
+    ) -> None:
+        _set(self, on=on, q=q, ignore_nulls=ignore_nulls, alias_name=alias_name)
         if not reading.is_number(self.q, 0, 1):
             raise ValueError(f"q must be from 0 to 1, but received {self.q!r}. Write q=0.5 for the median.")
 
@@ -256,23 +272,42 @@ class Quantile(AggregateFn):
 
 @final
 @dataclass(frozen=True)
-class Unique(AggregateFn):
-    """The different values, in order, as a list."""
+class CountDistinct(AggregateFn):
+    """How many different values there are. A missing one counts as one more with ``ignore_nulls=False``."""
 
+    word: ClassVar[str] = "count_distinct"
+    needs_numbers: ClassVar[bool] = False
+
+    def make(self, value: str) -> str:
+        found = f"count(DISTINCT {value})"
+        return found if self.ignore_nulls else f"{found} + CAST(count(*) > count({value}) AS BIGINT)"
+
+
+@final
+@dataclass(frozen=True)
+class Unique(AggregateFn):
+    """The different values, in order, as a list; a missing one last, unless ``ignore_nulls=True``."""
+
+    ignore_nulls: bool = False
     word: ClassVar[str] = "unique"
     needs_numbers: ClassVar[bool] = False
     gives_list: ClassVar[bool] = True
 
     def make(self, value: str) -> str:
-        return f"list(DISTINCT {value} ORDER BY {value}) FILTER (WHERE {value} IS NOT NULL)"
+        found = f"list(DISTINCT {value} ORDER BY {value} NULLS LAST)"
+        return found + (f" FILTER (WHERE {value} IS NOT NULL)" if self.ignore_nulls else "")
 
 
 @final
-@dataclass(frozen=True)
+@dataclass(frozen=True, init=False)
 class AsList(AggregateFn):
-    """All values, in the order of the rows, as a list."""
+    """All values, in the order of the rows, as a list. Missing ones are left out with ``ignore_nulls=True``."""
 
     word: ClassVar[str] = "list"
+
+    def __init__(self, on: str | None = None, alias_name: str | None = None, ignore_nulls: bool = False) -> None:
+        _set(self, on=on, ignore_nulls=ignore_nulls, alias_name=alias_name)
+
     needs_numbers: ClassVar[bool] = False
     gives_list: ClassVar[bool] = True
 
@@ -281,11 +316,15 @@ class AsList(AggregateFn):
 
 
 @final
-@dataclass(frozen=True)
+@dataclass(frozen=True, init=False)
 class MissingValuePercentage(AggregateFn):
     """How many of 100 values are missing, a float."""
 
     word: ClassVar[str] = "missing_pct"
+
+    def __init__(self, on: str | None = None, alias_name: str | None = None) -> None:
+        _set(self, on=on, ignore_nulls=True, alias_name=alias_name)
+
     needs_numbers: ClassVar[bool] = False
 
     def make(self, value: str) -> str:
