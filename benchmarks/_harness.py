@@ -45,10 +45,11 @@ PEERS = {
     "synchronous": "torch",
     "tensorflow": "tensorflow",
     "optuna": "optuna",
+    "by hand": "duckdb",
 }
 """Peer to the module it needs. `futures` is ProcessPoolExecutor, `pool` is multiprocessing.Pool, `memcpy` a plain copy,
 `array` a loop over one in memory; the cores are JAX's without us; `in place` is ours without a journal, `synchronous`
-ours in steps.
+ours in steps, `by hand` DuckDB, Arrow or numpy in one process.
 """
 
 LIMIT_SECONDS = 1800

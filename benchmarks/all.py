@@ -19,6 +19,7 @@ PROGRAMS = (
     "train_jax",
     "parameter_server",
     "tune",
+    "data",
 )
 
 
