@@ -135,6 +135,13 @@ def test_a_missing_framework_names_its_extra(
         eval(f"data.range(3).{call}")
 
 
+def test_tensors_in_rows_become_arrays(session: hocket.SessionContext) -> None:
+    rows = data.range(3).map(lambda row: {"t": torch.full((2,), float(row["id"]))})
+    assert rows.schema() == data.Schema(names=["t"], types=["float32[2]"])
+    (batch,) = rows.iter_torch_batches()
+    assert batch["t"].tolist() == [[0.0, 0.0], [1.0, 1.0], [2.0, 2.0]]
+
+
 def test_batches_of_tensorflow_and_tables(session: hocket.SessionContext) -> None:
     tensorflow = pytest.importorskip("tensorflow", reason="needs TensorFlow: pip install 'hocket[tensorflow]'")
     rows = data.from_items([{"x": at, "s": f"t{at}", "v": [1.0, float(at)]} for at in range(3)])

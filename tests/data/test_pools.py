@@ -194,6 +194,17 @@ def test_parts(any_session: hocket.SessionContext) -> None:
     assert hocket.get([count.remote(part) for part in rows.streaming_split(3)]) == [6, 6, 8]
 
 
+def test_blocks_of_a_number_of_rows(any_session: hocket.SessionContext, tmp_path: Path) -> None:
+    rows = data.range(10, override_num_blocks=4).repartition(target_num_rows_per_block=4)
+    assert [len(batch["id"]) for batch in rows.iter_batches(batch_size=None)] == [4, 4, 2]
+    mixed = data.range(100).repartition(3, shuffle=True).take_all()
+    assert sorted(row["id"] for row in mixed) == list(range(100))
+    assert mixed != data.range(100).take_all()
+    data.range(10).write_csv(tmp_path)
+    assert data.read_csv(tmp_path).input_files() == [str(path) for path in tmp_path.glob("*.csv")]
+    assert data.range(10).map_batches(lambda batch: batch).size_bytes() == 80
+
+
 def test_samples_are_the_same_each_time(any_session: hocket.SessionContext) -> None:
     rows = data.range(2000, override_num_blocks=4)
     kept = rows.random_sample(0.1, seed=3)

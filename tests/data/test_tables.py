@@ -349,7 +349,9 @@ def test_more_than_memory_is_sorted_by_way_of_the_disk() -> None:
         (lambda rows: rows.filter(), ValueError, "takes a function, or expr="),
         (lambda rows: rows.filter(expr="row >"), ValueError, "is no expression: invalid syntax"),
         (lambda rows: rows.filter(expr="f(row)"), ValueError, r"has 'f\(row\)', which is no condition"),
-        (lambda rows: rows.filter(expr="gone > 3").take(1), ValueError, "cannot be computed: .*gone"),
+        (lambda rows: rows.filter(expr="gone > 3").take(1), KeyError, "no column 'gone': the columns are 'int64'"),
+        (lambda rows: rows.filter(expr="text > 3").take(1), ValueError, r"filter\(expr=.*cannot be computed"),
+        (lambda rows: rows.repartition(), ValueError, "takes num_blocks or target_num_rows_per_block, and one"),
         (lambda rows: untyped.Sum(3), TypeError, r"Sum\(\) takes the name of a column, but received 3"),
         (lambda rows: aggregates.Quantile("x", q=2), ValueError, "q must be from 0 to 1, but received 2"),
         (

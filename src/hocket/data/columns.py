@@ -51,8 +51,9 @@ def build(values: object) -> Column:
 def build_from_values(values: Sequence[Any]) -> Column:
     """Return one Python value for each row as a column.
 
-    Lists stay lists; arrays of one shape become an array with an axis more.
+    Lists stay lists; arrays of one shape, and tensors of a framework, become an array with an axis more.
     """
+    values = [_open_tensor(value) for value in values]
     if values and all(isinstance(value, np.ndarray) for value in values):
         first = values[0]
         if all(value.shape == first.shape and value.dtype == first.dtype for value in values):
@@ -65,6 +66,12 @@ def build_from_values(values: Sequence[Any]) -> Column:
             return found
     packed = None if any(isinstance(value, np.ndarray) for value in values) else arrow.get_optional_array(values)
     return _hold(values) if packed is None else packed
+
+
+def _open_tensor(value: Any) -> Any:
+    """Return the tensor of a framework as an array, and everything else as it is."""
+    is_tensor = hasattr(value, "__array__") and hasattr(value, "shape") and hasattr(value, "dtype")
+    return np.asarray(value) if is_tensor and not isinstance(value, np.ndarray | np.generic) else value
 
 
 def _hold(values: Sequence[object]) -> npt.NDArray[Any]:

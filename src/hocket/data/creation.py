@@ -121,7 +121,7 @@ def from_arrow(tables: object, *, override_num_blocks: int | None = None) -> dat
     """
     pa = arrow.load("from_arrow()")
     words = ("from_arrow()", "an Arrow table", "from_arrow(pa.table(...))")
-    return _build_joined(tables, lambda table: isinstance(table, pa.Table), words, override_num_blocks)
+    return _build_joined(tables, lambda table: isinstance(table, pa.Table | pa.RecordBatch), words, override_num_blocks)
 
 
 def range(n: int, *, override_num_blocks: int | None = None) -> dataset.Dataset:  # noqa: A001 (Ray's name)

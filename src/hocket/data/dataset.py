@@ -84,14 +84,40 @@ class Dataset(operations.RowOperations, tables.TableOperations, writers.Writers,
         """
         return self._then(plan.BlockOrder(operations.choose_seed(seed)))
 
-    def repartition(self, num_blocks: int) -> Dataset:
+    def repartition(
+        self, num_blocks: int | None = None, target_num_rows_per_block: int | None = None, *, shuffle: bool = False
+    ) -> Dataset:
         """Cut the same rows, in the same order, into another number of blocks.
 
+        Args:
+            num_blocks: How many blocks.
+            target_num_rows_per_block: How many rows a block has, but for the last; in the place of `num_blocks`.
+            shuffle: Whether the rows are shuffled first; see `random_shuffle`.
+
         Raises:
-            ValueError: The number is less than 1.
+            ValueError: A number is less than 1, or both are given, or neither.
         """
-        reading.check_count("num_blocks", num_blocks, 1, "repartition(8)")
-        return self._then(plan.Repartition(int(num_blocks)))
+        if (num_blocks is None) == (target_num_rows_per_block is None):
+            raise ValueError(
+                "repartition() takes num_blocks or target_num_rows_per_block, and one of them. Write repartition(8)."
+            )
+        reading.check_count("num_blocks", num_blocks, 1)
+        reading.check_count("target_num_rows_per_block", target_num_rows_per_block, 1)
+        rows = self.random_shuffle() if shuffle else self
+        return rows._then(plan.Repartition(num_blocks, target_num_rows_per_block))
+
+    def input_files(self) -> list[str]:
+        """Return the files that are read, each once, in their order."""
+        files = [file for read in self._plan.reads for file in getattr(read, "files", ())]
+        files += [read.file for read in self._plan.reads if hasattr(read, "file")]
+        return list(dict.fromkeys(file.path for file in files))
+
+    def size_bytes(self) -> int:
+        """Return about how many bytes the rows take. The plan is executed, unless it has no steps."""
+        sizes = [read.num_bytes for read in self._plan.reads]
+        if not self._plan.ops and None not in sizes:
+            return sum(size or 0 for size in sizes)
+        return sum(found.num_bytes for found in self._stream())
 
     def split(self, n: int, *, equal: bool = False, locality_hints: object = None) -> list[Dataset]:
         """Execute the plan, and return parts of rows that follow one another. They differ by one row at most.

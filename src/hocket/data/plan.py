@@ -197,13 +197,22 @@ class Shuffle:
 @final
 @dataclass(frozen=True)
 class Repartition:
-    """The same rows in another number of blocks, which differ by a row at most."""
+    """The same rows in another number of blocks, which differ by a row at most; or in blocks of so many rows.
 
-    num_blocks: int
+    Args:
+        num_blocks: How many blocks.
+        num_rows: How many rows a block has, but for the last; in the place of `num_blocks`.
+    """
+
+    num_blocks: int | None = None
+    num_rows: int | None = None
 
     def rearrange(self, sizes: Sequence[int]) -> list[Rows]:
         """Return which rows the new blocks have."""
-        return [range(start, stop) for start, stop in cut_evenly(sum(sizes), self.num_blocks)]
+        total = sum(sizes)
+        if self.num_rows is not None:
+            return [range(start, min(start + self.num_rows, total)) for start in range(0, total, self.num_rows)]
+        return [range(start, stop) for start, stop in cut_evenly(total, self.num_blocks or 1)]
 
 
 @final

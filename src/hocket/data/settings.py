@@ -11,7 +11,7 @@ _current: DataContext | None = None
 
 
 @final
-@dataclass(frozen=True, kw_only=True)
+@dataclass(kw_only=True)
 class ExecutionOptions:
     """How much of a data set is worked on ahead of whoever reads it.
 
@@ -22,6 +22,8 @@ class ExecutionOptions:
             through. A guess: 256 MiB.
         memory_limit: How many bytes sorting, joining and grouping may have before they write to disk. Default: a
             quarter of the machine's memory, or of what its container may have.
+
+        preserve_order: For programs written for Ray: rows always stay in their order.
 
     Raises:
         ValueError: A number is less than 1.
@@ -35,6 +37,7 @@ class ExecutionOptions:
     max_blocks_in_flight: int | None = None
     max_bytes_in_flight: int = 256 << 20
     memory_limit: int | None = None
+    preserve_order: bool = True
     task_cpus: float | None = field(default=None, repr=False)
     """How many CPUs each task holds, whatever its steps ask for: none where pools of actors leave none. Set by the
     execution of a plan."""

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import itertools
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -113,6 +114,10 @@ def find_groups(block: blocks.Block, keys: Sequence[str]) -> npt.NDArray[np.int6
     return np.flatnonzero(np.concatenate([[True], changed]))
 
 
+_MISSING: Final = re.compile(r"No match for FieldRef\.Name\((.*?)\)")
+"""What Arrow says of a column that is not there."""
+
+
 def filter_expression(block: blocks.Block, *, expression: Any) -> blocks.Block:
     """Keep the rows for which an expression is true."""
     if not block.num_rows:
@@ -121,6 +126,8 @@ def filter_expression(block: blocks.Block, *, expression: Any) -> blocks.Block:
     try:
         kept = table.filter(expression).column("\0row")
     except (KeyError, ValueError, TypeError, NotImplementedError) as error:  # Arrow's own are among them
+        if (missing := _MISSING.search(str(error))) is not None:
+            blocks.check_columns([missing.group(1)], list(block.columns))
         names = ", ".join(map(repr, block.columns))
         raise ValueError(
             f"filter(expr={str(expression)!r}) cannot be computed: {error}. The columns are {names}."

@@ -70,11 +70,12 @@ class TableOperations(abc.ABC):
             )
         return self._relate(relations.Sort(keys, tuple(ways)))
 
-    def groupby(self, key: str | Sequence[str] | None) -> GroupedData[Self]:
+    def groupby(self, key: str | Sequence[str] | None, num_partitions: int | None = None) -> GroupedData[Self]:
         """Return the rows in groups, whose keys are equal. A missing key is one, too.
 
         Args:
             key: By which columns; None: all rows are one group.
+            num_partitions: For programs written for Ray: has no effect.
 
         Raises:
             ValueError: No column is named, or one twice.
