@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import tempfile
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 import hocket
@@ -39,3 +43,18 @@ def test_tables_do_the_same_on_each_engine(any_session: hocket.SessionContext, t
     lines = tmp_path / "lines.txt"
     lines.write_text("".join(f"line {at}\n" for at in range(1000)))
     assert data.read_text(lines).map_batches(lambda batch: batch).count() == 1000
+
+
+@pytest.mark.about_local("whose workers are children of the driver")
+def test_a_query_whose_worker_is_killed_is_done_again_and_leaves_nothing(session: hocket.SessionContext) -> None:
+    rows = data.range(500_000, override_num_blocks=8).sort("id", descending=True)
+    loop = iter(rows.iter_batches(batch_size=100))
+    seen = next(loop)["id"].tolist()
+    ours = {process.pid for process in psutil.Process().children(recursive=True)}
+    found = {int(path.name.split("-")[2]): path for path in Path(tempfile.gettempdir()).glob("hocket-data-*-*")}
+    (folder,) = (path for pid, path in found.items() if pid in ours)
+    os.kill(int(folder.name.split("-")[2]), signal.SIGKILL)
+    for batch in loop:
+        seen += batch["id"].tolist()
+    assert seen == list(range(499_999, -1, -1))
+    assert not folder.exists()

@@ -6,7 +6,6 @@ are asked for. What does not fit into the engine's memory it writes to a folder 
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, final
@@ -15,7 +14,7 @@ import numpy as np
 
 from hocket.core import api, session
 from hocket.data import arrow, blocks, extras, plan, relations, settings, steps, transport
-from hocket.data.execution import tasks
+from hocket.data.execution import scratch, tasks
 from hocket.engine import contract
 
 _FIRST_ROWS, _MOST_ROWS = 1 << 10, 1 << 20
@@ -71,9 +70,12 @@ def relate(
     )
     made = task.remote(statement, types, parts, limits)
     del parts
-    for ref in made:
-        size: tasks.Size = api.get(next(made, ref))  # the last of a task that failed is its error, alone
-        yield plan.Stored(ref, size.num_bytes, 0, size.num_rows, size.types)
+    try:
+        for ref in made:
+            size: tasks.Size = api.get(next(made, ref))  # the last of a task that failed is its error, alone
+            yield plan.Stored(ref, size.num_bytes, 0, size.num_rows, size.types)
+    finally:
+        scratch.remove_left()  # of a worker that was killed
 
 
 def _store(found: Iterable[plan.Held | plan.Stored]) -> tuple[list[blocks.Types], list[plan.Stored]]:
@@ -127,7 +129,7 @@ def _query(
 ) -> Iterator[blocks.Block]:
     duckdb = load("A relation")
     failed: list[BaseException] = []
-    with tempfile.TemporaryDirectory(prefix="hocket-data-") as folder:
+    with scratch.make_folder() as folder:
         config = {
             "memory_limit": f"{max(limits.memory >> 20, 64)}MiB",
             "temp_directory": folder,
