@@ -46,7 +46,11 @@ def test_tables_do_the_same_on_each_engine(any_session: hocket.SessionContext, t
 
 
 @pytest.mark.about_local("whose workers are children of the driver")
-def test_a_query_whose_worker_is_killed_is_done_again_and_leaves_nothing(session: hocket.SessionContext) -> None:
+def test_a_query_whose_worker_is_killed_is_done_again_and_leaves_nothing(
+    session: hocket.SessionContext, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # many blocks, of which a few wait for their reader, and the query with them
+    monkeypatch.setattr(data.DataContext.get_current(), "target_max_block_size", 100_000)
     rows = data.range(500_000, override_num_blocks=8).sort("id", descending=True)
     loop = iter(rows.iter_batches(batch_size=100))
     seen = next(loop)["id"].tolist()
