@@ -45,9 +45,19 @@ class AggregateFn(abc.ABC):
     """Whether the result is a list of values of the column's type."""
 
     def __post_init__(self) -> None:
-        if not isinstance(self.on, str) or not self.on:
+        if not isinstance(self.on, str):
             name = type(self).__name__
             raise TypeError(f"{name}() takes the name of a column, but received {self.on!r}. Write {name}('x').")
+        self._check_rest()
+
+    def _check_rest(self) -> None:
+        alias, flag = self.alias_name, self.ignore_nulls
+        for what, value, fits in (
+            ("alias_name must be a name", alias, alias is None or isinstance(alias, str)),
+            ("ignore_nulls must be True or False", flag, isinstance(flag, bool)),
+        ):
+            if not fits:
+                raise TypeError(f"{what}, but received {value!r}. Leave it out for the default.")
 
     @property
     def name(self) -> str:
@@ -109,6 +119,7 @@ class Count(AggregateFn):
     def __post_init__(self) -> None:
         if self.on is not None:
             super().__post_init__()
+        self._check_rest()
 
     def make(self, value: str) -> str:
         return f"count({value})" if self.on is not None and self.ignore_nulls else "count(*)"

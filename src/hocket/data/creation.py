@@ -26,6 +26,8 @@ def _build_joined(
     """Return a data set of a table, or a list of them. The words are the caller, what it takes, and what to write."""
     caller, kind, remedy = words
     parts = given if isinstance(given, list | tuple) else [given]
+    if not parts:
+        return _build(blocks.Block({}, 0), num_blocks)
     for part in parts:
         if not is_one(part):
             raise TypeError(

@@ -164,7 +164,8 @@ class Dataset(operations.RowOperations, tables.TableOperations, writers.Writers,
             [2, 3, 5]
             >>> hocket.shutdown()
         """
-        given = list(indices)
+        several: Any = indices
+        given = list(several) if isinstance(several, Iterable) else []
         for index in given:
             reading.check_count("each of indices", index, 0, "split_at_indices([10])")
         if not given or given != sorted(given):
@@ -178,7 +179,8 @@ class Dataset(operations.RowOperations, tables.TableOperations, writers.Writers,
         Raises:
             ValueError: The shares are not above 0, or not below 1 together.
         """
-        given = list(proportions)
+        several: Any = proportions
+        given = list(several) if isinstance(several, Iterable) else []
         if not given or not all(_is_share(one) for one in given) or sum(given) >= 1:
             raise ValueError(
                 f"proportions must be above 0, and less than 1 together, but received {given}. Write "

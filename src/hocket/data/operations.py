@@ -207,9 +207,13 @@ class RowOperations(abc.ABC):
             KeyError: There is no such column. Raised here if the columns are known, and else when rows are asked for.
             ValueError: Two columns would have one name, or there are not as many names as columns.
         """
-        if isinstance(names, str):
+        several: Any = names
+        if isinstance(several, str | bytes) or not isinstance(several, Iterable):
             raise TypeError(f"rename_columns() takes a dict, but received {names!r}. Write {{'old': 'new'}}.")
-        given = dict(names) if isinstance(names, Mapping) else tuple(names)
+        given = dict(several) if isinstance(several, Mapping) else tuple(several)
+        new = given.values() if isinstance(given, dict) else given
+        if not all(isinstance(name, str) for name in new):
+            raise TypeError(f"rename_columns() gives names, which are texts, but received {names!r}.")
         return self._try("rename_columns", steps.rename_columns, given)
 
     def add_column(self, col: str, fn: Callable[[Any], object], *, batch_format: str | None = "pandas") -> Self:
@@ -283,7 +287,8 @@ def choose_seed(seed: int | None) -> int:
 
 
 def _check_names(verb: str, given: str | Sequence[str]) -> tuple[str, ...]:
-    names = (given,) if isinstance(given, str) else tuple(given)
+    several: Any = given
+    names = (given,) if isinstance(given, str) else tuple(several) if isinstance(several, Iterable) else ()
     if not names or len(set(names)) < len(names) or not all(isinstance(name, str) for name in names):
         raise ValueError(
             f"{verb}() takes the names of columns, each once, but received {given!r}. Write {verb}(['x', 'y'])."

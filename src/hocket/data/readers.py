@@ -94,10 +94,13 @@ def read_parquet(
     """
     reading.check_count("override_num_blocks", override_num_blocks, 1)
     _check_options("read_parquet()", of_ray, ("columns", "filter"))
+    several: Any = [columns] if isinstance(columns, str) else columns
+    if several is not None and not (isinstance(several, Sequence) and all(isinstance(one, str) for one in several)):
+        raise TypeError(f"columns must be a list of names, but received {columns!r}. Write columns=['x', 'y'].")
     return dataset.Dataset(
         parquet.plan_parquet(
             paths,
-            columns,
+            several,
             None if filter is None else expressions.read(filter),
             filesystem=filesystem,
             include_paths=include_paths,

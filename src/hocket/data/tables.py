@@ -62,7 +62,9 @@ class TableOperations(abc.ABC):
             >>> hocket.shutdown()
         """
         keys = _check_keys("sort", key)
-        ways = [descending] * len(keys) if isinstance(descending, bool) else list(descending)
+        several: Any = descending
+        ways = [descending] * len(keys) if isinstance(descending, bool) else []
+        ways = list(several) if isinstance(several, Iterable) else ways
         if len(ways) != len(keys) or not all(isinstance(way, bool) for way in ways):
             raise ValueError(
                 f"descending must be True or False, or one of these for each of {list(keys)}, but received "
@@ -130,7 +132,8 @@ class TableOperations(abc.ABC):
             [{'id': 2, 'x': 0.5, 'name': 'two'}, {'id': 3, 'x': 1.5, 'name': None}]
             >>> hocket.shutdown()
         """
-        if join_type not in relations.JOINS:
+        how: object = join_type
+        if not isinstance(how, str) or how not in relations.JOINS:
             raise ValueError(f"join_type must be one of {', '.join(relations.JOINS)}, but received {join_type!r}.")
         if not isinstance(ds, TableOperations):
             raise TypeError(f"join() takes a data set, but received {ds!r:.80}. Make one, as with from_pandas().")
@@ -231,7 +234,7 @@ class TableOperations(abc.ABC):
         return self._compute(aggregates.Std, on, ignore_nulls=ignore_nulls, ddof=ddof)
 
     def _compute(self, kind: Any, on: str | Sequence[str] | None, **settings: Any) -> Any:
-        names = self.columns() or [] if on is None else [on] if isinstance(on, str) else list(on)
+        names = self.columns() or [] if on is None else _check_keys(kind.word, on)
         found = self.aggregate(*(kind(name, **settings) for name in names)) if names else {}
         return next(iter(found.values()), None) if len(names) < 2 else found
 
@@ -318,7 +321,7 @@ class GroupedData(Generic[D]):
         return self._compute(aggregates.Std, on, ignore_nulls=ignore_nulls, ddof=ddof)
 
     def _compute(self, kind: Any, on: str | Sequence[str], **settings: Any) -> D:
-        names = [on] if isinstance(on, str) else list(on)
+        names = _check_keys(kind.word, on)
         return self.aggregate(*(kind(name, **settings) for name in names))
 
     def map_groups(self, fn: Any, *, batch_format: str | None = "default", **how: Any) -> D:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import abc
 import secrets
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Self
 
 from hocket.data import arrow, blocks, plan
@@ -62,7 +62,7 @@ class Writers(abc.ABC):
             >>> hocket.shutdown()
         """
         form = writing.Parquet(dict(arrow_parquet_args))
-        self._write("write_parquet()", path, form, filesystem, mode, tuple(partition_cols or ()))
+        self._write("write_parquet()", path, form, filesystem, mode, _check_partitions(partition_cols))
 
     def write_csv(
         self, path: Any, *, filesystem: object = None, mode: str = "append", **arrow_csv_args: object
@@ -102,3 +102,13 @@ class Writers(abc.ABC):
         )
         step = plan.Step(apply=target.write, name=caller[:-2], keeps_rows=False, is_numbered=True)
         writing.finish(folder, target.run, self._then(step).take_all())
+
+
+def _check_partitions(given: object) -> tuple[str, ...]:
+    several: Any = (given,) if isinstance(given, str) else given
+    names = () if several is None else tuple(several) if isinstance(several, Iterable) else (several,)
+    if not all(isinstance(name, str) for name in names) or len(set(names)) < len(names):
+        raise ValueError(
+            f"partition_cols must be the names of columns, each once, but received {given!r}. Write ['year', 'month']."
+        )
+    return names
