@@ -343,6 +343,9 @@ def test_a_full_disk_is_told(tmp_path: Path) -> None:
 def test_a_file_system_of_fsspec() -> None:
     memory = fsspec.filesystem("memory")
     data.range(10).write_parquet("memory://here/rows")
+    with pytest.raises(TypeError, match="cannot be JSON"):
+        data.from_items([{"x": 1}, {"x": 2}, {"x": b"a"}]).write_json("memory://here/broken")
+    assert not memory.glob("/here/broken/*.json"), "nothing half-written is there"
     assert data.read_parquet("/here/rows", filesystem=memory).count() == 10
     assert data.read_parquet("memory://here/rows").sum("id") == 45
     memory.rm("/here", recursive=True)

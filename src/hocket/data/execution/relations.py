@@ -50,12 +50,11 @@ def relate(
         KeyError: A table lacks a column.
         TypeError: A column is of a type that this cannot be done with.
     """
-    types, parts, total = [], [], 0
+    types, parts = [], []
     for found in tables:
         known, stored = _store(found)
         types.append(transport.unify(known, query.name))
         parts.append([_Part(one.ref, one.start, one.stop) for one in stored])
-        total += sum(one.num_bytes for one in stored)
     if not any(types):  # tables of which no block has columns: there is nothing to relate
         return
     statement = query.build(types)

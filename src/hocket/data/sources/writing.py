@@ -7,6 +7,7 @@ they are and how many rows they have; a folder without it was not finished.
 
 from __future__ import annotations
 
+import io
 import json
 import math
 import os
@@ -194,8 +195,14 @@ class Target:
         renames = is_local(filesystem)
         temporary = f"{path}.{secrets.token_hex(4)}.tmp" if renames else path
         try:
+            whole = io.BytesIO()  # a store has what was written when the stream is closed, also by an error
+            if not renames:
+                self.form.write(whole, block)
             with filesystem.open_output_stream(temporary, compression=None) as stream:
-                self.form.write(stream, block)
+                if renames:
+                    self.form.write(stream, block)
+                else:
+                    stream.write(whole.getbuffer())
             if renames:
                 filesystem.move(temporary, path)
         except BaseException as error:
