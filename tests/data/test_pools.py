@@ -89,6 +89,14 @@ def test_a_pool_on_one_cpu_leaves_room_for_tasks(tmp_path: Path) -> None:
         )
 
 
+def test_no_more_actors_are_made_than_there_is_of_what_they_hold(tmp_path: Path) -> None:
+    with hocket.init(num_cpus=2, resources={"camera": 1}):
+        rows = data.range(100, override_num_blocks=20)
+        found = rows.map_batches(Model, fn_constructor_args=[tmp_path], resources={"camera": 1})
+        assert found.count() == 100
+    assert len(list(tmp_path.iterdir())) == 1
+
+
 def test_an_actor_that_dies_is_made_again(session: hocket.SessionContext, tmp_path: Path) -> None:
     rows = data.range(100, override_num_blocks=10)
     found = rows.map_batches(Mortal, fn_constructor_args=[tmp_path / "mark"], concurrency=1)

@@ -113,11 +113,23 @@ def share_out(pools: Sequence[plan.Pool], *, nothing_left: bool) -> list[Share]:
     total = api.cluster_resources().get("CPU", 1.0)
     left = total - sum(pool.least * pool.num_cpus for pool in pools)
     if nothing_left or left < 0 or api.get_runtime_context().get_actor_id() is not None:  # see `tasks.make_task`
-        return [Share(pool.least, min(pool.most, max(pool.least, int(total))), 0.0) for pool in pools]
+        room = int(total)
+        return [Share(pool.least, max(pool.least, min(pool.most, room, _count_room(pool))), 0.0) for pool in pools]
     shares = []
     for pool in pools:
         room = int(left / pool.num_cpus) if pool.num_cpus else max(0, int(total) - pool.least)
-        more = min(pool.most - pool.least, room)
+        more = max(0, min(pool.most - pool.least, room, _count_room(pool) - pool.least))
         left -= more * pool.num_cpus
         shares.append(Share(pool.least, pool.least + more, pool.num_cpus))
     return shares
+
+
+def _count_room(pool: plan.Pool) -> int:
+    """Return how many of its actors there is enough for of GPUs, memory and the program's own resources.
+
+    One that cannot start would keep the blocks waiting that it was given.
+    """
+    total = api.cluster_resources()
+    own: Any = pool.resources.get("resources") or {}
+    held: dict[str, Any] = {"GPU": pool.resources.get("num_gpus"), "memory": pool.resources.get("memory"), **own}
+    return min((int(total.get(name, 0) / amount) for name, amount in held.items() if amount), default=pool.most)

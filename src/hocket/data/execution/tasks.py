@@ -116,6 +116,13 @@ def take_steps(
         yield from _read_ahead((many.remote(read, number, shared) for number, read in group), options)
 
 
+def list_blocks(made: Any) -> Iterator[plan.Stored]:
+    """Give the blocks of a task that yields each before its size."""
+    for ref in made:
+        size: Size = api.get(next(made, ref))  # the last of a task that failed is its error, alone
+        yield plan.Stored(ref, size.num_bytes, 0, size.num_rows, size.types)
+
+
 def _read_ahead(tasks: Iterator[Any], options: settings.ExecutionOptions) -> Iterator[plan.Stored]:
     """Give the blocks of tasks that make several each, in order. Some tasks run ahead, and wait for the reader when
     they have made two blocks."""
@@ -124,10 +131,7 @@ def _read_ahead(tasks: Iterator[Any], options: settings.ExecutionOptions) -> Ite
         most = max(1, min(most, options.max_blocks_in_flight // (MOST_AHEAD // 2)))
     running: deque[Any] = deque(itertools.islice(tasks, most))
     while running:
-        made = running.popleft()
-        for ref in made:
-            size: Size = api.get(next(made, ref))  # the last of a task that failed is its error, alone
-            yield plan.Stored(ref, size.num_bytes, 0, size.num_rows, size.types)
+        yield from list_blocks(running.popleft())
         running.extend(itertools.islice(tasks, 1))
 
 
