@@ -1,6 +1,6 @@
 """What training reads, and in which order.
 
-A `Dataset` is rows in blocks (`blocks`, made of `columns`) and a plan of what shall be done to them (`plan`). To it,
+A `Dataset` is rows in blocks (`blocks`, made of `columns`) and a plan of what is done to them (`plan`). To it,
 `operations` adds steps (`steps`; `calls` says who calls a user's function), and `tables` what needs all rows
 (`relations` and `aggregate` write the queries, `transport` brings columns to the engine for tables and back). It is
 streamed through tasks (`execution`). `creation` makes it of values, `readers` of files, `writers` makes files of it;

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import itertools
-import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, TypeVar, final
 
-from hocket.data import blocks, execution, feed, operations, plan, reading, settings, tables, writers
+from hocket.data import blocks, execution, feed, operations, plan, reading, settings, splits, writers
 from hocket.engine import contract
 
 T = TypeVar("T")
 
 
 @final
-class Dataset(operations.RowOperations, tables.TableOperations, writers.Writers, feed.Feed):
+class Dataset(operations.RowOperations, splits.Splits, writers.Writers, feed.Feed):
     """Rows in blocks, and what shall be done to them. Made by `from_items`, `read_parquet` and their like.
 
     A data set is a plan. It never changes: each method returns another one, and nothing is done before rows are asked
@@ -45,6 +43,9 @@ class Dataset(operations.RowOperations, tables.TableOperations, writers.Writers,
 
     def __iter__(self) -> Iterator[Any]:
         raise TypeError("A Dataset has rows and batches, so say which: write iter_rows() or iter_batches().")
+
+    def _build(self, reads: Sequence[plan.Read]) -> Dataset:
+        return Dataset(reads)
 
     def _then(self, op: plan.Op) -> Dataset:
         return Dataset(self._plan.reads, (*self._plan.ops, op))
@@ -118,118 +119,6 @@ class Dataset(operations.RowOperations, tables.TableOperations, writers.Writers,
         if not self._plan.ops and None not in sizes:
             return sum(size or 0 for size in sizes)
         return sum(found.num_bytes for found in self._stream())
-
-    def split(self, n: int, *, equal: bool = False, locality_hints: object = None) -> list[Dataset]:
-        """Execute the plan, and return parts of rows that follow one another. They differ by one row at most.
-
-        Args:
-            n: How many parts.
-            equal: Whether to leave out up to ``n - 1`` rows at the end, so that they do not differ.
-            locality_hints: For programs written for Ray: has no effect.
-
-        Raises:
-            ValueError: The number is less than 1.
-        """
-        reading.check_count("n", n, 1, "split(2)")
-        source = execution.Source(self._store(), None)
-        total = source.num_rows
-        total -= total % n if equal else 0
-        return _cut(source, [total * number // n for number in range(n + 1)])
-
-    def streaming_split(self, n: int, *, equal: bool = False, locality_hints: object = None) -> list[Dataset]:
-        """Return parts for readers in other tasks and actors; as `split`.
-
-        Each can be sent, and be looped over any number of times, without waiting for the others. (In Ray, all wait for
-        each other at each epoch. In training, `hocket.train.get_dataset_shard` gives each rank its part.)
-
-        Raises:
-            ValueError: The number is less than 1.
-        """
-        return self.split(n, equal=equal, locality_hints=locality_hints)
-
-    def split_at_indices(self, indices: Sequence[int]) -> list[Dataset]:
-        """Execute the plan, and return the parts between some rows.
-
-        Args:
-            indices: Before which rows it is cut; not falling.
-
-        Raises:
-            ValueError: They fall, or there are none.
-
-        Example:
-            >>> import hocket
-            >>> from hocket import data
-            >>> context = hocket.init(num_cpus=2, engine="inprocess")
-            >>> [part.count() for part in data.range(10).split_at_indices([2, 5])]
-            [2, 3, 5]
-            >>> hocket.shutdown()
-        """
-        several: Any = indices
-        given = list(several) if isinstance(several, Iterable) else []
-        for index in given:
-            reading.check_count("each of indices", index, 0, "split_at_indices([10])")
-        if not given or given != sorted(given):
-            raise ValueError(f"indices must be rising row numbers, but received {given}. Write split_at_indices([10]).")
-        source = execution.Source(self._store(), None)
-        return _cut(source, [0, *(min(index, source.num_rows) for index in given), source.num_rows])
-
-    def split_proportionately(self, proportions: Sequence[float]) -> list[Dataset]:
-        """Execute the plan, and return parts that have these shares of the rows, and one with the rest.
-
-        Raises:
-            ValueError: The shares are not above 0, or not below 1 together.
-        """
-        several: Any = proportions
-        given = list(several) if isinstance(several, Iterable) else []
-        if not given or not all(_is_share(one) for one in given) or sum(given) >= 1:
-            raise ValueError(
-                f"proportions must be above 0, and less than 1 together, but received {given}. Write "
-                "split_proportionately([0.8]) for 80 and 20 %."
-            )
-        source = execution.Source(self._store(), None)
-        ends = [math.floor(source.num_rows * share + 1e-9) for share in itertools.accumulate(given)]
-        return _cut(source, [0, *ends, source.num_rows])
-
-    def train_test_split(
-        self, test_size: float, *, shuffle: bool = False, seed: int | None = None, stratify: str | None = None
-    ) -> tuple[Dataset, Dataset]:
-        """Execute the plan, and return two parts: to train with, and to test with.
-
-        Args:
-            test_size: How many rows the second one has; below 1, which share of them.
-            shuffle: Whether rows are shuffled first.
-            seed: How they are shuffled.
-            stratify: A column: both parts have the same share of each of its values. `test_size` is a share then, and
-                the rows are sorted by it.
-
-        Raises:
-            ValueError: The size cannot be, or `shuffle` and `stratify` are both given.
-
-        Example:
-            >>> import hocket
-            >>> from hocket import data
-            >>> context = hocket.init(num_cpus=2, engine="inprocess")
-            >>> [part.count() for part in data.range(10).train_test_split(0.2)]
-            [8, 2]
-            >>> hocket.shutdown()
-        """
-        is_count = isinstance(test_size, int) and not isinstance(test_size, bool) and test_size >= 1
-        if not is_count and not _is_share(test_size):
-            raise ValueError(
-                f"test_size must be a share between 0 and 1, or a number of rows, but received {test_size!r}. Write "
-                "train_test_split(0.2)."
-            )
-        if stratify is not None:
-            if shuffle or is_count:
-                raise ValueError("stratify needs test_size as a share, and no shuffle. Write stratify='y' alone.")
-            return _split_groups(self, stratify, float(test_size))
-        whole = (self.random_shuffle(seed=seed) if shuffle else self)._store()
-        source = execution.Source(whole, None)
-        size = int(test_size) if is_count else math.ceil(source.num_rows * test_size - 1e-9)
-        if size >= source.num_rows:
-            raise ValueError(f"test_size={test_size} leaves nothing of {source.num_rows} rows to train with.")
-        train, test = _cut(source, [0, source.num_rows - size, source.num_rows])
-        return train, test
 
     def iterator(self) -> Dataset:
         """Return what has `iter_batches`: the data set itself. Here for programs written for Ray."""
@@ -403,24 +292,3 @@ class Dataset(operations.RowOperations, tables.TableOperations, writers.Writers,
 
 def _get_options() -> settings.ExecutionOptions:
     return settings.DataContext.get_current().execution_options
-
-
-def _is_share(value: object) -> bool:
-    return reading.is_number(value, 0, 1) and value not in (0, 1)
-
-
-def _cut(source: execution.Source, ends: Sequence[int]) -> list[Dataset]:
-    return [Dataset(execution.cut_parts(source.parts, start, stop)) for start, stop in itertools.pairwise(ends)]
-
-
-def _split_groups(whole: Dataset, column: str, share: float) -> tuple[Dataset, Dataset]:
-    """Return a part of each group, and the rest of it."""
-
-    def cut(group: Any, *, is_test: bool) -> Any:
-        size = len(next(iter(group.values())))
-        train = size - math.floor(size * share + 1e-9)
-        return {name: values[train:] if is_test else values[:train] for name, values in group.items()}
-
-    groups = whole.materialize().groupby(column)
-    train, test = (groups.map_groups(cut, fn_kwargs={"is_test": flag}).materialize() for flag in (False, True))
-    return train, test
