@@ -299,23 +299,6 @@ def test_groups_are_whole_whatever_the_blocks() -> None:
     assert rows.groupby(None).map_groups(lambda group: {"n": [len(group["k"])]}).take_all() == [{"n": 1000}]
 
 
-def test_more_than_memory_is_sorted_by_way_of_the_disk() -> None:
-    count = 3_000_000
-    context = data.DataContext.get_current()
-    before, context.execution_options = context.execution_options, data.ExecutionOptions(memory_limit=64 << 20)
-    try:
-        rows = data.range(count, override_num_blocks=16).map_batches(
-            lambda batch: {"x": (batch["id"] * 7919) % count, "y": batch["id"] * 0.5, "z": batch["id"]}
-        )
-        at = 0
-        for batch in rows.sort("x").iter_batches(batch_size=None):
-            assert (batch["x"] == np.arange(at, at + len(batch["x"]))).all()
-            at += len(batch["x"])
-    finally:
-        context.execution_options = before
-    assert at == count
-
-
 @pytest.mark.parametrize(
     ("make", "error", "message"),
     [

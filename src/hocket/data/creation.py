@@ -17,7 +17,7 @@ MOST_ROWS: Final = 1 << 50
 
 def _build(block: blocks.Block, num_blocks: int | None) -> dataset.Dataset:
     reading.check_count("override_num_blocks", num_blocks, 1)
-    return dataset.Dataset(plan.cut_block(block, settings.DataContext.get_current().target_max_block_size, num_blocks))
+    return dataset.Dataset(plan.cut_block(block, settings.DataContext.get_current().get_block_bytes(), num_blocks))
 
 
 def _build_joined(
@@ -141,7 +141,7 @@ def range(n: int, *, override_num_blocks: int | None = None) -> dataset.Dataset:
     if n > MOST_ROWS:
         raise ValueError(f"n must be {MOST_ROWS} at most, but received {n}.")
     reading.check_count("override_num_blocks", override_num_blocks, 1)
-    most = settings.DataContext.get_current().target_max_block_size
+    most = settings.DataContext.get_current().get_block_bytes()
     count = override_num_blocks or max(1, -(-8 * n // most), min(8, n >> 12))
     if count == 1:
         return dataset.Dataset([plan.Held(plan.RangeRead(0, n)())])

@@ -35,6 +35,7 @@ class Dataset(operations.RowOperations, splits.Splits, writers.Writers, feed.Fee
 
     def __init__(self, reads: Sequence[plan.Read], ops: Sequence[plan.Op] = ()) -> None:
         self._plan = plan.Plan(tuple(reads), tuple(ops))
+        self._record = execution.Record()
 
     def __repr__(self) -> str:
         steps = "".join(f" -> {plan.describe(op)}" for op in self._plan.ops)
@@ -135,7 +136,9 @@ class Dataset(operations.RowOperations, splits.Splits, writers.Writers, feed.Fee
             Dataset(1 blocks, 10 rows)
             >>> hocket.shutdown()
         """
-        return Dataset(self._store())
+        kept = Dataset(self._store())
+        kept._record = self._record
+        return kept
 
     # --- what there is ------------------------------------------------------------------------------------------------
 
@@ -155,6 +158,24 @@ class Dataset(operations.RowOperations, splits.Splits, writers.Writers, feed.Fee
         text = "\n".join(f"{number}. {line}" for number, line in enumerate(lines, 1))
         print(text)
         return text
+
+    def stats(self) -> str:
+        """Return a table of what the last execution did.
+
+        Of each stage: how many blocks, rows and bytes it gave, how long what follows waited for it, and how long it was
+        held up because nobody asked for its next block.
+
+        Example:
+            >>> import hocket
+            >>> from hocket import data
+            >>> context = hocket.init(num_cpus=2, engine="inprocess")
+            >>> rows = data.range(1000).map_batches(lambda batch: batch)
+            >>> total = sum(len(batch["id"]) for batch in rows.iter_batches())
+            >>> print(rows.stats().splitlines()[1].split()[:5])
+            ['read', '->', 'map_batches', '1', '1,000']
+            >>> hocket.shutdown()
+        """
+        return self._record.describe()
 
     def num_blocks(self) -> int:
         """Return how many blocks the source has."""
@@ -253,13 +274,15 @@ class Dataset(operations.RowOperations, splits.Splits, writers.Writers, feed.Fee
     # --- reading ------------------------------------------------------------------------------------------------------
 
     def _stream(self) -> Iterator[plan.Held | plan.Stored]:
-        return execution.stream(self._plan, _get_options())
+        self._record = execution.Record(self._plan.get_optional_count())
+        return execution.stream(self._plan, _get_options(), self._record)
 
     def _stream_blocks(self) -> Iterator[blocks.Block]:
         return map(execution.fetch, self._stream())
 
     def _store(self) -> list[plan.Stored]:
-        return execution.store(self._plan, _get_options())
+        self._record = execution.Record(self._plan.get_optional_count())
+        return execution.store(self._plan, _get_options(), self._record)
 
     def _peek(self) -> blocks.Block:
         return execution.find_block(self._plan, _get_options())

@@ -91,10 +91,28 @@ class Order:
             found[start : start + _BLOCK] = self._walk(block)
         return found
 
-    def _walk(self, x: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
-        x = self._permute(x)
+    def find_positions(self, rows: Rows) -> Rows:
+        """Return at which positions rows stand: what `rows` undoes.
+
+        Example:
+            >>> from hocket.data.order import Order
+            >>> import numpy as np
+            >>> Order(8, seed=0, epoch=0).find_positions(np.array([7, 6, 1])).tolist()
+            [0, 1, 7]
+        """
+        if self._keys is None:
+            return rows.copy()
+        found = np.empty(len(rows), np.int64)
+        for start in range(0, len(rows), _BLOCK):
+            block = rows[start : start + _BLOCK].astype(np.uint64)
+            found[start : start + _BLOCK] = self._walk(block, back=True)
+        return found
+
+    def _walk(self, x: npt.NDArray[np.uint64], *, back: bool = False) -> npt.NDArray[np.uint64]:
+        step = self._undo if back else self._permute
+        x = step(x)
         while (outside := np.flatnonzero(x >= self.num_rows)).size:
-            x[outside] = self._permute(x[outside])
+            x[outside] = step(x[outside])
         return x
 
     def _permute(self, x: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
@@ -112,9 +130,35 @@ class Order:
         left += right
         return left
 
+    def _undo(self, x: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
+        """Return what the bijection sends to numbers."""
+        assert self._keys is not None
+        high, low = np.uint64(self._high), np.uint64(self._low)
+        left = x // low
+        right = x - left * low
+        for number, key in reversed(list(enumerate(self._keys))):
+            if number % 2:
+                _turn_back(right, left, key, low)
+            else:
+                _turn_back(left, right, key, high)
+        left *= low
+        left += right
+        return left
+
 
 def _turn(digit: npt.NDArray[np.uint64], by: npt.NDArray[np.uint64], key: np.uint64, base: np.uint64) -> None:
     """Add to a digit, modulo its base, a number that a key makes of the other digit."""
+    digit += _mix_digit(by, key, base)
+    np.minimum(digit, digit - base, out=digit)  # modulo: below the base, the difference wraps around to something huge
+
+
+def _turn_back(digit: npt.NDArray[np.uint64], by: npt.NDArray[np.uint64], key: np.uint64, base: np.uint64) -> None:
+    """Subtract what `_turn` adds."""
+    digit -= _mix_digit(by, key, base)
+    np.minimum(digit, digit + base, out=digit)  # what fell below zero is huge
+
+
+def _mix_digit(by: npt.NDArray[np.uint64], key: np.uint64, base: np.uint64) -> npt.NDArray[np.uint64]:
     step = by + key
     step *= np.uint64(_FIRST)
     step ^= step >> np.uint64(32)
@@ -122,8 +166,7 @@ def _turn(digit: npt.NDArray[np.uint64], by: npt.NDArray[np.uint64], key: np.uin
     step >>= np.uint64(32)
     step *= base  # of 32 random bits, a number below the base
     step >>= np.uint64(32)
-    digit += step
-    np.minimum(digit, digit - base, out=digit)  # modulo: below the base, the difference wraps around to something huge
+    return step
 
 
 def _build_keys(seed: int, epoch: int, rounds: int) -> list[np.uint64]:

@@ -173,7 +173,37 @@ class Pool:
 
 # --- rearrangements ---------------------------------------------------------------------------------------------------
 
-Rows: TypeAlias = npt.NDArray[np.int64] | range
+
+@final
+@dataclass(frozen=True)
+class Drawn:
+    """Which rows stand in a part of an order. They are computed where they are needed.
+
+    Args:
+        seed: Which order.
+        num_rows: How many rows there are.
+        start: Where the part begins.
+        stop: Where it ends.
+    """
+
+    seed: int
+    num_rows: int
+    start: int
+    stop: int
+
+    def __len__(self) -> int:
+        return self.stop - self.start
+
+    def open_order(self) -> order.Order:
+        """Return the order."""
+        return order.Order(self.num_rows, seed=self.seed, epoch=0)
+
+    def list_rows(self) -> npt.NDArray[np.int64]:
+        """Return the rows."""
+        return self.open_order().rows(np.arange(self.start, self.stop))
+
+
+Rows: TypeAlias = Drawn | range
 """The numbers of the rows of a new block."""
 
 
@@ -184,14 +214,10 @@ class Shuffle:
 
     seed: int
 
-    def rearrange(self, sizes: Sequence[int]) -> list[Rows]:
+    def rearrange(self, sizes: Sequence[int]) -> list[Drawn]:
         """Return which rows the new blocks have, of blocks of these sizes. There are as many, and as large."""
-        total = sum(sizes)
-        if not total:
-            return []
-        shuffled = order.Order(total, seed=self.seed, epoch=0)
-        ends = np.cumsum(sizes)
-        return [shuffled.rows(np.arange(end - size, end)) for size, end in zip(sizes, ends, strict=True) if size]
+        ends = np.cumsum([0, *(size for size in sizes if size)]).tolist()
+        return [Drawn(self.seed, ends[-1], start, stop) for start, stop in itertools.pairwise(ends)]
 
 
 @final
@@ -207,7 +233,7 @@ class Repartition:
     num_blocks: int | None = None
     num_rows: int | None = None
 
-    def rearrange(self, sizes: Sequence[int]) -> list[Rows]:
+    def rearrange(self, sizes: Sequence[int]) -> list[range]:
         """Return which rows the new blocks have."""
         total = sum(sizes)
         if self.num_rows is not None:

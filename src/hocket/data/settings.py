@@ -2,12 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
+import contextvars
+from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import final
+from typing import Final, final
 
 from hocket.engine import node
 
 _current: DataContext | None = None
+_lent: contextvars.ContextVar[DataContext | None] = contextvars.ContextVar("lent", default=None)
+"""In a task: the settings of who executes the data set."""
+
+LEAST_MEMORY: Final = 512 << 20
+"""Bytes. A driver and two workers that have read a Parquet file have 230 MiB, and DuckDB takes 70 before it does
+anything. Measured."""
+
+_LEAST_BLOCK: Final = 1 << 20
+"""Bytes. Below, what a task costs is more than what it does. A guess."""
 
 
 @final
@@ -20,13 +32,16 @@ class ExecutionOptions:
             session's CPUs.
         max_bytes_in_flight: How many bytes these may have, judged by the largest block so far. One block is always let
             through. A guess: 256 MiB.
-        memory_limit: How many bytes sorting, joining and grouping may have before they write to disk. Default: a
-            quarter of the machine's memory, or of what its container may have.
-
+        memory_limit: How many bytes all processes of the pipeline may have resident, the reader's own and the kept
+            rows among them. Everything else is derived from it: blocks have at most a 64th of it, those in flight a
+            16th, and sorting, joining and grouping three tenths before they write to disk. Rows that are kept lie in
+            the session's store, so that must not be larger than a quarter: ``hocket.init(object_store_memory=...)``.
+            It holds if the program's own functions need no more than a few blocks each. Default: none, and a quarter of
+            the machine's memory, or of what its container may have, for sorting, joining and grouping.
         preserve_order: For programs written for Ray: rows always stay in their order.
 
     Raises:
-        ValueError: A number is less than 1.
+        ValueError: A number is less than 1, or the limit is less than what some processes take that do nothing.
 
     Example:
         >>> from hocket import data
@@ -49,10 +64,25 @@ class ExecutionOptions:
                 raise ValueError(
                     f"{name} must be a whole number from 1, but received {value!r}. Leave it out for the default."
                 )
+        if self.memory_limit is not None and self.memory_limit < LEAST_MEMORY:
+            raise ValueError(
+                f"memory_limit is that of all processes of a pipeline, and some that do nothing have about "
+                f"{LEAST_MEMORY >> 20} MiB, but received {self.memory_limit:,} bytes. Give more, or leave it out."
+            )
 
     def get_engine_memory(self) -> int:
-        """Return `memory_limit`, or its default."""
-        return self.memory_limit or node.count_memory() // 4
+        """Return how many bytes sorting, joining and grouping may have."""
+        return node.count_memory() // 4 if self.memory_limit is None else self.memory_limit * 3 // 10
+
+    def get_bytes_in_flight(self) -> int:
+        """Return how many bytes may be worked on, or wait."""
+        if self.memory_limit is None:
+            return self.max_bytes_in_flight
+        return min(self.max_bytes_in_flight, self.memory_limit // 16)
+
+    def get_store_memory(self) -> int | None:
+        """Return how large the session's store may be; None if nobody has limited it."""
+        return None if self.memory_limit is None else self.memory_limit // 4
 
 
 @final
@@ -70,11 +100,36 @@ class DataContext:
     """Into blocks of how many bytes at most sources are cut. A guess: large enough that a task costs nothing beside it,
     small enough that several fit into a small machine."""
     execution_options: ExecutionOptions = field(default_factory=ExecutionOptions)
+    enable_progress_bars: bool = True
+    """Whether a line in the terminal says how far it is, if reading takes more than two seconds."""
+
+    def get_block_bytes(self) -> int:
+        """Return how large blocks shall be: `target_max_block_size`, or less if memory is limited."""
+        limit = self.execution_options.memory_limit
+        return (
+            self.target_max_block_size
+            if limit is None
+            else min(self.target_max_block_size, max(_LEAST_BLOCK, limit // 64))
+        )
 
     @staticmethod
     def get_current() -> DataContext:
-        """Return the process's settings, which may be changed."""
+        """Return the process's settings, which may be changed; in a function that a data set calls, those of the
+        process that reads it."""
+        lent = _lent.get()
+        if lent is not None:
+            return lent
         global _current  # noqa: PLW0603 (Ray's way to say it: one for each process)
         if _current is None:
             _current = DataContext()
         return _current
+
+
+@contextlib.contextmanager
+def lend(context: DataContext) -> Iterator[None]:
+    """Have a block of a task see the settings of who executes the data set."""
+    token = _lent.set(context)
+    try:
+        yield
+    finally:
+        _lent.reset(token)

@@ -3,29 +3,23 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Iterator, Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, final
 
 import numpy as np
-import numpy.typing as npt
 
-from hocket.core import remote_function
+from hocket.core import api, remote_function, session
 from hocket.data import blocks, plan, settings
 from hocket.data.execution import tasks
 
-GROUPS_IN_FLIGHT = 4
-"""What part of the bytes in flight a group of a shuffle's new blocks may have: some tasks look at a group's rows at
-once, and each makes a block."""
-
 MOST_GROUPS = 256
-"""Of a shuffle: each block is cut into so many parts, and each part costs a message."""
+"""Of a shuffle: each block is cut into so many pieces, and each piece costs a message."""
 
-
-def _gather(rows: plan.Rows, parts: Sequence[tuple[int, int]], *whole: blocks.Block) -> tuple[blocks.Block, tasks.Size]:
-    """Make a block of rows of several. Runs in a task."""
-    starts = np.cumsum([0, *(stop - start for start, stop in parts)])[:-1]
-    block = blocks.gather(np.asarray(rows, np.int64), starts, lambda at: whole[at].cut(*parts[at]))
-    return block, tasks.measure(block)
+LEAST_PIECE = 320 << 10
+"""Bytes. What is smaller than 256 KiB travels in messages instead of shared memory, through the driver, and no limit of
+the store holds for it. Pieces are not all of one size."""
 
 
 def rearrange(
@@ -33,15 +27,23 @@ def rearrange(
 ) -> Iterator[plan.Stored]:
     """Give the new blocks of a plan's barrier. Takes `parts` away one by one, so that they can be forgotten."""
     name = type(barrier).__name__.lower()
-    wanted = barrier.rearrange([part.num_rows for part in parts])
+    sizes = [part.num_rows for part in parts]
     num_bytes = sum(part.num_bytes for part in parts)
-    num_groups = min(-(-num_bytes // (options.max_bytes_in_flight // GROUPS_IN_FLIGHT + 1)), len(wanted), MOST_GROUPS)
-    task = tasks.make_task(_gather, name, tasks.choose_cpus(options))
+    num_groups = min(-(-num_bytes // _choose_group_bytes(num_bytes, options)), len(parts), MOST_GROUPS)
     if isinstance(barrier, plan.Shuffle) and num_groups > 1:
-        submitted = _submit_exchange(task, name, parts, wanted, num_groups, options)
-    else:
-        submitted = (_submit_gather(task, parts, rows) for rows in wanted)
-    return tasks.pump(submitted, options)
+        return _exchange(name, parts, barrier.rearrange(sizes), num_groups, options)
+    task = tasks.make_task(_gather, name, tasks.choose_cpus(options))
+    return tasks.pump((_submit_gather(task, parts, rows) for rows in barrier.rearrange(sizes)), options)
+
+
+def _choose_group_bytes(num_bytes: int, options: settings.ExecutionOptions) -> int:
+    """Return how many bytes of rows a task of a shuffle may look at.
+
+    Where memory is limited: as many in each pass, with pieces that the limit of the store holds for.
+    """
+    if options.memory_limit is None:
+        return options.max_bytes_in_flight // 4 + 1
+    return math.isqrt(num_bytes * LEAST_PIECE) + 1
 
 
 def _submit_gather(
@@ -59,62 +61,148 @@ def _submit_gather(
     return refs
 
 
-def _submit_exchange(
-    task: remote_function.RemoteFunction[..., object],
+def _gather(rows: plan.Rows, parts: Sequence[tuple[int, int]], *whole: blocks.Block) -> tuple[blocks.Block, tasks.Size]:
+    """Make a block of rows of several. Runs in a task."""
+    starts = np.cumsum([0, *(stop - start for start, stop in parts)])[:-1]
+    numbers = np.asarray(rows, np.int64) if isinstance(rows, range) else rows.list_rows()
+    block = blocks.gather(numbers, starts, lambda at: whole[at].cut(*parts[at]))
+    return block, tasks.measure(block)
+
+
+# --- a shuffle of more than a task can look at ------------------------------------------------------------------------
+
+
+def _exchange(
     name: str,
     parts: list[plan.Stored],
-    wanted: Sequence[plan.Rows],
+    wanted: Sequence[plan.Drawn],
     num_groups: int,
     options: settings.ExecutionOptions,
-) -> Iterator[list[Any]]:
-    """Have blocks made of rows of all parts, where these are too many to look at for each: first each part is cut, by
-    groups of new blocks, and then each new block is made of the cuts for its group. So every row is written and read
-    twice, however many blocks there are.
+) -> Iterator[plan.Stored]:
+    """Give blocks of rows of all parts, where these are too many to look at for each: first the rows of some parts are
+    put together by groups of new blocks, and then the new blocks of each group are made of its pieces of all. So every
+    row is written and read twice, however many blocks there are. Nobody holds a list of all rows: tasks compute the
+    order of theirs.
     """
-    groups = [
-        np.concatenate([np.asarray(rows, np.int64) for rows in wanted[first:last]])
-        for first, last in plan.cut_evenly(len(wanted), num_groups)
-    ]
-    starts = np.cumsum([0, *(part.num_rows for part in parts)])
-    places = [np.searchsorted(starts, rows, side="right") - 1 for rows in groups]
-    orders = [np.argsort(place, kind="stable") for place in places]
-    ends = [
-        np.searchsorted(place[by_part], np.arange(len(parts) + 1))
-        for place, by_part in zip(places, orders, strict=True)
-    ]
-
-    def cut(at: int) -> list[Any]:
-        part = parts[at]
-        picks = [
-            rows[by_part[end[at] : end[at + 1]]] - starts[at]
-            for rows, by_part, end in zip(groups, orders, ends, strict=True)
-        ]
-        refs: list[Any] = cutter.remote((part.start, part.stop), picks, part.ref)
-        return refs
-
-    cutter = tasks.make_task(_cut_by_group, name, tasks.choose_cpus(options), num_returns=len(groups) + 1)
-    cuts = [refs[::-1] for refs, _ in tasks.run_ahead(map(cut, range(len(parts))), options)]
+    groups = [wanted[first:last] for first, last in plan.cut_evenly(len(wanted), num_groups)]
+    borders = (wanted[0].start, *(group[-1].stop for group in groups))
+    bundles = _bundle(parts, LEAST_PIECE * len(groups))
     parts.clear()
-    at = 0
-    for number, by_part in enumerate(orders):
-        pieces = [refs.pop() for refs in cuts]
-        bounds = list(itertools.pairwise(ends[number].tolist()))
-        back = np.empty(len(by_part), np.int64)
-        back[by_part] = np.arange(len(by_part))
-        used = [piece for piece, (start, stop) in zip(pieces, bounds, strict=True) if stop > start]
-        spans = [(0, stop - start) for start, stop in bounds if stop > start]
-        done = 0
-        while done < len(back):
-            size = len(wanted[at])
-            yield task.remote(back[done : done + size], spans, *used)
-            done += size
-            at += 1
+    # A piece for itself is a descriptor more in the driver, of which there are some thousands, but on Ray.
+    are_apart = "partial_reads" in session.get_engine().limits
+    how = _Exchange(borders, are_apart=are_apart, is_tight=options.memory_limit is not None)
+    num_returns = len(groups) + 1 if are_apart else 3
+    cutter = tasks.make_task(_sort_by_group, name, tasks.choose_cpus(options), num_returns=num_returns)
+
+    def cut() -> Iterator[list[Any]]:
+        start = 0
+        while bundles:
+            bundle = bundles.pop(0)
+            spans = [(part.start, part.stop) for part in bundle]
+            yield cutter.remote(how, wanted[0], start, spans, *(part.ref for part in bundle))
+            start += sum(part.num_rows for part in bundle)
+
+    made = [refs for refs, _ in tasks.run_ahead(cut(), options)]
+    ends = [] if are_apart else api.get([refs[1] for refs in made])
+    task = tasks.make_many(_gather_group, name, tasks.choose_cpus(options))
+
+    def gather() -> Iterator[Any]:
+        for at, group in enumerate(groups):
+            if are_apart:
+                yield task.remote(how, group, None, *(_take(refs, at) for refs in made))
+            else:
+                yield task.remote(how, group, [(end[at], end[at + 1]) for end in ends], *(refs[0] for refs in made))
+
+    yield from tasks.read_ahead(gather(), options)
 
 
-def _cut_by_group(
-    span: tuple[int, int], picks: Sequence[npt.NDArray[np.int64]], block: blocks.Block
-) -> list[blocks.Block | tasks.Size]:
-    """Give the rows of a block that each group has, and then their size. Runs in a task."""
-    block = block.cut(*span)
-    found = [block.pick(rows) for rows in picks]
-    return [*found, tasks.measure(block)]
+def _take(refs: list[Any], at: int) -> Any:
+    """Return a reference, and forget it here."""
+    ref, refs[at] = refs[at], None
+    return ref
+
+
+def _bundle(parts: Sequence[plan.Stored], least_bytes: int) -> list[list[plan.Stored]]:
+    """Return blocks together that are so large."""
+    bundles: list[list[plan.Stored]] = []
+    num_bytes = least_bytes
+    for part in parts:
+        if num_bytes >= least_bytes:
+            bundles.append([])
+            num_bytes = 0
+        bundles[-1].append(part)
+        num_bytes += part.num_bytes
+    return bundles
+
+
+@final
+@dataclass(frozen=True)
+class _Exchange:
+    """What all tasks of a shuffle know.
+
+    Args:
+        borders: At which positions of the order the groups begin, and where the last one ends.
+        are_apart: Whether each piece is a value of its own; else they are parts of one.
+        is_tight: Whether memory is limited.
+    """
+
+    borders: tuple[int, ...]
+    are_apart: bool
+    is_tight: bool
+
+
+def _sort_by_group(
+    how: _Exchange, drawn: plan.Drawn, start: int, spans: Sequence[tuple[int, int]], *whole: blocks.Block
+) -> list[Any]:
+    """Give the rows of some blocks by the groups that they go to; then where those end, if they are one value; and then
+    their size. Runs in a task.
+
+    Args:
+        how: What all know.
+        drawn: A part of the order.
+        start: Which row is the first of the blocks.
+        spans: Which rows of the blocks are meant.
+        whole: The blocks.
+    """
+    parts = [block.cut(*span) for block, span in zip(whole, spans, strict=True)]
+    num_rows = sum(part.num_rows for part in parts)
+    positions = drawn.open_order().find_positions(np.arange(start, start + num_rows))
+    group = np.searchsorted(how.borders, positions, side="right") - 1
+    by_group = np.argsort(group, kind="stable")
+    ends = np.searchsorted(group[by_group], np.arange(len(how.borders)))
+    found: dict[str, Any] = {}
+    for name in parts[0].columns:  # one by one, so that one alone is there twice
+        found |= blocks.join([part.select([name]) for part in parts]).pick(by_group).columns
+    block = blocks.Block(found, num_rows)
+    if how.is_tight:
+        tasks.give_memory_back()
+    size = tasks.measure(block)
+    if how.are_apart:
+        return [*(block.pick(np.arange(one, end)) for one, end in itertools.pairwise(ends)), size]
+    return [block, ends.tolist(), size]
+
+
+def _gather_group(
+    how: _Exchange, group: Sequence[plan.Drawn], spans: Sequence[tuple[int, int]] | None, *whole: blocks.Block
+) -> Iterator[blocks.Block | tasks.Size]:
+    """Give the blocks of a group, each followed by its size. Runs in a task.
+
+    Args:
+        how: What all know.
+        group: Which rows the blocks have.
+        spans: Which rows of the given blocks are the group's, as they stood. None: all.
+        whole: The blocks.
+    """
+    pieces = whole if spans is None else [block.cut(*span) for block, span in zip(whole, spans, strict=True)]
+    rows = np.concatenate([wanted.list_rows() for wanted in group])
+    ranks = np.empty(len(rows), np.int64)
+    ranks[np.argsort(rows)] = np.arange(len(rows))
+    starts = np.cumsum([0, *(piece.num_rows for piece in pieces)])[:-1]
+    done = 0
+    for wanted in group:
+        block = blocks.gather(ranks[done : done + len(wanted)], starts, pieces.__getitem__)
+        yield block
+        yield tasks.measure(block)
+        done += len(wanted)
+        if how.is_tight:
+            tasks.give_memory_back()

@@ -50,6 +50,7 @@ def relate(
         KeyError: A table lacks a column.
         TypeError: A column is of a type that this cannot be done with.
     """
+    tasks.check_store(options)
     types, parts = [], []
     for found in tables:
         known, stored = _store(found)
@@ -59,14 +60,8 @@ def relate(
         return
     statement = query.build(types)
     threads = 1 if statement.is_ordered else max(1, int(api.cluster_resources().get("CPU", 1)))
-    limits = _Limits(options.get_engine_memory(), threads, settings.DataContext.get_current().target_max_block_size)
-    task = tasks.make_task(
-        _run,
-        query.name,
-        tasks.choose_cpus(options),
-        num_returns="streaming",
-        _generator_backpressure_num_objects=tasks.MOST_AHEAD,
-    )
+    limits = _Limits(options.get_engine_memory(), threads, settings.DataContext.get_current().get_block_bytes())
+    task = tasks.make_many(_run, query.name, tasks.choose_cpus(options))
     made = task.remote(statement, types, parts, limits)
     del parts
     try:

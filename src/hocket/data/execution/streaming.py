@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any, TypeAlias
 
@@ -11,40 +11,60 @@ import numpy as np
 
 from hocket.core import api
 from hocket.data import blocks, order, plan, settings
-from hocket.data.execution import pools, rearranging, relations, tasks
+from hocket.data.execution import pools, rearranging, records, relations, tasks
 
 Blocks: TypeAlias = Iterator[plan.Held | plan.Stored]
 
 
-def stream(whole: plan.Plan, options: settings.ExecutionOptions) -> Blocks:
+def stream(whole: plan.Plan, options: settings.ExecutionOptions, record: records.Record | None = None) -> Blocks:
     """Give the blocks of a plan, one by one, while later ones are worked on.
+
+    Args:
+        whole: The plan.
+        options: The limits.
+        record: Is told what each stage does. None: nobody wants to know.
 
     Raises:
         TaskError: A step failed. It is also an instance of what was raised.
     """
-    reads: Iterator[plan.Read] = iter(whole.reads)
     shares = _share_out(whole, options)
     if _hold_all(shares):
         options = replace(options, task_cpus=0.0)
-    found: Blocks | None = None
-    if whole.ops and _are_few(whole.reads):
-        found = tasks.take_steps(reads, (), options)
-    for kind, group in itertools.groupby(whole.ops, key=type):
-        if kind is plan.Step:
-            steps = [op for op in group if isinstance(op, plan.Step)]
-            found = tasks.take_steps(reads if found is None else found, steps, options)
+    watch = _pass_on if record is None else record.watch
+    reads: Iterator[plan.Read] = iter(whole.reads)
+    ops = list(whole.ops)
+    while ops and isinstance(ops[0], plan.BlockOrder):  # nothing is read yet
+        reads = iter(_reorder(list(reads), ops[0].seed))
+        del ops[0]
+    first = [] if _are_few(whole.reads) else _list_steps(itertools.takewhile(_is_step, ops))
+    found = watch(_describe(first, "read"), tasks.take_steps(reads, first, options))
+    for is_step, group in itertools.groupby(ops[len(first) :], key=_is_step):
+        if is_step:
+            steps = _list_steps(group)
+            found = watch(_describe(steps), tasks.take_steps(found, steps, options))
             continue
         for op in group:
-            if isinstance(op, plan.BlockOrder) and found is None:  # nothing is read yet
-                reads = iter(_reorder(whole.reads, op.seed))
-                continue
-            if found is None:
-                found = tasks.take_steps(reads, (), options)
             if isinstance(op, plan.Pool):
-                found = pools.run_pool(found, op, shares.pop(0), options)
+                found = watch(op.name, pools.run_pool(found, op, shares.pop(0), options))
             else:
-                found = _STAGES[type(op)](found, op, options)
-    return tasks.take_steps(reads, (), options) if found is None else found
+                found = watch(plan.describe(op), _STAGES[type(op)](found, op, options))
+    return found if record is None else record.show(found)
+
+
+def _pass_on(name: str, found: Blocks) -> Blocks:
+    return found
+
+
+def _is_step(op: plan.Op) -> bool:
+    return isinstance(op, plan.Step)
+
+
+def _list_steps(ops: Iterable[plan.Op]) -> list[plan.Step]:
+    return [op for op in ops if isinstance(op, plan.Step)]
+
+
+def _describe(steps: Sequence[plan.Step], *before: str) -> str:
+    return " -> ".join([*before, *(step.name for step in steps)])
 
 
 def _are_few(reads: Sequence[plan.Read]) -> bool:
@@ -65,12 +85,15 @@ def _hold_all(shares: Sequence[pools.Share]) -> bool:
     return bool(shares) and held + 1 > api.cluster_resources().get("CPU", 1.0)
 
 
-def store(whole: plan.Plan, options: settings.ExecutionOptions) -> list[plan.Stored]:
+def store(
+    whole: plan.Plan, options: settings.ExecutionOptions, record: records.Record | None = None
+) -> list[plan.Stored]:
     """Execute a plan, keep its blocks in the engine, and return what stands for them. Empty ones are left out."""
-    return _store(stream(whole, options))
+    return _store(stream(whole, options, record), options)
 
 
-def _store(found: Blocks) -> list[plan.Stored]:
+def _store(found: Blocks, options: settings.ExecutionOptions) -> list[plan.Stored]:
+    tasks.check_store(options)
     return [
         one if isinstance(one, plan.Stored) else plan.store_block(api.put(one.block), one)
         for one in found
@@ -94,7 +117,7 @@ def find_block(whole: plan.Plan, options: settings.ExecutionOptions) -> blocks.B
 
 
 def _rearrange(found: Blocks, op: plan.Shuffle | plan.Repartition, options: settings.ExecutionOptions) -> Blocks:
-    yield from rearranging.rearrange(_store(found), op, options)
+    yield from rearranging.rearrange(_store(found, options), op, options)
 
 
 def _reorder(reads: Sequence[Any], seed: int) -> list[Any]:
@@ -103,7 +126,7 @@ def _reorder(reads: Sequence[Any], seed: int) -> list[Any]:
 
 
 def _reorder_blocks(found: Blocks, op: plan.BlockOrder, options: settings.ExecutionOptions) -> Blocks:
-    yield from _reorder(_store(found), op.seed)
+    yield from _reorder(_store(found, options), op.seed)
 
 
 def _limit(found: Blocks, op: plan.Limit, options: settings.ExecutionOptions) -> Blocks:
@@ -125,7 +148,7 @@ def _unite(found: Blocks, op: plan.Union, options: settings.ExecutionOptions) ->
 
 
 def _zip(found: Blocks, op: plan.Zip, options: settings.ExecutionOptions) -> Blocks:
-    sides = [_store(found), *(store(other, options) for other in op.others)]
+    sides = [_store(found, options), *(store(other, options) for other in op.others)]
     counts = [sum(part.num_rows for part in side) for side in sides]
     if len(set(counts)) > 1:
         raise ValueError(

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ctypes
 import itertools
+import sys
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -32,25 +34,54 @@ def measure(block: blocks.Block) -> Size:
     return Size(block.num_rows, block.count_bytes(), block.find_types())
 
 
+@final
+@dataclass(frozen=True, slots=True)
+class _Work:
+    """What tasks do to blocks."""
+
+    steps: tuple[plan.Step, ...]
+    context: settings.DataContext
+    """The settings of who executes the plan."""
+
+    def take(self, block: blocks.Block, number: int) -> tuple[blocks.Block, Size]:
+        """Return what becomes of a block."""
+        for step in self.steps:
+            block = step.take(block, number)
+        if self.context.execution_options.memory_limit is not None:
+            give_memory_back()
+        return block, measure(block)
+
+
 def _run(
-    read: plan.Read | blocks.Block, part: tuple[int, int] | None, number: int, steps: Sequence[plan.Step]
+    read: plan.Read | blocks.Block, part: tuple[int, int] | None, number: int, work: _Work
 ) -> tuple[blocks.Block, Size]:
     """Read a block and take its steps. Runs in a task."""
-    block = read if isinstance(read, blocks.Block) else read()
-    if part is not None:
-        block = block.cut(*part)
-    for step in steps:
-        block = step.take(block, number)
-    return block, measure(block)
+    with settings.lend(work.context):
+        block = read if isinstance(read, blocks.Block) else read()
+        return work.take(block if part is None else block.cut(*part), number)
 
 
-def _run_all(read: plan.ManyRead, number: int, steps: Sequence[plan.Step]) -> Iterator[blocks.Block | Size]:
+def _run_all(read: plan.ManyRead, number: int, work: _Work) -> Iterator[blocks.Block | Size]:
     """Read all blocks and take the steps of each; each is followed by its size. Runs in a task."""
-    for at, block in enumerate(read.iter_blocks()):
-        for step in steps:
-            block = step.take(block, (number << 20) + at)  # noqa: PLW2901 (what has become of it)
-        yield block
-        yield measure(block)
+    found = read.iter_blocks()
+    for at in itertools.count():
+        with settings.lend(work.context):  # not while it waits: whoever asks for the next has settings of its own
+            block = next(found, None)
+            if block is None:
+                return
+            made, size = work.take(block, (number << 20) + at)
+        yield made
+        yield size
+
+
+def give_memory_back() -> None:
+    """Give the system back what this process has freed and keeps for later."""
+    pa = sys.modules.get("pyarrow")
+    if pa is not None:
+        pa.default_memory_pool().release_unused()
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # of glibc
+    if trim is not None:
+        trim(0)
 
 
 def fetch(found: plan.Held | plan.Stored) -> blocks.Block:
@@ -59,6 +90,21 @@ def fetch(found: plan.Held | plan.Stored) -> blocks.Block:
         return found.block
     block: blocks.Block = api.get(found.ref)
     return block.cut(found.start, found.stop)
+
+
+def check_store(options: settings.ExecutionOptions) -> None:
+    """Raise if the session's store may hold more than the limit leaves for rows that are kept.
+
+    Raises:
+        ValueError: It may.
+    """
+    most, held = options.get_store_memory(), int(api.cluster_resources().get("object_store_memory", 0))
+    if most is not None and held > most:
+        raise ValueError(
+            f"ExecutionOptions(memory_limit={options.memory_limit}) was given, but this keeps rows in the session's "
+            f"store, which may have {held:,} bytes in memory, and a quarter of the limit is {most:,}. Start the "
+            f"session with hocket.init(object_store_memory={most}), or raise the limit to {4 * held}."
+        )
 
 
 def choose_cpus(options: settings.ExecutionOptions, wanted: float = 1.0) -> float:
@@ -77,6 +123,14 @@ def make_task(
         num_returns=num_returns, num_cpus=num_cpus, name=f"data: {name}", **more
     )(function)
     return made
+
+
+def make_many(
+    function: object, name: str, num_cpus: float = 1.0, **more: Any
+) -> remote_function.RemoteFunction[..., Any]:
+    """Return a function that gives blocks, each before its size, as tasks that wait for their reader."""
+    more["_generator_backpressure_num_objects"] = MOST_AHEAD
+    return make_task(function, name, num_cpus, num_returns="streaming", **more)
 
 
 def take_steps(
@@ -105,15 +159,13 @@ def take_steps(
     held: dict[str, Any] = {name: value for step in steps for name, value in step.resources.items()}
     name = " -> ".join(step.name for step in steps) or "read"
     task = make_task(_run, name, num_cpus, **held)
-    shared = api.put(tuple(steps))
+    shared = api.put(_Work(tuple(steps), settings.DataContext.get_current()))
     for is_many, group in itertools.groupby(enumerate(reads), key=lambda pair: plan.gives_many(pair[1])):
         if not is_many:
             yield from pump((_submit(task, read, number, shared) for number, read in group), options)
             continue
-        many = make_task(
-            _run_all, name, num_cpus, num_returns="streaming", _generator_backpressure_num_objects=MOST_AHEAD, **held
-        )
-        yield from _read_ahead((many.remote(read, number, shared) for number, read in group), options)
+        many = make_many(_run_all, name, num_cpus, **held)
+        yield from read_ahead((many.remote(read, number, shared) for number, read in group), options)
 
 
 def list_blocks(made: Any) -> Iterator[plan.Stored]:
@@ -123,7 +175,7 @@ def list_blocks(made: Any) -> Iterator[plan.Stored]:
         yield plan.Stored(ref, size.num_bytes, 0, size.num_rows, size.types)
 
 
-def _read_ahead(tasks: Iterator[Any], options: settings.ExecutionOptions) -> Iterator[plan.Stored]:
+def read_ahead(tasks: Iterator[Any], options: settings.ExecutionOptions) -> Iterator[plan.Stored]:
     """Give the blocks of tasks that make several each, in order. Some tasks run ahead, and wait for the reader when
     they have made two blocks."""
     most = max(2, int(api.cluster_resources().get("CPU", 1)))
@@ -136,13 +188,13 @@ def _read_ahead(tasks: Iterator[Any], options: settings.ExecutionOptions) -> Ite
 
 
 def _submit(
-    task: remote_function.RemoteFunction[..., object], read: plan.Read, number: int, steps: contract.ObjectRef[object]
+    task: remote_function.RemoteFunction[..., object], read: plan.Read, number: int, work: contract.ObjectRef[_Work]
 ) -> list[Any]:
     refs: list[Any]
     if isinstance(read, plan.Stored):
-        refs = task.remote(read.ref, (read.start, read.stop), number, steps)
+        refs = task.remote(read.ref, (read.start, read.stop), number, work)
     else:
-        refs = task.remote(read.block if isinstance(read, plan.Held) else read, None, number, steps)
+        refs = task.remote(read.block if isinstance(read, plan.Held) else read, None, number, work)
     return refs
 
 
@@ -174,7 +226,7 @@ def run_ahead(
         while (
             not is_over
             and len(running) < min(most, allowed)
-            and (not running or largest * (len(running) + 1) <= options.max_bytes_in_flight)
+            and (not running or largest * (len(running) + 1) <= options.get_bytes_in_flight())
         ):
             started = next(tasks, None)
             if started is None:

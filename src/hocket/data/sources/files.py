@@ -149,7 +149,7 @@ def group_files(
     num_groups: int | None,
 ) -> list[FilesRead]:
     """Return what reads files that were found, many small ones together."""
-    most = settings.DataContext.get_current().target_max_block_size
+    most = settings.DataContext.get_current().get_block_bytes()
     return [
         FilesRead(
             caller=caller,

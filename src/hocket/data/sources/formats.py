@@ -30,7 +30,7 @@ def _read_all(filesystem: filesystems.FileSystem, file: filesystems.File) -> byt
 
 def _is_large(file: filesystems.File) -> bool:
     factor = 4 if file.path.endswith(_PACKED) else 1
-    return file.size * factor > settings.DataContext.get_current().target_max_block_size
+    return file.size * factor > settings.DataContext.get_current().get_block_bytes()
 
 
 def _table(table: Any) -> blocks.Block:
@@ -69,7 +69,7 @@ class Csv:
                 yield _table(csv.read_csv(stream, **self.options))
                 return
             read = self.options.get("read_options") or csv.ReadOptions()
-            read.block_size = settings.DataContext.get_current().target_max_block_size
+            read.block_size = settings.DataContext.get_current().get_block_bytes()
             try:
                 for batch in csv.open_csv(stream, **{**self.options, "read_options": read}):
                     yield _table(batch)
@@ -103,7 +103,7 @@ class Json:
                 else:
                     yield _table(read(io.BytesIO(content), **self.options))
                 return
-            for part in _cut_lines(stream, settings.DataContext.get_current().target_max_block_size):
+            for part in _cut_lines(stream, settings.DataContext.get_current().get_block_bytes()):
                 yield _table(read(io.BytesIO(part), **self.options))
 
 
@@ -131,7 +131,7 @@ class Text:
 
     def read(self, filesystem: filesystems.FileSystem, file: filesystems.File) -> Iterator[blocks.Block]:
         is_wide = "\n".encode(self.encoding) != b"\n"  # as UTF-16 is, which cannot be cut at bytes
-        size = settings.DataContext.get_current().target_max_block_size
+        size = settings.DataContext.get_current().get_block_bytes()
         with _open(filesystem, file) as stream:
             for part in [stream.read()] if is_wide else _cut_lines(stream, size):
                 lines = part.decode(self.encoding).removeprefix("\ufeff").removesuffix("\n").split("\n")
@@ -205,7 +205,7 @@ class TfRecord:
             for record in read_records(stream):
                 rows.append(_read_example(record))
                 num_bytes += len(record)
-                if num_bytes > settings.DataContext.get_current().target_max_block_size:
+                if num_bytes > settings.DataContext.get_current().get_block_bytes():
                     yield _build_examples(rows)
                     rows, num_bytes = [], 0
         if rows:
@@ -269,7 +269,7 @@ class WebDataset:
     decode: bool
 
     def read(self, filesystem: filesystems.FileSystem, file: filesystems.File) -> Iterator[blocks.Block]:
-        most = settings.DataContext.get_current().target_max_block_size
+        most = settings.DataContext.get_current().get_block_bytes()
         rows: list[dict[str, Any]] = []
         num_bytes = 0
         with _open(filesystem, file) as stream, tarfile.open(fileobj=stream, mode="r|") as archive:

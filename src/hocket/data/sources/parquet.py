@@ -93,7 +93,7 @@ class Parquet:
 
     def read(self, filesystem: filesystems.FileSystem, file: filesystems.File) -> Iterator[blocks.Block]:
         sizes, _ = _read_footer(filesystem, file, self.selection)
-        for groups in join_groups(sizes, settings.DataContext.get_current().target_max_block_size):
+        for groups in join_groups(sizes, settings.DataContext.get_current().get_block_bytes()):
             table = self.selection.read(filesystem, file, groups)
             yield blocks.Block(arrow.read_table(table), table.num_rows)
 
@@ -164,7 +164,7 @@ def _plan_file(
     selection: Selection,
     constants: Mapping[str, object],
 ) -> list[ParquetRead]:
-    most = settings.DataContext.get_current().target_max_block_size
+    most = settings.DataContext.get_current().get_block_bytes()
     sizes, rows = _read_footer(shared, file, selection)
     kept = list(range(len(sizes)))
     if selection.filter is not None:  # groups whose statistics say that they have nothing of it are not read

@@ -70,6 +70,9 @@ class RayEngine(objects.ObjectAccess):
                 "A dead actor takes along answers that had not been sent, the calls that it had been sent and "
                 "not started, and the last items of a generator. Of plain tasks only the one that ran is lost."
             ),
+            "partial_reads": (
+                "Who looks at a part of a large value that was spilled to disk has all of it brought back into memory."
+            ),
             "background_exit": (
                 "exit_actor() in a thread or asyncio task in the background ends the actor with its next call."
             ),
