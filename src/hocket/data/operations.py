@@ -8,7 +8,8 @@ import secrets
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Self
 
-from hocket.data import blocks, calls, expressions, order, plan, reading, steps
+from hocket.data import blocks, calls, order, plan, reading, steps
+from hocket.data.expressions import text, tree
 
 
 class RowOperations(abc.ABC):
@@ -150,7 +151,8 @@ class RowOperations(abc.ABC):
         Args:
             fn: Takes a row. Or a class whose instances do.
             expr: In the place of a function, and many times faster: a text such as ``"x > 3 and y in ['a', 'b']"``, or
-                an expression of ``pyarrow.compute``. Where a value is missing it is not true.
+                an expression of `hocket.data.expressions`, ``col("x") > 3``, or of ``pyarrow.compute``. Where a value
+                is missing it is not true.
             **how: See `map`.
 
         Raises:
@@ -167,14 +169,15 @@ class RowOperations(abc.ABC):
             [{'id': 3}, {'id': 4}]
             >>> hocket.shutdown()
         """
+        if isinstance(fn, tree.Expr):
+            raise TypeError("filter() takes an expression by name. Write filter(expr=col('x') > 3).")
         if (fn is None) == (expr is None):
             raise ValueError("filter() takes a function, or expr=, and one of them. Write filter(expr='x > 3').")
         if expr is None:
             return self._then(calls.read_call("filter", fn, how).build(steps.filter_rows, keeps_rows=False))
         if how:
             raise ValueError(f"filter(expr=...) calls no function, so {sorted(how)} says nothing. Leave it out.")
-        parsed = expressions.read(expr)
-        step = functools.partial(steps.filter_expression, expression=parsed)
+        step = functools.partial(steps.filter_expression, expression=text.read(expr), given=f"{expr!s:.80}")
         return self._then(plan.Step(apply=step, name=f"filter({expr!s:.40})", keeps_rows=False))
 
     # --- columns ------------------------------------------------------------------------------------------------------
@@ -232,6 +235,47 @@ class RowOperations(abc.ABC):
         form = blocks.check_format(batch_format)
         step = functools.partial(steps.add_column, name=col, function=fn, batch_format=form)
         return self._then(plan.Step(apply=step, name=f"add_column({col})", keeps_rows=True))
+
+    def with_column(self, column_name: str, expr: tree.Expr) -> Self:
+        """Add a column, or replace it: what an expression makes of each row's values.
+
+        Many times faster than `map`.
+
+        Args:
+            column_name: Its name.
+            expr: Of `hocket.data.expressions`.
+
+        Raises:
+            TypeError: It is no expression.
+            KeyError: It needs a column that is not there. Raised when rows are asked for.
+            ValueError: It cannot be computed of the columns. Raised then, too.
+
+        Example:
+            >>> import hocket
+            >>> from hocket import data
+            >>> from hocket.data.expressions import col
+            >>> context = hocket.init(num_cpus=2, engine="inprocess")
+            >>> people = data.from_items([{"name": "Ada", "born": 1815}, {"name": "Alan", "born": 1912}])
+            >>> people.with_column("initial", col("name").str.slice(0, 1)).take(1)
+            [{'name': 'Ada', 'born': 1815, 'initial': 'A'}]
+            >>> hocket.shutdown()
+        """
+        return self.with_columns({column_name: expr})
+
+    def with_columns(self, exprs: Mapping[str, tree.Expr]) -> Self:
+        """Add columns, or replace them, by expressions of the columns as they were; see `with_column`."""
+        several: Any = exprs
+        if not isinstance(several, Mapping) or not several:
+            raise TypeError(f"with_columns() takes a dict, but received {exprs!r:.80}. Write {{'y': col('x') + 1}}.")
+        for name, expr in several.items():
+            tree.check_name("with_column", name)
+            if not isinstance(expr, tree.Expr):
+                raise TypeError(
+                    f"with_column({name!r}) takes an expression, but received {expr!r:.80}. Write col('x') + 1, or "
+                    "lit(value) for a value; add_column() takes a function."
+                )
+        step = functools.partial(steps.with_columns, dict(several))
+        return self._then(plan.Step(apply=step, name=f"with_column({', '.join(several)})", keeps_rows=True))
 
     # --- which rows ---------------------------------------------------------------------------------------------------
 

@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from hocket.data import arrow, dataset, expressions, reading
+from hocket.data import arrow, dataset, reading
+from hocket.data.expressions import computing, text, tree
 from hocket.data.sources import files, formats, parquet
 
 Paths = Any
@@ -66,8 +67,8 @@ def read_parquet(
         paths: Files, or folders, of which all files are taken whose names end in ``.parquet``, in the order of the
             names. Also addresses such as ``s3://bucket/folder``.
         columns: Which columns are read. Default: all.
-        filter: Which rows are read: a text such as ``"x > 3"``, or an expression of ``pyarrow.compute``; see
-            `Dataset.filter`. Groups of rows whose statistics say that they have none are not read at all.
+        filter: Which rows are read: a text such as ``"x > 3"``, or an expression; see `Dataset.filter`. Groups of
+            rows whose statistics say that they have none are not read at all.
         filesystem: One of pyarrow's or fsspec's. Default: what the address says.
         include_paths: Whether the column ``path`` says where a row was.
         ignore_missing_paths: Whether a path that is not there is left out.
@@ -101,7 +102,7 @@ def read_parquet(
         parquet.plan_parquet(
             paths,
             several,
-            None if filter is None else expressions.read(filter),
+            None if filter is None else _read_condition(filter),
             filesystem=filesystem,
             include_paths=include_paths,
             ignore_missing_paths=ignore_missing_paths,
@@ -109,6 +110,12 @@ def read_parquet(
             override_num_blocks=override_num_blocks,
         )
     )
+
+
+def _read_condition(given: Any) -> Any:
+    """Return a condition as Arrow's readers take it."""
+    found = text.read(given)
+    return computing.to_arrow(found, "read_parquet(filter=...)") if isinstance(found, tree.Expr) else found
 
 
 def read_csv(

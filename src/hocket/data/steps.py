@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hocket.data import arrow, blocks, columns
+from hocket.data.expressions import computing, tree
 
 
 def name_function(function: Callable[..., object]) -> str:
@@ -118,10 +119,13 @@ _MISSING: Final = re.compile(r"No match for FieldRef\.Name\((.*?)\)")
 """What Arrow says of a column that is not there."""
 
 
-def filter_expression(block: blocks.Block, *, expression: Any) -> blocks.Block:
+def filter_expression(block: blocks.Block, *, expression: Any, given: str) -> blocks.Block:
     """Keep the rows for which an expression is true."""
     if not block.num_rows:
         return block
+    what = f"filter(expr={given!r})"
+    if isinstance(expression, tree.Expr):
+        return block.pick(computing.compute_mask(expression, block, what))
     table = block.to_batch("pyarrow").append_column("\0row", arrow.build_array("row", np.arange(block.num_rows)))
     try:
         kept = table.filter(expression).column("\0row")
@@ -129,10 +133,19 @@ def filter_expression(block: blocks.Block, *, expression: Any) -> blocks.Block:
         if (missing := _MISSING.search(str(error))) is not None:
             blocks.check_columns([missing.group(1)], list(block.columns))
         names = ", ".join(map(repr, block.columns))
-        raise ValueError(
-            f"filter(expr={str(expression)!r}) cannot be computed: {error}. The columns are {names}."
-        ) from error
+        raise ValueError(f"{what} cannot be computed: {error}. The columns are {names}.") from error
     return block.pick(kept.to_numpy())
+
+
+def with_columns(exprs: Mapping[str, tree.Expr], block: blocks.Block) -> blocks.Block:
+    """Add what expressions make of a block."""
+    if not block.columns:
+        return block
+    made = {
+        name: computing.compute_column(expr, block, f"with_column({name!r}, {expr!r:.80})")
+        for name, expr in exprs.items()
+    }
+    return blocks.Block({**block.columns, **made}, block.num_rows)
 
 
 def sample_rows(block: blocks.Block, number: int, *, fraction: float, seed: int) -> blocks.Block:
@@ -194,5 +207,5 @@ def cut_rows(limit: int, block: blocks.Block) -> blocks.Block:
     return block.cut(0, limit)
 
 
-ROW_BY_ROW = (map_rows, select_columns, drop_columns, rename_columns)
+ROW_BY_ROW = (map_rows, with_columns, select_columns, drop_columns, rename_columns)
 """Steps that make each row from one row, in order."""
