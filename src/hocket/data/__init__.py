@@ -27,6 +27,7 @@ from hocket.data.creation import from_tf as from_tf
 from hocket.data.creation import from_torch as from_torch
 from hocket.data.creation import range as range  # noqa: A004 (Ray's name)
 from hocket.data.creation import range_tensor as range_tensor
+from hocket.data.creation import read_datasource as read_datasource
 from hocket.data.creation import read_sql as read_sql
 from hocket.data.dataset import Dataset as Dataset
 from hocket.data.exact import ExactMean as ExactMean
@@ -37,6 +38,7 @@ from hocket.data.readers import read_csv as read_csv
 from hocket.data.readers import read_images as read_images
 from hocket.data.readers import read_json as read_json
 from hocket.data.readers import read_numpy as read_numpy
+from hocket.data.readers import read_orc as read_orc
 from hocket.data.readers import read_parquet as read_parquet
 from hocket.data.readers import read_text as read_text
 from hocket.data.readers import read_tfrecords as read_tfrecords
@@ -44,4 +46,11 @@ from hocket.data.readers import read_webdataset as read_webdataset
 from hocket.data.settings import DataContext as DataContext
 from hocket.data.settings import ExecutionOptions as ExecutionOptions
 from hocket.data.shard import DataIterator as DataIterator
+from hocket.data.sources.choosing import FileShuffleConfig as FileShuffleConfig
+from hocket.data.sources.custom import Datasink as Datasink
+from hocket.data.sources.custom import Datasource as Datasource
+from hocket.data.sources.custom import ReadTask as ReadTask
+from hocket.data.sources.sinks import BlockBasedFileDatasink as BlockBasedFileDatasink
+from hocket.data.sources.sinks import RowBasedFileDatasink as RowBasedFileDatasink
+from hocket.data.sources.writing import SaveMode as SaveMode
 from hocket.data.tables import GroupedData as GroupedData

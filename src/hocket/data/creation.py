@@ -9,7 +9,7 @@ from typing import Any, Final
 import numpy as np
 
 from hocket.data import arrow, blocks, dataset, frames, plan, reading, settings
-from hocket.data.sources import programs
+from hocket.data.sources import custom, programs
 
 MOST_ROWS: Final = 1 << 50
 """How many numbers `range` gives at most: their blocks have to be counted."""
@@ -202,6 +202,43 @@ def from_generators(generators: Sequence[Callable[[], Iterable[object]]]) -> dat
                 "from_generators([lambda: generate(...)])."
             )
     return dataset.Dataset([programs.GeneratorRead(one, "a function of from_generators()") for one in generators])
+
+
+def read_datasource(
+    datasource: custom.Datasource,
+    *,
+    parallelism: int = -1,
+    override_num_blocks: int | None = None,
+    ray_remote_args: object = None,
+    concurrency: int | None = None,
+) -> dataset.Dataset:
+    """Return a data set of a source that a user has written.
+
+    Args:
+        datasource: Its tasks are asked for now, and each is read when rows are asked for, in a task.
+        parallelism: Ray's older word for `override_num_blocks`.
+        override_num_blocks: How many tasks the source is asked for. Default: 8.
+        ray_remote_args: For programs written for Ray: has no effect.
+        concurrency: The same.
+
+    Raises:
+        TypeError: It is no source.
+
+    Example:
+        >>> import hocket
+        >>> from hocket import data
+        >>> class Squares(data.Datasource):
+        ...     def get_read_tasks(self, parallelism, per_task_row_limit=None, data_context=None):
+        ...         return [data.ReadTask(lambda: [{"x": [0, 1]}]), data.ReadTask(lambda: [{"x": [4, 9]}])]
+        >>> context = hocket.init(num_cpus=2, engine="inprocess")
+        >>> data.read_datasource(Squares()).sum("x")
+        14
+        >>> hocket.shutdown()
+    """
+    reading.check_count("override_num_blocks", override_num_blocks, 1)
+    return dataset.Dataset(
+        custom.list_reads(datasource, override_num_blocks or (parallelism if parallelism > 0 else 8))
+    )
 
 
 def read_sql(sql: str, connection_factory: Callable[[], Any], *, sql_params: Any = None) -> dataset.Dataset:
