@@ -17,12 +17,17 @@ from hocket.data import aggregate as aggregate
 from hocket.data.blocks import Schema as Schema
 from hocket.data.calls import ActorPoolStrategy as ActorPoolStrategy
 from hocket.data.calls import TaskPoolStrategy as TaskPoolStrategy
+from hocket.data.conversions import DatasetSummary as DatasetSummary
 from hocket.data.creation import from_arrow as from_arrow
+from hocket.data.creation import from_arrow_refs as from_arrow_refs
+from hocket.data.creation import from_blocks as from_blocks
 from hocket.data.creation import from_generators as from_generators
 from hocket.data.creation import from_huggingface as from_huggingface
 from hocket.data.creation import from_items as from_items
 from hocket.data.creation import from_numpy as from_numpy
+from hocket.data.creation import from_numpy_refs as from_numpy_refs
 from hocket.data.creation import from_pandas as from_pandas
+from hocket.data.creation import from_pandas_refs as from_pandas_refs
 from hocket.data.creation import from_tf as from_tf
 from hocket.data.creation import from_torch as from_torch
 from hocket.data.creation import range as range  # noqa: A004 (Ray's name)
@@ -33,6 +38,8 @@ from hocket.data.dataset import Dataset as Dataset
 from hocket.data.exact import ExactMean as ExactMean
 from hocket.data.ledger import Ledger as Ledger
 from hocket.data.ledger import Slice as Slice
+from hocket.data.operations import RandomSeedConfig as RandomSeedConfig
+from hocket.data.preprocessors.base import Preprocessor as Preprocessor
 from hocket.data.readers import read_binary_files as read_binary_files
 from hocket.data.readers import read_csv as read_csv
 from hocket.data.readers import read_images as read_images

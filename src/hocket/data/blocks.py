@@ -280,12 +280,14 @@ def check_columns(asked: Sequence[str], there: Sequence[str]) -> None:
 
 
 def check_format(batch_format: str | None) -> str:
-    """Return the name of a form of batches, checked.
+    """Return the name of a form of batches, checked. None is Ray's for the form that blocks have: Arrow tables.
 
     Raises:
         ValueError: There is no such form.
     """
-    if batch_format is None or batch_format not in get_args(BatchFormat):
+    if batch_format is None:
+        return "pyarrow"
+    if batch_format not in get_args(BatchFormat):
         raise ValueError(
             f"batch_format must be one of {', '.join(map(repr, get_args(BatchFormat)))}, but received "
             f"{batch_format!r}. 'default' is a dict of numpy arrays."

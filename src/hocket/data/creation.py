@@ -9,6 +9,7 @@ from typing import Any, Final
 import numpy as np
 
 from hocket.data import arrow, blocks, dataset, frames, plan, reading, settings
+from hocket.data.execution import references
 from hocket.data.sources import custom, programs
 
 MOST_ROWS: Final = 1 << 50
@@ -124,6 +125,39 @@ def from_arrow(tables: object, *, override_num_blocks: int | None = None) -> dat
     pa = arrow.load("from_arrow()")
     words = ("from_arrow()", "an Arrow table", "from_arrow(pa.table(...))")
     return _build_joined(tables, lambda table: isinstance(table, pa.Table | pa.RecordBatch), words, override_num_blocks)
+
+
+def from_blocks(blocks: Sequence[Any]) -> dataset.Dataset:
+    """Return a data set of Arrow tables, data frames, or dicts of arrays, each of which is a block.
+
+    Raises:
+        TypeError: One is none of these.
+    """
+    return dataset.Dataset([plan.Held(_read_block(one)) for one in blocks] or [plan.Held(_read_block(None))])
+
+
+def _read_block(given: Any) -> blocks.Block:
+    return blocks.Block({}, 0) if given is None else blocks.build_from_batch(given, "A block of from_blocks()")
+
+
+def from_arrow_refs(tables: Any) -> dataset.Dataset:
+    """Return a data set of references on Arrow tables; each is a block. See `Dataset.to_arrow_refs`.
+
+    Raises:
+        TypeError: One is no reference. Of what is no table: raised when rows are asked for.
+    """
+    return dataset.Dataset(references.list_reads(tables, "from_arrow_refs()"))
+
+
+def from_pandas_refs(dfs: Any) -> dataset.Dataset:
+    """Return a data set of references on data frames; see `from_arrow_refs`."""
+    return dataset.Dataset(references.list_reads(dfs, "from_pandas_refs()"))
+
+
+def from_numpy_refs(ndarrays: Any) -> dataset.Dataset:
+    """Return a data set of references on arrays, whose first axis is the rows, as the column ``data``; or on dicts of
+    them. See `from_arrow_refs`."""
+    return dataset.Dataset(references.list_reads(ndarrays, "from_numpy_refs()"))
 
 
 def range(n: int, *, override_num_blocks: int | None = None) -> dataset.Dataset:  # noqa: A001 (Ray's name)

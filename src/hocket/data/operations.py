@@ -6,10 +6,14 @@ import abc
 import functools
 import secrets
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Self
+from dataclasses import dataclass
+from typing import Any, Literal, Self, TypeAlias, final
 
 from hocket.data import blocks, calls, order, plan, reading, steps
 from hocket.data.expressions import text, tree
+
+_OF_RAY = ("udf_modifying_row_count", "ray_remote_args_fn")
+"""Keywords of Ray's that have no effect."""
 
 
 class RowOperations(abc.ABC):
@@ -27,7 +31,7 @@ class RowOperations(abc.ABC):
         self,
         fn: Callable[..., blocks.Batch | Iterator[blocks.Batch]] | type,
         *,
-        batch_size: int | None = None,
+        batch_size: int | Literal["auto"] | None = None,
         compute: calls.TaskPoolStrategy | calls.ActorPoolStrategy | None = None,
         batch_format: str | None = "default",
         zero_copy_batch: bool = True,
@@ -49,7 +53,8 @@ class RowOperations(abc.ABC):
         Args:
             fn: Takes a batch and returns one, in any format and of any length; or yields several. Or a class whose
                 instances do.
-            batch_size: How many rows a batch has at most: blocks are cut, not joined. Default: whole blocks.
+            batch_size: How many rows a batch has at most: blocks are cut, not joined. Default, and ``"auto"``: whole
+                blocks.
             compute: As `concurrency`, in Ray's other form.
             batch_format: What `fn` is given: ``"default"`` or ``"numpy"`` for a dict of arrays, ``"pandas"``,
                 ``"pyarrow"``.
@@ -85,7 +90,8 @@ class RowOperations(abc.ABC):
             [{'guess': 0.0}, {'guess': 0.5}, {'guess': 1.0}]
             >>> hocket.shutdown()
         """
-        reading.check_batch_size(batch_size, may_be_none=True)
+        size = None if batch_size == "auto" else batch_size
+        reading.check_batch_size(size, may_be_none=True)
         call = calls.Call(
             verb="map_batches",
             fn=fn,
@@ -98,14 +104,14 @@ class RowOperations(abc.ABC):
             num_cpus=num_cpus,
             num_gpus=num_gpus,
             memory=memory,
-            more=remote_args,
+            more={name: value for name, value in remote_args.items() if name not in _OF_RAY},
         )
         form = blocks.check_format(batch_format)
         return self._then(
             call.build(
                 steps.map_batches,
                 keeps_rows=False,
-                batch_size=batch_size,
+                batch_size=size,
                 batch_format=form,
                 is_shared=zero_copy_batch,
             )
@@ -293,7 +299,7 @@ class RowOperations(abc.ABC):
         reading.check_count("limit", limit, 0, "limit(100)")
         return self._then(plan.Limit(int(limit)))
 
-    def random_sample(self, fraction: float, *, seed: int | None = None) -> Self:
+    def random_sample(self, fraction: float, *, seed: Seed = None) -> Self:
         """Keep each row with the same probability.
 
         Args:
@@ -320,12 +326,32 @@ class RowOperations(abc.ABC):
         return self._then(plan.Step(apply=functools.partial(apply, columns), name=name, keeps_rows=True))
 
 
-def choose_seed(seed: int | None) -> int:
+@final
+@dataclass(frozen=True)
+class RandomSeedConfig:
+    """A seed, as Ray has it.
+
+    Args:
+        seed: Which one. Default: a random one, chosen when the data set is made.
+        reseed_after_execution: For programs written for Ray: a data set has the same rows in the same order each time.
+        use_timestamp_as_default: The same: has no effect.
+    """
+
+    seed: int | None = None
+    reseed_after_execution: bool = True
+    use_timestamp_as_default: bool = False
+
+
+Seed: TypeAlias = int | RandomSeedConfig | None
+
+
+def choose_seed(seed: Seed) -> int:
     """Return a seed, or a random one.
 
     Raises:
         ValueError: It is no whole number, or negative.
     """
+    seed = seed.seed if isinstance(seed, RandomSeedConfig) else seed
     reading.check_count("seed", seed, 0)
     return secrets.randbelow(1 << 31) if seed is None else min(int(seed), order.MAX_SEED)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import re
+import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
@@ -152,6 +153,20 @@ def sample_rows(block: blocks.Block, number: int, *, fraction: float, seed: int)
     """Keep each row of a block with the same probability."""
     drawn = np.random.default_rng([seed, number]).random(block.num_rows)
     return block.pick(np.flatnonzero(drawn < fraction))
+
+
+def take_share(
+    block: blocks.Block, number: int, *, share: float, seed: int, column: str | None, is_test: bool
+) -> blocks.Block:
+    """Keep the rows of one of two parts: by a random number, or by what a column has."""
+    if not block.num_rows:
+        return block
+    if column is None:
+        drawn = np.random.default_rng([seed, number]).random(block.num_rows)
+    else:
+        values = (row[column] for row in block.select([column]).list_rows())
+        drawn = np.array([zlib.crc32(repr(value).encode()) / (1 << 32) for value in values])
+    return block.pick(np.flatnonzero((drawn < share) == is_test))
 
 
 def select_columns(names: tuple[str, ...], block: blocks.Block) -> blocks.Block:

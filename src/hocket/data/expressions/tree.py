@@ -43,7 +43,7 @@ class Expr:
     Example:
         >>> from hocket.data.expressions import col
         >>> (col("x") * 2 + 1 > 3) & col("name").is_not_null()
-        ((col('x') * 2) + 1 > 3) & col('name').is_not_null()
+        (((col('x') * 2) + 1) > 3) & col('name').is_not_null()
     """
 
     function: str
