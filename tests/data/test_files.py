@@ -17,10 +17,12 @@ import fsspec  # type: ignore[import-untyped,unused-ignore]  # it has no types
 import numpy as np
 import pyarrow as pa
 import pytest
+from PIL import Image
 from pyarrow import fs, parquet
 
 import hocket
 from hocket import data
+from hocket.data import datasource
 from hocket.data.sources import writing
 
 pytestmark = pytest.mark.timeout(120)
@@ -38,6 +40,10 @@ def small_blocks() -> Iterator[None]:
     before, context.target_max_block_size = context.target_max_block_size, 10_000
     yield
     context.target_max_block_size = before
+
+
+def untyped(value: object) -> Any:
+    return value
 
 
 def count_blocks(rows: data.Dataset) -> int:
@@ -253,10 +259,107 @@ def test_broken_files_are_named_or_left_out(kind: str, tmp_path: Path, caplog: p
 def test_files_with_other_columns(tmp_path: Path) -> None:
     parquet.write_table(pa.table({"x": [1]}), tmp_path / "a.parquet")
     parquet.write_table(pa.table({"y": [1]}), tmp_path / "b.parquet")
-    with pytest.raises(ValueError, match=r"have the columns \['x'\], and others \['y'\]"):
-        data.read_parquet(tmp_path).to_pandas()
-    with pytest.raises(KeyError, match=r"b.parquet.*no column 'x'"):
-        data.read_parquet(tmp_path, columns=["x"])
+    parquet.write_table(pa.table({"x": [5], "z": ["s"]}), tmp_path / "c.parquet")
+    read = data.read_parquet(tmp_path)
+    assert read.take_all() == [
+        {"x": 1, "y": None, "z": None},
+        {"y": 1, "x": None, "z": None},
+        {"x": 5, "z": "s", "y": None},
+    ]
+    assert read.count() == 3
+    assert read.sum("y") == 1
+    assert data.read_parquet(tmp_path, columns=["x"]).take_all() == [{"x": 1}, {"x": None}, {"x": 5}]
+    assert data.read_parquet(tmp_path, filter="x > 1").take_all() == [{"x": 5, "z": "s", "y": None}]
+    assert data.read_parquet(tmp_path, filter="x is None", columns=["x", "y"]).take_all() == [{"x": None, "y": 1}]
+    with pytest.raises(KeyError, match=r"a.parquet.*no column 'w': the columns are 'x', 'z', 'y'"):
+        data.read_parquet(tmp_path, columns=["w"])
+    for at in range(80):
+        parquet.write_table(pa.table({"y": [at]}), tmp_path / f"d{at}.parquet")
+    assert data.read_parquet(tmp_path).to_arrow().column("x").null_count == 81
+    assert data.read_parquet(tmp_path, columns=["x"], on_error="skip").to_arrow().num_rows == 83
+    parquet.write_table(pa.table({"x": ["text"]}), tmp_path / "e.parquet")
+    with pytest.raises(TypeError, match="Column 'x' is int64 in some blocks and string in others"):
+        data.read_parquet(tmp_path).to_arrow()
+
+
+def test_files_of_text_with_other_columns(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("x,y\n1,a\n")
+    (tmp_path / "b.csv").write_text("x\n2\n")
+    rows = data.read_csv(tmp_path)
+    assert rows.take_all() == [{"x": 1, "y": "a"}, {"x": 2}]
+    assert rows.to_arrow().to_pylist() == [{"x": 1, "y": "a"}, {"x": 2, "y": None}]
+    assert rows.sort("x", descending=True).take(1) == [{"x": 2, "y": None}]
+    (tmp_path / "c.csv").write_text("x,y\n2.5,7\n")
+    with pytest.raises(TypeError, match="Column 'y' is string in some blocks and int64 in others"):
+        data.read_csv(tmp_path).to_arrow()
+
+
+# --- which files ------------------------------------------------------------------------------------------------------
+
+
+def test_folders_become_columns(tmp_path: Path) -> None:
+    for year in (2025, 2026):
+        for flag in ("true", "false"):
+            folder = tmp_path / f"year={year}" / f"new={flag}"
+            folder.mkdir(parents=True)
+            (folder / "a.csv").write_text(f"x\n{year}\n")
+    typed = datasource.Partitioning("hive", field_types={"year": int, "new": bool})
+    rows = data.read_csv(tmp_path, partitioning=typed)
+    assert rows.take(2) == [{"x": 2025, "year": 2025, "new": False}, {"x": 2025, "year": 2025, "new": True}]
+    assert data.read_csv(tmp_path, partitioning=None).columns() == ["x"]
+    recent = datasource.PathPartitionFilter.of(lambda found: found["year"] == "2026")
+    assert data.read_csv(tmp_path, partition_filter=recent).count() == 2
+    with pytest.raises(FileNotFoundError, match="partition_filter leaves none of 4 files"):
+        data.read_csv(tmp_path, partition_filter=datasource.PathPartitionFilter.of(lambda found: False))
+    with pytest.raises(ValueError, match="has year=2025, which is neither true nor false"):
+        data.read_csv(tmp_path, partitioning=datasource.Partitioning("hive", field_types={"year": bool}))
+    with pytest.raises(ValueError, match="has new=false, which is no float"):
+        data.read_csv(tmp_path, partitioning=datasource.Partitioning("hive", field_types={"new": float}))
+    with pytest.raises(ValueError, match=r"has the folders \['new', 'year'\], but field_names are \['a'\]"):
+        data.read_csv(tmp_path, partitioning=datasource.Partitioning("hive", field_names=["a"]))
+
+
+def test_folders_without_names_become_columns(tmp_path: Path) -> None:
+    for place in ("cats/small", "dogs/large"):
+        (tmp_path / place).mkdir(parents=True)
+        Image.fromarray(np.zeros((2, 2, 3), np.uint8)).save(tmp_path / place / "a.png")
+        parquet.write_table(pa.table({"x": [1]}), tmp_path / place / "a.parquet")
+    kinds = datasource.Partitioning("dir", field_names=["kind", "size"])
+    rows = data.read_images(tmp_path, partitioning=kinds)
+    assert [(row["kind"], row["size"]) for row in rows.take_all()] == [("cats", "small"), ("dogs", "large")]
+    read = data.read_parquet(tmp_path, partitioning=kinds, columns=["size", "x"])
+    assert read.take_all() == [{"x": 1, "size": "small"}, {"x": 1, "size": "large"}]
+    below = datasource.Partitioning("dir", base_dir=str(tmp_path / "cats"), field_names=["size"])
+    assert data.read_parquet(tmp_path / "cats", partitioning=below).take_all() == [{"x": 1, "size": "small"}]
+    with pytest.raises(ValueError, match=r"lies in the folders \['cats', 'small'\], but field_names are \['kind'\]"):
+        data.read_images(tmp_path, partitioning=datasource.Partitioning("dir", field_names=["kind"]))
+
+
+def test_endings_and_order_of_files(tmp_path: Path) -> None:
+    for at in range(40):
+        (tmp_path / f"{at:02}.dat").write_text(f"x\n{at}\n")
+    (tmp_path / "notes.txt").write_text("none")
+    read = data.read_csv(tmp_path, file_extensions=["dat"])
+    assert [row["x"] for row in read.take_all()] == list(range(40))
+    orders = [
+        [row["x"] for row in data.read_csv(tmp_path, file_extensions=[".dat"], shuffle=shuffle).take_all()]
+        for shuffle in (data.FileShuffleConfig(3), data.FileShuffleConfig(seed=3), "files")
+    ]
+    assert sorted(orders[0]) == sorted(orders[2]) == list(range(40))
+    assert orders[0] == orders[1] != list(range(40))
+    assert orders[2] != orders[0]
+    with pytest.raises(TypeError, match="shuffle must be 'files' or a FileShuffleConfig, but received True"):
+        data.read_csv(tmp_path, shuffle=True)
+    with pytest.raises(TypeError, match="file_extensions must be a list, but received 'csv'"):
+        data.read_csv(tmp_path, file_extensions="csv")
+    with pytest.raises(TypeError, match="partitioning must be a Partitioning, but received 'hive'"):
+        data.read_csv(tmp_path, partitioning="hive")
+    with pytest.raises(ValueError, match="style must be 'hive' or 'dir', but received 'x'"):
+        datasource.Partitioning("x")
+    with pytest.raises(ValueError, match="needs the names of the columns"):
+        datasource.Partitioning("dir")
+    with pytest.raises(ValueError, match="seed must be a whole number from 0, but received 'x'"):
+        data.FileShuffleConfig(untyped("x"))
 
 
 # --- writing ----------------------------------------------------------------------------------------------------------

@@ -51,6 +51,17 @@ def get_optional_array(values: Sequence[object] | Array) -> Any:
     return None if pa.types.is_null(found.type) else found
 
 
+def build_missing(count: int, kind: Any) -> Any:
+    """Return an Arrow array without values, of a type."""
+    return load("A column").nulls(count, kind)
+
+
+def spread(column: Any, places: npt.NDArray[np.int64]) -> Any:
+    """Return the values at some places of a column as an Arrow array; missing ones where the place is below 0."""
+    pa = load("A column")
+    return build_array("", column).take(pa.array(places, mask=places < 0))
+
+
 def compact(column: object) -> Any:
     """Return an Arrow array that holds its own values only: a part of a larger one would travel with all of it."""
     return load("A column").concat_arrays([column])

@@ -177,7 +177,7 @@ def build_from_batch(batch: Batch, what: str) -> Block:
 
 
 def build_from_rows(rows: Sequence[Any], what: str, first: int = 0) -> Block:
-    """Return rows, each of them a dict, as a block.
+    """Return rows, each of them a dict, as a block. What a row lacks is missing there: None.
 
     Args:
         rows: The rows.
@@ -186,7 +186,7 @@ def build_from_rows(rows: Sequence[Any], what: str, first: int = 0) -> Block:
 
     Raises:
         TypeError: One is no dict.
-        ValueError: One has other columns than the first one.
+        ValueError: None has a column.
     """
     if not rows:
         return Block({}, 0)
@@ -196,33 +196,29 @@ def build_from_rows(rows: Sequence[Any], what: str, first: int = 0) -> Block:
                 f"{what}: a row must be a dict of values by column, but row {number} is a {type(row).__name__}: "
                 f"{row!r:.80}. Write {{'x': value}}."
             )
-        if row.keys() != rows[0].keys():
-            raise ValueError(
-                f"{what}: row {number} has the columns {sorted(row)}, but row {first} has {sorted(rows[0])}. Give all "
-                "rows the same columns, with None for what is missing."
-            )
-    return build({name: [row[name] for row in rows] for name in rows[0]}, what)
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    return build({name: [row.get(name) for row in rows] for name in names}, what)
 
 
 def join(blocks: Sequence[Block]) -> Block:
-    """Return a copy of blocks as one.
+    """Return a copy of blocks as one. What a block lacks is missing in its rows: None.
 
     Raises:
-        ValueError: They have different columns.
         TypeError: A column has values of different kinds.
     """
     filled = [block for block in blocks if block.num_rows] or list(blocks[:1])
-    names = list(filled[0].columns)
-    for block in filled:
-        if block.columns.keys() != filled[0].columns.keys():
-            raise ValueError(
-                f"Some blocks have the columns {sorted(names)}, and others {sorted(block.columns)}. Keep the same "
-                "columns of all with select_columns(), or add those that are missing with map_batches()."
-            )
+    names = list(dict.fromkeys(name for block in filled for name in block.columns))
+    filled = [block if len(block.columns) == len(names) else _fill(block, names) for block in filled]
     if len(filled) == 1:
         return Block({name: columns.copy(column) for name, column in filled[0].columns.items()}, filled[0].num_rows)
     joined = {name: columns.join(name, [block.columns[name] for block in filled]) for name in names}
     return Block(joined, sum(block.num_rows for block in filled))
+
+
+def _fill(block: Block, names: Sequence[str]) -> Block:
+    """Return a block with columns that it lacks, of missing values."""
+    gone = {name: columns.repeat(None, block.num_rows) for name in names if name not in block.columns}
+    return Block({**block.columns, **gone}, block.num_rows)
 
 
 def put_beside(found: Sequence[Block]) -> Block:
@@ -284,12 +280,14 @@ def check_columns(asked: Sequence[str], there: Sequence[str]) -> None:
 
 
 def check_format(batch_format: str | None) -> str:
-    """Return the name of a form of batches, checked.
+    """Return the name of a form of batches, checked. None is Ray's for the form that blocks have: Arrow tables.
 
     Raises:
         ValueError: There is no such form.
     """
-    if batch_format is None or batch_format not in get_args(BatchFormat):
+    if batch_format is None:
+        return "pyarrow"
+    if batch_format not in get_args(BatchFormat):
         raise ValueError(
             f"batch_format must be one of {', '.join(map(repr, get_args(BatchFormat)))}, but received "
             f"{batch_format!r}. 'default' is a dict of numpy arrays."

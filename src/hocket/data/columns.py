@@ -122,6 +122,10 @@ def join(name: str, parts: Sequence[Column]) -> Column:
     Raises:
         TypeError: They hold different kinds of values, such as strings and numbers.
     """
+    if gone := [at for at, part in enumerate(parts) if _is_gone(part)]:
+        known = [part for at, part in enumerate(parts) if at not in gone]
+        if known:
+            return _insert_missing(join(name, known) if len(known) > 1 else known[0], parts, gone)
     if all(isinstance(part, np.ndarray) for part in parts):
         return _join_arrays(name, parts)
     if not any(isinstance(part, np.ndarray) for part in parts):
@@ -136,6 +140,27 @@ def join(name: str, parts: Sequence[Column]) -> Column:
     if any(isinstance(part, np.ndarray) and part.dtype.kind == "O" for part in parts):
         return _hold(values)
     raise _build_mismatch(name, parts)
+
+
+def _is_gone(column: Column) -> bool:
+    """Return whether there is no value at all."""
+    return isinstance(column, np.ndarray) and column.dtype.kind == "O" and all(value is None for value in column)
+
+
+def _insert_missing(known: Column, parts: Sequence[Column], gone: Sequence[int]) -> Column:
+    """Return a column with missing values where parts have none."""
+    places = np.full(sum(map(len, parts)), -1)
+    at = start = 0
+    for number, part in enumerate(parts):
+        if number not in gone:
+            places[at : at + len(part)] = np.arange(start, start + len(part))
+            start += len(part)
+        at += len(part)
+    is_plain = not isinstance(known, np.ndarray) or (known.ndim == 1 and known.dtype.kind in "biuf")
+    if is_plain and arrow.get_optional() is not None:
+        return arrow.spread(known, places)
+    values = to_values(known)
+    return build_from_values([None if place < 0 else values[place] for place in places])
 
 
 def _join_arrays(name: str, parts: Sequence[npt.NDArray[Any]]) -> Column:

@@ -9,7 +9,8 @@ from typing import Any, Final
 import numpy as np
 
 from hocket.data import arrow, blocks, dataset, frames, plan, reading, settings
-from hocket.data.sources import programs
+from hocket.data.execution import references
+from hocket.data.sources import custom, programs
 
 MOST_ROWS: Final = 1 << 50
 """How many numbers `range` gives at most: their blocks have to be counted."""
@@ -126,6 +127,39 @@ def from_arrow(tables: object, *, override_num_blocks: int | None = None) -> dat
     return _build_joined(tables, lambda table: isinstance(table, pa.Table | pa.RecordBatch), words, override_num_blocks)
 
 
+def from_blocks(blocks: Sequence[Any]) -> dataset.Dataset:
+    """Return a data set of Arrow tables, data frames, or dicts of arrays, each of which is a block.
+
+    Raises:
+        TypeError: One is none of these.
+    """
+    return dataset.Dataset([plan.Held(_read_block(one)) for one in blocks] or [plan.Held(_read_block(None))])
+
+
+def _read_block(given: Any) -> blocks.Block:
+    return blocks.Block({}, 0) if given is None else blocks.build_from_batch(given, "A block of from_blocks()")
+
+
+def from_arrow_refs(tables: Any) -> dataset.Dataset:
+    """Return a data set of references on Arrow tables; each is a block. See `Dataset.to_arrow_refs`.
+
+    Raises:
+        TypeError: One is no reference. Of what is no table: raised when rows are asked for.
+    """
+    return dataset.Dataset(references.list_reads(tables, "from_arrow_refs()"))
+
+
+def from_pandas_refs(dfs: Any) -> dataset.Dataset:
+    """Return a data set of references on data frames; see `from_arrow_refs`."""
+    return dataset.Dataset(references.list_reads(dfs, "from_pandas_refs()"))
+
+
+def from_numpy_refs(ndarrays: Any) -> dataset.Dataset:
+    """Return a data set of references on arrays, whose first axis is the rows, as the column ``data``; or on dicts of
+    them. See `from_arrow_refs`."""
+    return dataset.Dataset(references.list_reads(ndarrays, "from_numpy_refs()"))
+
+
 def range(n: int, *, override_num_blocks: int | None = None) -> dataset.Dataset:  # noqa: A001 (Ray's name)
     """Return a data set of the numbers from 0 to ``n - 1``, in a column named ``id``.
 
@@ -202,6 +236,43 @@ def from_generators(generators: Sequence[Callable[[], Iterable[object]]]) -> dat
                 "from_generators([lambda: generate(...)])."
             )
     return dataset.Dataset([programs.GeneratorRead(one, "a function of from_generators()") for one in generators])
+
+
+def read_datasource(
+    datasource: custom.Datasource,
+    *,
+    parallelism: int = -1,
+    override_num_blocks: int | None = None,
+    ray_remote_args: object = None,
+    concurrency: int | None = None,
+) -> dataset.Dataset:
+    """Return a data set of a source that a user has written.
+
+    Args:
+        datasource: Its tasks are asked for now, and each is read when rows are asked for, in a task.
+        parallelism: Ray's older word for `override_num_blocks`.
+        override_num_blocks: How many tasks the source is asked for. Default: 8.
+        ray_remote_args: For programs written for Ray: has no effect.
+        concurrency: The same.
+
+    Raises:
+        TypeError: It is no source.
+
+    Example:
+        >>> import hocket
+        >>> from hocket import data
+        >>> class Squares(data.Datasource):
+        ...     def get_read_tasks(self, parallelism, per_task_row_limit=None, data_context=None):
+        ...         return [data.ReadTask(lambda: [{"x": [0, 1]}]), data.ReadTask(lambda: [{"x": [4, 9]}])]
+        >>> context = hocket.init(num_cpus=2, engine="inprocess")
+        >>> data.read_datasource(Squares()).sum("x")
+        14
+        >>> hocket.shutdown()
+    """
+    reading.check_count("override_num_blocks", override_num_blocks, 1)
+    return dataset.Dataset(
+        custom.list_reads(datasource, override_num_blocks or (parallelism if parallelism > 0 else 8))
+    )
 
 
 def read_sql(sql: str, connection_factory: Callable[[], Any], *, sql_params: Any = None) -> dataset.Dataset:

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, TypeVar, final
 
-from hocket.data import blocks, execution, feed, operations, plan, reading, settings, splits, writers
+from hocket.data import blocks, conversions, execution, feed, operations, plan, reading, settings, splits, writers
 from hocket.engine import contract
 
 T = TypeVar("T")
 
 
 @final
-class Dataset(operations.RowOperations, splits.Splits, writers.Writers, feed.Feed):
+class Dataset(operations.RowOperations, splits.Splits, conversions.Conversions, writers.Writers, feed.Feed):
     """Rows in blocks, and what shall be done to them. Made by `from_items`, `read_parquet` and their like.
 
     A data set is a plan. It never changes: each method returns another one, and nothing is done before rows are asked
@@ -53,7 +53,9 @@ class Dataset(operations.RowOperations, splits.Splits, writers.Writers, feed.Fee
 
     # --- the order and the number of blocks ---------------------------------------------------------------------------
 
-    def random_shuffle(self, *, seed: int | None = None) -> Dataset:
+    def random_shuffle(
+        self, *, seed: operations.Seed = None, num_blocks: int | None = None, **of_ray: object
+    ) -> Dataset:
         """Put all rows into another order.
 
         Where it comes last, training moves no row for it: the ledger computes another order for each epoch. A batch is
@@ -61,6 +63,8 @@ class Dataset(operations.RowOperations, splits.Splits, writers.Writers, feed.Fee
 
         Args:
             seed: Which order. Default: a random one, chosen now, so that this data set has the same order each time.
+            num_blocks: Into how many blocks they are cut then. Default: as before.
+            **of_ray: ``num_cpus`` and others of Ray's that say how it is scheduled: they have no effect.
 
         Raises:
             ValueError: The seed is no whole number, or negative.
@@ -73,9 +77,10 @@ class Dataset(operations.RowOperations, splits.Splits, writers.Writers, feed.Fee
             [2, 3, 0, 4, 1, 5]
             >>> hocket.shutdown()
         """
-        return self._then(plan.Shuffle(operations.choose_seed(seed)))
+        shuffled = self._then(plan.Shuffle(operations.choose_seed(seed)))
+        return shuffled if num_blocks is None else shuffled.repartition(num_blocks)
 
-    def randomize_block_order(self, *, seed: int | None = None) -> Dataset:
+    def randomize_block_order(self, *, seed: operations.Seed = None) -> Dataset:
         """Put the blocks into another order, and leave the rows of each where they are: cheaper than a shuffle.
 
         Args:
@@ -181,17 +186,20 @@ class Dataset(operations.RowOperations, splits.Splits, writers.Writers, feed.Fee
         """Return how many blocks the source has."""
         return len(self._plan.reads)
 
-    def schema(self) -> blocks.Schema | None:
+    def schema(self, fetch_if_missing: bool = True) -> blocks.Schema | None:
         """Return the names and types of the columns, as the first block with rows has them; None if no block has any.
 
-        Of a plan, that block is made to see.
+        Args:
+            fetch_if_missing: Whether a block is made to see, where nothing is known; if not, it is None then.
         """
+        if not fetch_if_missing and (self._plan.ops or not all(isinstance(one, plan.Held) for one in self._plan.reads)):
+            return None
         block = self._peek()
         return block.read_schema() if block.columns else None
 
-    def columns(self) -> list[str] | None:
+    def columns(self, fetch_if_missing: bool = True) -> list[str] | None:
         """Return the names of the columns; see `schema`."""
-        schema = self.schema()
+        schema = self.schema(fetch_if_missing)
         return None if schema is None else schema.names
 
     def take(self, limit: int = 20) -> list[blocks.Row]:

@@ -78,7 +78,7 @@ class Feed(abc.ABC):
             batch_size: How many rows a batch has. In training: each rank's, so that all ranks together take so many
                 times their number in a step.
             batch_format: ``"default"`` or ``"numpy"`` for a dict of arrays, ``"pandas"`` for a DataFrame, ``"pyarrow"``
-                for a Table.
+                or None for a Table.
             drop_last: Whether to leave out rows at the end that do not fill a batch; in training, one of all ranks.
             local_shuffle_buffer_size: Among how many rows that follow one another each row is shuffled. Default: not at
                 all.

@@ -228,14 +228,18 @@ class Repartition:
     Args:
         num_blocks: How many blocks.
         num_rows: How many rows a block has, but for the last; in the place of `num_blocks`.
+        least_rows: How many rows a block has at least, but for the last: whole blocks are put together for it.
     """
 
     num_blocks: int | None = None
     num_rows: int | None = None
+    least_rows: int | None = None
 
     def rearrange(self, sizes: Sequence[int]) -> list[range]:
         """Return which rows the new blocks have."""
         total = sum(sizes)
+        if self.least_rows is not None:
+            return list(_put_together(sizes, self.least_rows))
         if self.num_rows is not None:
             return [range(start, min(start + self.num_rows, total)) for start in range(0, total, self.num_rows)]
         return [range(start, stop) for start, stop in cut_evenly(total, self.num_blocks or 1)]
@@ -352,6 +356,18 @@ def _count_after(op: Op, count: int | None) -> int | None:
             return count if op.query.keeps_rows else None
         case _:
             return count
+
+
+def _put_together(sizes: Sequence[int], least: int) -> Iterator[range]:
+    """Give which rows parts have that are whole blocks, and so many of them that they have enough rows."""
+    start = stop = 0
+    for size in sizes:
+        stop += size
+        if stop - start >= least:
+            yield range(start, stop)
+            start = stop
+    if stop > start:
+        yield range(start, stop)
 
 
 def cut_evenly(num_rows: int, count: int) -> list[tuple[int, int]]:

@@ -10,8 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from hocket.data import arrow, dataset, expressions, reading
-from hocket.data.sources import files, formats, parquet
+from hocket.data import arrow, dataset, reading
+from hocket.data.expressions import computing, text, tree
+from hocket.data.sources import choosing, files, formats, parquet, partitions
 
 Paths = Any
 """A path or a list of them."""
@@ -19,9 +20,15 @@ Paths = Any
 PICTURES = (".png", ".jpg", ".jpeg", ".tif", ".tiff", ".bmp", ".gif", ".webp")
 
 
-_HOW = ("filesystem", "include_paths", "ignore_missing_paths", "on_error", "override_num_blocks", "partitioned")
+_WHICH = (
+    *("filesystem", "ignore_missing_paths", "file_extensions"),
+    *("partitioning", "partition_filter", "shuffle"),
+)
+"""Keywords that say which files are read: those of `choosing.Choice`."""
 
-_OF_RAY = ("parallelism", "concurrency", "ray_remote_args", "num_cpus", "num_gpus", "memory", "shuffle", "use_threads")
+_HOW = (*_WHICH, "include_paths", "on_error", "override_num_blocks")
+
+_OF_RAY = ("parallelism", "concurrency", "ray_remote_args", "num_cpus", "num_gpus", "memory", "use_threads")
 """Keywords of Ray's readers that say how reading is scheduled, which needs no saying here: they have no effect."""
 
 
@@ -31,19 +38,19 @@ def _read(
     how = {name: value for name, value in given.items() if name not in _OF_RAY}
     unknown = sorted(set(how) - set(_HOW))
     if unknown:
-        raise TypeError(f"{caller} has no keyword {unknown[0]!r}. It takes {', '.join(_HOW[:-1])}.")
+        raise TypeError(f"{caller} has no keyword {unknown[0]!r}. It takes {', '.join(_HOW)}.")
     reading.check_count("override_num_blocks", how.get("override_num_blocks"), 1)
-    return dataset.Dataset(files.plan_files(caller, paths, form, endings, **how))
+    choice = choosing.Choice(**{name: how.pop(name) for name in _WHICH if name in how})
+    return dataset.Dataset(files.plan_files(caller, paths, form, endings, choice=choice, **how))
 
 
 def _check_options(caller: str, given: dict[str, object], known: Sequence[str]) -> dict[str, object]:
     """Return the keywords that are for Arrow's reader."""
-    options = {name: value for name, value in given.items() if name not in (*_OF_RAY, "lines")}
+    options = {name: value for name, value in given.items() if name not in (*_OF_RAY, *_HOW, "lines")}
     unknown = sorted(set(options) - set(known))
     if unknown:
         raise TypeError(
-            f"{caller} has no keyword {unknown[0]!r}. It takes {', '.join(_HOW[:-1])}; and, for Arrow, "
-            f"{', '.join(known)}."
+            f"{caller} has no keyword {unknown[0]!r}. It takes {', '.join(_HOW)}; and, for Arrow, {', '.join(known)}."
         )
     return options
 
@@ -58,6 +65,10 @@ def read_parquet(
     ignore_missing_paths: bool = False,
     on_error: str = "raise",
     override_num_blocks: int | None = None,
+    partitioning: partitions.Partitioning | None = partitions.DEFAULT,
+    partition_filter: partitions.PathPartitionFilter | None = None,
+    file_extensions: Sequence[str] | None = ("parquet",),
+    shuffle: str | choosing.FileShuffleConfig | None = None,
     **of_ray: object,
 ) -> dataset.Dataset:
     """Return a data set of Parquet files. The footers of up to 64 files are read now; the rows when they are asked for.
@@ -66,21 +77,26 @@ def read_parquet(
         paths: Files, or folders, of which all files are taken whose names end in ``.parquet``, in the order of the
             names. Also addresses such as ``s3://bucket/folder``.
         columns: Which columns are read. Default: all.
-        filter: Which rows are read: a text such as ``"x > 3"``, or an expression of ``pyarrow.compute``; see
-            `Dataset.filter`. Groups of rows whose statistics say that they have none are not read at all.
+        filter: Which rows are read: a text such as ``"x > 3"``, or an expression; see `Dataset.filter`. Groups of
+            rows whose statistics say that they have none are not read at all.
         filesystem: One of pyarrow's or fsspec's. Default: what the address says.
         include_paths: Whether the column ``path`` says where a row was.
         ignore_missing_paths: Whether a path that is not there is left out.
         on_error: What becomes of a file that cannot be read: ``"raise"``, or ``"skip"``, which leaves it out with a
             warning.
         override_num_blocks: In how many tasks many small files are read. Default: up to 256.
+        partitioning: How the names of folders become columns; None: not at all. Default: ``year=2026/`` gives the
+            column ``year``, of texts.
+        partition_filter: Which files are read, by the names of their folders.
+        file_extensions: How the names of files end that are taken from folders; None: all.
+        shuffle: ``"files"``, or a `FileShuffleConfig`: the files are read in another order. Default: that of the names.
         **of_ray: ``concurrency`` and others of Ray's that say how reading is scheduled: they have no effect.
 
     Raises:
         FileNotFoundError: There is no such file.
         PermissionError: It may not be read.
         ValueError: A file is no Parquet file. It is named.
-        KeyError: A file has no such column.
+        KeyError: There is no such column. What some files have is missing in the rows of others.
         MissingExtraError: pyarrow is not installed.
 
     Example:
@@ -94,21 +110,30 @@ def read_parquet(
     """
     reading.check_count("override_num_blocks", override_num_blocks, 1)
     _check_options("read_parquet()", of_ray, ("columns", "filter"))
-    several: Any = [columns] if isinstance(columns, str) else columns
-    if several is not None and not (isinstance(several, Sequence) and all(isinstance(one, str) for one in several)):
-        raise TypeError(f"columns must be a list of names, but received {columns!r}. Write columns=['x', 'y'].")
     return dataset.Dataset(
         parquet.plan_parquet(
             paths,
-            several,
-            None if filter is None else expressions.read(filter),
-            filesystem=filesystem,
+            _check_columns(columns),
+            None if filter is None else _read_condition(filter),
+            choice=choosing.Choice(
+                filesystem=filesystem,
+                ignore_missing_paths=ignore_missing_paths,
+                file_extensions=file_extensions or (),
+                partitioning=partitioning,
+                partition_filter=partition_filter,
+                shuffle=shuffle,
+            ),
             include_paths=include_paths,
-            ignore_missing_paths=ignore_missing_paths,
             on_error=on_error,
             override_num_blocks=override_num_blocks,
         )
     )
+
+
+def _read_condition(given: Any) -> Any:
+    """Return a condition as Arrow's readers take it."""
+    found = text.read(given)
+    return computing.to_arrow(found, "read_parquet(filter=...)") if isinstance(found, tree.Expr) else found
 
 
 def read_csv(
@@ -128,7 +153,8 @@ def read_csv(
     Args:
         paths: Files, or folders, of which all files are taken whose names end in ``.csv``; see `read_parquet`, and the
             other arguments that are not named here.
-        **arrow_csv_args: For ``pyarrow.csv.read_csv``: ``read_options``, ``parse_options``, ``convert_options``.
+        **arrow_csv_args: For ``pyarrow.csv.read_csv``: ``read_options``, ``parse_options``, ``convert_options``. Also
+            ``partitioning`` and others; see `read_text`.
 
     Raises:
         FileNotFoundError: There is no such file.
@@ -150,12 +176,46 @@ def read_csv(
         "ignore_missing_paths": ignore_missing_paths,
         "on_error": on_error,
         "override_num_blocks": override_num_blocks,
+        **{name: value for name, value in arrow_csv_args.items() if name in _HOW},
     }
     arrow.load("read_csv()")
     options = _check_options(
         "read_csv()", arrow_csv_args, ("read_options", "parse_options", "convert_options", "memory_pool")
     )
     return _read("read_csv()", paths, formats.Csv(options), (".csv",), how)
+
+
+def read_orc(paths: Paths, *, columns: Sequence[str] | None = None, **how: Any) -> dataset.Dataset:
+    """Return a data set of ORC files, whose stripes are blocks.
+
+    Args:
+        paths: Files, or folders, of which all files are taken whose names end in ``.orc``; see `read_parquet`.
+        columns: Which columns are read. Default: all.
+        **how: See `read_text`.
+
+    Raises:
+        FileNotFoundError: There is no such file.
+        MissingExtraError: pyarrow is not installed.
+
+    Example:
+        >>> import hocket, tempfile
+        >>> from hocket import data
+        >>> context = hocket.init(num_cpus=2, engine="inprocess")
+        >>> folder = tempfile.mkdtemp()
+        >>> data.range(3).write_orc(folder)
+        >>> data.read_orc(folder).sum("id")
+        3
+        >>> hocket.shutdown()
+    """
+    arrow.load("read_orc()", "pyarrow.orc")
+    return _read("read_orc()", paths, formats.Orc(_check_columns(columns)), (".orc",), how)
+
+
+def _check_columns(columns: Any) -> tuple[str, ...] | None:
+    several = [columns] if isinstance(columns, str) else columns
+    if several is not None and not (isinstance(several, Sequence) and all(isinstance(one, str) for one in several)):
+        raise TypeError(f"columns must be a list of names, but received {columns!r}. Write columns=['x', 'y'].")
+    return None if several is None else tuple(several)
 
 
 def read_json(
@@ -173,7 +233,8 @@ def read_json(
     Args:
         paths: Files, or folders, of which all files are taken whose names end in ``.json`` or ``.jsonl``; see
             `read_parquet`, and the other arguments that are not named here.
-        **arrow_json_args: For ``pyarrow.json.read_json``: ``read_options``, ``parse_options``.
+        **arrow_json_args: For ``pyarrow.json.read_json``: ``read_options``, ``parse_options``. Also
+            ``partitioning`` and others; see `read_text`.
 
     Raises:
         FileNotFoundError: There is no such file.
@@ -185,6 +246,7 @@ def read_json(
         "ignore_missing_paths": ignore_missing_paths,
         "on_error": on_error,
         "override_num_blocks": override_num_blocks,
+        **{name: value for name, value in arrow_json_args.items() if name in _HOW},
     }
     arrow.load("read_json()")
     options = _check_options("read_json()", arrow_json_args, ("read_options", "parse_options", "memory_pool"))
@@ -198,8 +260,8 @@ def read_text(paths: Paths, *, encoding: str = "utf-8", drop_empty_lines: bool =
         paths: Files, or folders, of which all files are taken; see `read_parquet`.
         encoding: How the text is written.
         drop_empty_lines: Whether lines without a character are left out.
-        **how: ``filesystem``, ``include_paths``, ``ignore_missing_paths``, ``on_error``, ``override_num_blocks``; see
-            `read_parquet`.
+        **how: ``filesystem``, ``include_paths``, ``ignore_missing_paths``, ``on_error``, ``override_num_blocks``,
+            ``partitioning``, ``partition_filter``, ``file_extensions``, ``shuffle``; see `read_parquet`.
 
     Raises:
         FileNotFoundError: There is no such file.
@@ -219,7 +281,7 @@ def read_binary_files(paths: Paths, **how: Any) -> dataset.Dataset:
     Raises:
         FileNotFoundError: There is no such file.
     """
-    return _read("read_binary_files()", paths, formats.Binary(), (), {"partitioned": False, **how})
+    return _read("read_binary_files()", paths, formats.Binary(), (), {"partitioning": None, **how})
 
 
 def read_images(
@@ -249,7 +311,7 @@ def read_images(
     if size is not None and not (is_pair and all(reading.is_number(one, 1, 1 << 30) for one in given)):
         raise ValueError(f"size must be a height and a width, but received {size!r}. Write size=(224, 224).")
     form = formats.Image(None if size is None else (size[0], size[1]), mode, transform)
-    return _read("read_images()", paths, form, PICTURES, {"partitioned": False, **how})
+    return _read("read_images()", paths, form, PICTURES, {"partitioning": None, **how})
 
 
 def read_numpy(paths: Paths, **how: Any) -> dataset.Dataset:

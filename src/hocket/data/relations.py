@@ -276,7 +276,7 @@ class Aggregate(Query):
     """
 
     keys: tuple[str, ...]
-    aggregations: tuple[aggregates.AggregateFn, ...]
+    aggregations: tuple[aggregates.Aggregation, ...]
     is_second: bool = False
 
     @property
@@ -320,7 +320,7 @@ class AggregateParts(Query):
     """Of each block, the parts that `Aggregate` merges: a row for each key."""
 
     keys: tuple[str, ...]
-    aggregations: tuple[aggregates.AggregateFn, ...]
+    aggregations: tuple[aggregates.Aggregation, ...]
 
     @property
     def name(self) -> str:
@@ -353,7 +353,7 @@ def _build_keys(keys: Sequence[str], table: Table) -> tuple[list[str], list[tupl
     return [_present(places[key], table[key]) for key in keys], [(key, table[key]) for key in keys], order
 
 
-def _read_column(one: aggregates.AggregateFn, table: Table) -> tuple[str, transport.ArrowType]:
+def _read_column(one: aggregates.Aggregation, table: Table) -> tuple[str, transport.ArrowType]:
     """Return the expression of an aggregate's value, and its type."""
     if one.on is None:
         return "1", None
@@ -381,11 +381,11 @@ _COUNTS_MISSING: Final = ("count", "count_distinct", "missing_pct", "zero_pct", 
 """Aggregates that themselves say what a missing value is to them."""
 
 
-def _find_part_kind(one: aggregates.AggregateFn, number: int, table: Table) -> Any:
+def _find_part_kind(one: aggregates.Aggregation, number: int, table: Table) -> Any:
     return table.get(_name_part(number, "part0")) if one.keeps_type or one.word in ("sum", "abs_max") else None
 
 
-def _find_result(one: aggregates.AggregateFn, kind: transport.ArrowType) -> Any:
+def _find_result(one: aggregates.Aggregation, kind: transport.ArrowType) -> Any:
     if one.gives_list:
         return ListOf(kind)
     return kind if one.keeps_type else COMPUTED

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import abc
+import functools
 import itertools
 import math
+import secrets
 from collections.abc import Iterable, Sequence
-from typing import Any, Self
+from typing import Any, Literal, Self
 
-from hocket.data import execution, plan, reading, tables
+from hocket.data import execution, plan, reading, steps, tables
 
 
 class Splits(tables.TableOperations):
@@ -25,6 +27,63 @@ class Splits(tables.TableOperations):
     @abc.abstractmethod
     def random_shuffle(self, *, seed: int | None = None) -> Self:
         """Put all rows into another order."""
+
+    def streaming_train_test_split(
+        self,
+        test_size: float,
+        *,
+        split_type: Literal["hash", "random"] = "random",
+        hash_column: str | None = None,
+        seed: int | None = None,
+        **of_ray: object,
+    ) -> tuple[Self, Self]:
+        """Return two data sets: to train with, and to test with. Nothing is executed; each reads all rows and keeps its
+        own.
+
+        Args:
+            test_size: The probability with which a row is one of the second.
+            split_type: ``"random"``; or ``"hash"``, by the values of a column, so that rows of one value stay together,
+                also in another data set.
+            hash_column: Which column.
+            seed: Which rows. Default: random ones, chosen now.
+            **of_ray: Keywords of Ray's that say how it is scheduled: they have no effect.
+
+        Raises:
+            ValueError: The size cannot be, or the keywords contradict each other.
+
+        Example:
+            >>> import hocket
+            >>> from hocket import data
+            >>> context = hocket.init(num_cpus=2, engine="inprocess")
+            >>> train, test = data.range(100).streaming_train_test_split(0.2, seed=3)
+            >>> train.count() + test.count()
+            100
+            >>> hocket.shutdown()
+        """
+        if not _is_share(test_size):
+            raise ValueError(f"test_size must be a share between 0 and 1, but received {test_size!r}. Write 0.2.")
+        if split_type not in {"hash", "random"} or (split_type == "hash") != (hash_column is not None):
+            raise ValueError(
+                "split_type must be 'random', or 'hash' with a hash_column, but received "
+                f"split_type={split_type!r}, hash_column={hash_column!r}."
+            )
+        if split_type == "hash" and seed is not None:
+            raise ValueError("A seed is for split_type='random': hashes are always the same. Leave it out.")
+        reading.check_count("seed", seed, 0)
+        chosen = secrets.randbelow(1 << 31) if seed is None else int(seed)
+        step = functools.partial(steps.take_share, share=test_size, seed=chosen, column=hash_column)
+        parts = [
+            self._then(
+                plan.Step(
+                    apply=functools.partial(step, is_test=is_test),
+                    name=f"streaming_train_test_split({test_size})",
+                    keeps_rows=False,
+                    is_numbered=True,
+                )
+            )
+            for is_test in (False, True)
+        ]
+        return parts[0], parts[1]
 
     def split(self, n: int, *, equal: bool = False, locality_hints: object = None) -> list[Self]:
         """Execute the plan, and return parts of rows that follow one another. They differ by one row at most.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import re
+import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
@@ -11,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hocket.data import arrow, blocks, columns
+from hocket.data.expressions import computing, tree
 
 
 def name_function(function: Callable[..., object]) -> str:
@@ -118,10 +120,13 @@ _MISSING: Final = re.compile(r"No match for FieldRef\.Name\((.*?)\)")
 """What Arrow says of a column that is not there."""
 
 
-def filter_expression(block: blocks.Block, *, expression: Any) -> blocks.Block:
+def filter_expression(block: blocks.Block, *, expression: Any, given: str) -> blocks.Block:
     """Keep the rows for which an expression is true."""
     if not block.num_rows:
         return block
+    what = f"filter(expr={given!r})"
+    if isinstance(expression, tree.Expr):
+        return block.pick(computing.compute_mask(expression, block, what))
     table = block.to_batch("pyarrow").append_column("\0row", arrow.build_array("row", np.arange(block.num_rows)))
     try:
         kept = table.filter(expression).column("\0row")
@@ -129,16 +134,39 @@ def filter_expression(block: blocks.Block, *, expression: Any) -> blocks.Block:
         if (missing := _MISSING.search(str(error))) is not None:
             blocks.check_columns([missing.group(1)], list(block.columns))
         names = ", ".join(map(repr, block.columns))
-        raise ValueError(
-            f"filter(expr={str(expression)!r}) cannot be computed: {error}. The columns are {names}."
-        ) from error
+        raise ValueError(f"{what} cannot be computed: {error}. The columns are {names}.") from error
     return block.pick(kept.to_numpy())
+
+
+def with_columns(exprs: Mapping[str, tree.Expr], block: blocks.Block) -> blocks.Block:
+    """Add what expressions make of a block."""
+    if not block.columns:
+        return block
+    made = {
+        name: computing.compute_column(expr, block, f"with_column({name!r}, {expr!r:.80})")
+        for name, expr in exprs.items()
+    }
+    return blocks.Block({**block.columns, **made}, block.num_rows)
 
 
 def sample_rows(block: blocks.Block, number: int, *, fraction: float, seed: int) -> blocks.Block:
     """Keep each row of a block with the same probability."""
     drawn = np.random.default_rng([seed, number]).random(block.num_rows)
     return block.pick(np.flatnonzero(drawn < fraction))
+
+
+def take_share(
+    block: blocks.Block, number: int, *, share: float, seed: int, column: str | None, is_test: bool
+) -> blocks.Block:
+    """Keep the rows of one of two parts: by a random number, or by what a column has."""
+    if not block.num_rows:
+        return block
+    if column is None:
+        drawn = np.random.default_rng([seed, number]).random(block.num_rows)
+    else:
+        values = (row[column] for row in block.select([column]).list_rows())
+        drawn = np.array([zlib.crc32(repr(value).encode()) / (1 << 32) for value in values])
+    return block.pick(np.flatnonzero((drawn < share) == is_test))
 
 
 def select_columns(names: tuple[str, ...], block: blocks.Block) -> blocks.Block:
@@ -194,5 +222,5 @@ def cut_rows(limit: int, block: blocks.Block) -> blocks.Block:
     return block.cut(0, limit)
 
 
-ROW_BY_ROW = (map_rows, select_columns, drop_columns, rename_columns)
+ROW_BY_ROW = (map_rows, with_columns, select_columns, drop_columns, rename_columns)
 """Steps that make each row from one row, in order."""

@@ -5,10 +5,11 @@ from __future__ import annotations
 import abc
 import functools
 from collections.abc import Iterable, Sequence
-from typing import Any, Generic, Protocol, Self, TypeVar
+from typing import Any, Final, Generic, Protocol, Self, TypeAlias, TypeVar
 
 from hocket.data import aggregate as aggregates
 from hocket.data import blocks, calls, plan, reading, relations, steps
+from hocket.data.execution import accumulating
 from hocket.data.execution import relations as engine
 
 
@@ -19,6 +20,10 @@ class _Table(Protocol):
 
 
 D = TypeVar("D", bound=_Table)
+
+Aggregate: TypeAlias = aggregates.Aggregation | aggregates.Accumulating
+
+_KEEPS: Final[dict[str, Any]] = {"name": "select_columns", "keeps_rows": True}
 
 
 class TableOperations(abc.ABC):
@@ -35,17 +40,20 @@ class TableOperations(abc.ABC):
         """Return all rows."""
 
     @abc.abstractmethod
-    def columns(self) -> list[str] | None:
+    def columns(self, fetch_if_missing: bool = True) -> list[str] | None:
         """Return the names of the columns."""
 
     # --- rows ---------------------------------------------------------------------------------------------------------
 
-    def sort(self, key: str | Sequence[str], descending: bool | Sequence[bool] = False) -> Self:
+    def sort(
+        self, key: str | Sequence[str], descending: bool | Sequence[bool] = False, boundaries: object = None
+    ) -> Self:
         """Sort the rows. Rows with equal keys stay in their order; missing values and NaN come last.
 
         Args:
             key: By which columns, the first one first.
             descending: Whether to go down; or this for each column.
+            boundaries: For programs written for Ray: has no effect.
 
         Raises:
             ValueError: No column is named, or `descending` has another length.
@@ -180,7 +188,7 @@ class TableOperations(abc.ABC):
 
     # --- numbers of all rows ------------------------------------------------------------------------------------------
 
-    def aggregate(self, *aggs: aggregates.AggregateFn) -> dict[str, Any]:
+    def aggregate(self, *aggs: Aggregate) -> dict[str, Any]:
         """Return aggregates of all rows, by name. Each is None if there are no values.
 
         Example:
@@ -192,11 +200,16 @@ class TableOperations(abc.ABC):
             {'mean(id)': 2.0, 'last': 4}
             >>> hocket.shutdown()
         """
-        rows = self.groupby(None).aggregate(*aggs).take_all()
-        return rows[0] if rows else {one.name: 0 if one.word == "count" else None for one in aggs}
+        own = [one for one in aggs if isinstance(one, aggregates.Accumulating)]
+        others = [one for one in aggs if not isinstance(one, aggregates.Accumulating)]
+        found: dict[str, Any] = {}
+        for part in (others, own) if own and others else (aggs,):
+            rows = self.groupby(None).aggregate(*part).take_all()
+            found.update(rows[0] if rows else {one.name: _aggregate_nothing(one) for one in part})
+        return {one.name: found[one.name] for one in aggs}
 
-    def unique(self, column: str) -> list[Any]:
-        """Return the different values of a column, in order; a missing one last.
+    def unique(self, column: str, ignore_nulls: bool = False) -> list[Any]:
+        """Return the different values of a column, in order; a missing one last, unless it shall not count.
 
         Example:
             >>> import hocket
@@ -206,7 +219,8 @@ class TableOperations(abc.ABC):
             [1, 3]
             >>> hocket.shutdown()
         """
-        return [row[column] for row in self.groupby(column).count().take_all()]
+        found = [row[column] for row in self.groupby(column).count().take_all()]
+        return [one for one in found if not ignore_nulls or (one is not None and one == one)]  # noqa: PLR0124 (NaN)
 
     def sum(self, on: str | Sequence[str] | None = None, ignore_nulls: bool = True) -> Any:
         """Return the sum of a column; of several, a dict of their sums.
@@ -258,11 +272,11 @@ class GroupedData(Generic[D]):
     def __repr__(self) -> str:
         return f"GroupedData({self._dataset!r}, by {', '.join(self._keys) or 'nothing'})"
 
-    def aggregate(self, *aggs: aggregates.AggregateFn) -> D:
+    def aggregate(self, *aggs: Aggregate) -> D:
         """Return a row for each group, in the order of their keys: the key, and aggregates.
 
         Args:
-            *aggs: `hocket.data.aggregate.Sum` and its like.
+            *aggs: `hocket.data.aggregate.Sum` and its like, or a user's own: `hocket.data.aggregate.AggregateFn`.
 
         Raises:
             TypeError: One is no aggregate.
@@ -279,13 +293,29 @@ class GroupedData(Generic[D]):
             >>> hocket.shutdown()
         """
         for one in aggs:
-            if not isinstance(one, aggregates.AggregateFn):
+            if not isinstance(one, aggregates.Aggregation | aggregates.Accumulating):
                 raise TypeError(
                     f"aggregate() takes aggregates, but received {one!r:.80}. Write aggregates.Sum('x'), for example."
                 )
         if not aggs:
             raise ValueError("aggregate() was given no aggregate. Write aggregate(aggregates.Count()), for example.")
         engine.load("aggregate()")
+        sql = tuple(one for one in aggs if isinstance(one, aggregates.Aggregation))
+        own = tuple(one for one in aggs if isinstance(one, aggregates.Accumulating))
+        if not own:
+            return self._compute_sql(sql)
+        if not sql:
+            return self._accumulate(own)
+        names = [one.name for one in own]
+        beside: Any = self._accumulate(own)
+        beside = beside._then(plan.Step(apply=functools.partial(steps.select_columns, tuple(names)), **_KEEPS))
+        found: Any = self._compute_sql(sql)
+        found = found._then(plan.Zip((beside._plan,)))
+        order = (*self._keys, *(one.name for one in aggs))
+        made: D = found._then(plan.Step(apply=functools.partial(steps.select_columns, order), **_KEEPS))
+        return made
+
+    def _compute_sql(self, aggs: tuple[aggregates.Aggregation, ...]) -> D:
         query = relations.Aggregate(self._keys, aggs)
         found: Any = self._dataset
         if query.can_be_parted():
@@ -294,6 +324,18 @@ class GroupedData(Generic[D]):
             found = found._then(plan.Step(apply=step, name=parts.name, keeps_rows=False))
             query = relations.Aggregate(self._keys, aggs, is_second=True)
         made: D = found._then(plan.Relation(query=query))
+        return made
+
+    def _accumulate(self, aggs: tuple[aggregates.Accumulating, ...]) -> D:
+        names = [*self._keys, *(one.name for one in aggs)]
+        if len(set(names)) < len(names):
+            raise ValueError(f"Two columns of the result would have one name: {names}. Choose other names.")
+        name = f"aggregate({', '.join(one.name for one in aggs)})"
+        found: Any = self._dataset
+        step = functools.partial(accumulating.accumulate, self._keys, aggs)
+        found = found._then(plan.Step(apply=step, name=name, keeps_rows=False))._then(plan.Repartition(1))
+        step = functools.partial(accumulating.merge, self._keys, aggs)
+        made: D = found._then(plan.Step(apply=step, name=name, keeps_rows=False))
         return made
 
     def count(self) -> D:
@@ -358,6 +400,13 @@ class GroupedData(Generic[D]):
             found = found._then(plan.Repartition(1))
         made: D = found._then(op)
         return made
+
+
+def _aggregate_nothing(one: Aggregate) -> Any:
+    """Return an aggregate of no rows."""
+    if isinstance(one, aggregates.Accumulating):
+        return one.finish(one.begin(None))
+    return 0 if one.word == "count" else None
 
 
 def _check_keys(verb: str, key: object) -> tuple[str, ...]:

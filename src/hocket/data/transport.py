@@ -25,20 +25,15 @@ def unify(tables: Sequence[blocks.Types], what: str) -> dict[str, ArrowType]:
         tables: The columns of each block.
         what: Whose they are, for the error.
 
+    A column that a block lacks is missing in its rows.
+
     Raises:
-        ValueError: Blocks have different columns.
         TypeError: A column holds different kinds of values, or objects that Arrow has no type for.
     """
-    first = dict(tables[0]) if tables else {}
-    found: dict[str, list[ArrowType]] = {name: [] for name in first}
+    found: dict[str, list[ArrowType]] = {}
     for one in dict.fromkeys(tables):
-        if dict(one).keys() != first.keys():
-            raise ValueError(
-                f"{what}: some blocks have the columns {sorted(first)}, and others {sorted(dict(one))}. Keep the same "
-                "columns of all with select_columns(), or add those that are missing with map_batches()."
-            )
         for name, kind in one:
-            found[name].append(_find_arrow_type(kind))
+            found.setdefault(name, []).append(_find_arrow_type(kind))
     return {name: _unify_column(name, kinds, what) for name, kinds in found.items()}
 
 
@@ -92,18 +87,21 @@ def encode_type(kind: ArrowType) -> Any:
     return pa.float32() if pa.types.is_float16(kind) else kind
 
 
-def encode(name: str, column: Any, kind: ArrowType) -> Any:
+def encode(name: str, column: Any, kind: ArrowType, count: int = 0) -> Any:
     """Return a column as it travels.
 
     Args:
         name: The column's, for the error.
-        column: A column of a block.
+        column: A column of a block; None if it lacks it.
         kind: The type of all of the table's blocks.
+        count: How many rows the block has.
 
     Raises:
         TypeError: It holds objects that Arrow has no type for.
     """
     pa = arrow.load("A relation")
+    if column is None:
+        return pa.nulls(count, encode_type(kind))
     if kind is None:
         held = next((value for value in column if value is not None), None) if isinstance(column, np.ndarray) else None
         if held is not None:

@@ -1,14 +1,22 @@
-"""What a data set becomes outside: files."""
+"""What a data set becomes outside: files, rows of a database, and whatever a user writes."""
 
 from __future__ import annotations
 
 import abc
+import functools
 import secrets
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Self
 
-from hocket.data import arrow, blocks, plan
-from hocket.data.sources import writing
+from hocket.data import arrow, blocks, plan, reading
+from hocket.data.sources import custom, forms, naming, sinks, writing
+
+_HOW = (
+    *("filesystem", "mode", "min_rows_per_file", "max_rows_per_file", "num_rows_per_file"),
+    *("filename_provider", "concurrency"),
+)
+_OF_RAY = ("try_create_dir", "ray_remote_args", "arrow_open_stream_args", "min_bytes_per_file")
+"""Keywords of Ray's writers that say how writing is scheduled: they have no effect."""
 
 
 class Writers(abc.ABC):
@@ -26,24 +34,25 @@ class Writers(abc.ABC):
     def take_all(self, limit: int | None = None) -> list[blocks.Row]:
         """Return all rows."""
 
-    def write_parquet(
-        self,
-        path: Any,
-        *,
-        partition_cols: Sequence[str] | None = None,
-        filesystem: object = None,
-        mode: str = "append",
-        **arrow_parquet_args: object,
-    ) -> None:
+    def write_parquet(self, path: Any, *, partition_cols: Sequence[str] | None = None, **how: Any) -> None:
         """Execute the plan, and write Parquet files.
+
+        A data set without rows becomes a file without rows, if its columns are known.
 
         Args:
             path: A folder, of this machine or any file system: ``s3://bucket/folder``.
             partition_cols: Columns whose values become names of folders, as in ``year=2026/``, instead of columns.
-            filesystem: One of pyarrow's or fsspec's. Default: what the address says.
-            mode: What is done with a folder that has files: ``"append"``; ``"overwrite"``, which removes files of
-                this kind when the new ones are there; ``"error"``; ``"ignore"``, which writes nothing.
-            **arrow_parquet_args: For ``pyarrow.parquet.write_table``, such as ``compression``.
+            **how: What all writers take:
+
+                - ``filesystem``: One of pyarrow's or fsspec's. Default: what the address says.
+                - ``mode``: What is done with a folder that has files: ``"append"``; ``"overwrite"``, which removes
+                  files of this kind when the new ones are there; ``"error"``; ``"ignore"``, which writes nothing.
+                - ``min_rows_per_file``: How many rows a file has at least, but for the last: blocks are put together.
+                - ``max_rows_per_file``: How many it has at most: blocks are cut.
+                - ``filename_provider``: A `FilenameProvider`: what files are called.
+                - ``concurrency``: How many tasks write at once at most.
+
+                All others are for ``pyarrow.parquet.write_table``, such as ``compression``.
 
         Raises:
             FileExistsError: The folder has files, and `mode` is ``"error"``.
@@ -61,47 +70,195 @@ class Writers(abc.ABC):
             10
             >>> hocket.shutdown()
         """
-        form = writing.Parquet(dict(arrow_parquet_args))
-        self._write("write_parquet()", path, form, filesystem, mode, _check_partitions(partition_cols))
+        how, options = _split_options(how, "arrow_parquet_args_fn")
+        self._write("write_parquet()", path, writing.Parquet(options), how, columns=_check_partitions(partition_cols))
 
-    def write_csv(
-        self, path: Any, *, filesystem: object = None, mode: str = "append", **arrow_csv_args: object
-    ) -> None:
-        """Execute the plan, and write CSV files; see `write_parquet`.
+    def write_csv(self, path: Any, **how: Any) -> None:
+        """Execute the plan, and write CSV files.
 
         Args:
             path: A folder.
-            filesystem: See `write_parquet`.
-            mode: See `write_parquet`.
-            **arrow_csv_args: For ``pyarrow.csv.write_csv``.
+            **how: See `write_parquet`; all others are for ``pyarrow.csv.write_csv``.
         """
-        self._write("write_csv()", path, writing.Csv(dict(arrow_csv_args)), filesystem, mode)
+        how, options = _split_options(how, "arrow_csv_args_fn")
+        self._write("write_csv()", path, writing.Csv(options), how)
 
-    def write_json(self, path: Any, *, filesystem: object = None, mode: str = "append") -> None:
-        """Execute the plan, and write files with a JSON object in each line; see `write_parquet`. Arrays become lists,
-        times become texts."""
-        self._write("write_json()", path, writing.Json(), filesystem, mode)
+    def write_orc(self, path: Any, **how: Any) -> None:
+        """Execute the plan, and write ORC files.
 
-    def write_numpy(self, path: Any, *, column: str, filesystem: object = None, mode: str = "append") -> None:
-        """Execute the plan, and write ``.npy`` files of one column; see `write_parquet`."""
-        self._write("write_numpy()", path, writing.Numpy(column), filesystem, mode)
+        Args:
+            path: A folder.
+            **how: See `write_parquet`; all others are for ``pyarrow.orc.write_table``.
+        """
+        how, options = _split_options(how, "arrow_orc_args_fn")
+        self._write("write_orc()", path, forms.Orc(options), how)
 
-    def write_tfrecords(self, path: Any, *, filesystem: object = None, mode: str = "append") -> None:
-        """Execute the plan, and write TensorFlow's records of ``Example`` messages; see `write_parquet`."""
-        self._write("write_tfrecords()", path, writing.TfRecord(), filesystem, mode)
+    def write_json(self, path: Any, **how: Any) -> None:
+        """Execute the plan, and write files with a JSON object in each line. Arrays become lists, times become texts.
+
+        Args:
+            path: A folder.
+            **how: See `write_parquet`.
+        """
+        self._write("write_json()", path, writing.Json(), how)
+
+    def write_numpy(self, path: Any, *, column: str, **how: Any) -> None:
+        """Execute the plan, and write ``.npy`` files of one column.
+
+        Args:
+            path: A folder.
+            column: Which column.
+            **how: See `write_parquet`.
+        """
+        self._write("write_numpy()", path, writing.Numpy(column), how)
+
+    def write_tfrecords(self, path: Any, **how: Any) -> None:
+        """Execute the plan, and write TensorFlow's records of ``Example`` messages.
+
+        Args:
+            path: A folder.
+            **how: See `write_parquet`.
+        """
+        self._write("write_tfrecords()", path, writing.TfRecord(), how)
+
+    def write_images(self, path: Any, column: str, file_format: str = "png", **how: Any) -> None:
+        """Execute the plan, and write a picture for each row.
+
+        Args:
+            path: A folder.
+            column: Which column holds pictures: arrays of height, width and colours.
+            file_format: How they are encoded.
+            **how: See `write_parquet`.
+
+        Raises:
+            TypeError: A value is no picture.
+            MissingExtraError: Pillow is not installed.
+        """
+        forms.check_endings([file_format])
+        self._write("write_images()", path, forms.Picture(column, file_format), {**how, "max_rows_per_file": 1})
+
+    def write_webdataset(self, path: Any, *, encoder: Any = True, **how: Any) -> None:
+        """Execute the plan, and write tar archives of samples: a file for each column of each row, called by the row's
+        ``__key__`` and the column's name. Columns that are missing in a row, or begin with ``__``, are left out.
+
+        Args:
+            path: A folder.
+            encoder: True makes bytes of what the columns' names say: ``txt``, ``cls``, ``json``, ``npy``, ``png``. Or a
+                function that takes a row and returns one, or a list of these.
+            **how: See `write_parquet`.
+
+        Example:
+            >>> import hocket, tempfile
+            >>> from hocket import data
+            >>> context = hocket.init(num_cpus=2, engine="inprocess")
+            >>> folder = tempfile.mkdtemp()
+            >>> data.from_items([{"__key__": "a", "txt": "one", "cls": 1}]).write_webdataset(folder)
+            >>> data.read_webdataset(folder).take_all()
+            [{'__key__': 'a', 'txt': 'one', 'cls': 1}]
+            >>> hocket.shutdown()
+        """
+        self._write("write_webdataset()", path, forms.Archive(forms.read_encoders(encoder)), how)
+
+    def write_sql(
+        self,
+        sql: str,
+        connection_factory: Callable[[], Any],
+        ray_remote_args: object = None,
+        concurrency: int | None = None,
+    ) -> None:
+        """Execute the plan, and give its rows to a statement of a database. Each block is a transaction.
+
+        A block that is done again because its worker died may be written twice.
+
+        Args:
+            sql: The statement, with a place for each column in the database's form: ``INSERT INTO t VALUES (?, ?)``.
+            connection_factory: Returns a connection, as Python's interface of databases has it (PEP 249).
+            ray_remote_args: For programs written for Ray: has no effect.
+            concurrency: How many tasks write at once at most.
+
+        Raises:
+            TypeError: The factory is no function.
+        """
+        self.write_datasink(sinks.Sql(sql, connection_factory), concurrency=concurrency)
+
+    def write_datasink(
+        self, datasink: custom.Datasink, *, ray_remote_args: object = None, concurrency: int | None = None
+    ) -> None:
+        """Execute the plan, and give its blocks to a target that a user has written, in tasks.
+
+        Args:
+            datasink: The target.
+            ray_remote_args: For programs written for Ray: has no effect.
+            concurrency: How many tasks write at once at most.
+
+        Raises:
+            TypeError: It is no target.
+        """
+        custom.check_sink(datasink)
+        reading.check_count("concurrency", concurrency, 1)
+        custom.start(datasink)
+        try:
+            write = functools.partial(custom.write_block, datasink)
+            name = f"write to {datasink.get_name()}"
+            step = plan.Step(apply=write, name=name, keeps_rows=False, is_numbered=True, concurrency=concurrency)
+            least = getattr(datasink, "min_rows_per_write", None)
+            source = self if least is None else self._then(plan.Repartition(least_rows=least))
+            rows = source._then(step).take_all()
+        except Exception as error:
+            datasink.on_write_failed(error)
+            raise
+        custom.finish(datasink, rows)
 
     def _write(
-        self, caller: str, path: Any, form: writing.Form, filesystem: object, mode: str, columns: tuple[str, ...] = ()
+        self, caller: str, path: Any, form: writing.Form, how: Mapping[str, Any], columns: tuple[str, ...] = ()
     ) -> None:
         arrow.load(caller)
-        folder = writing.open_folder(caller, path, filesystem, mode, form.ending)
+        least, most = _read_sizes(caller, how)
+        folder = writing.open_folder(caller, path, how.get("filesystem"), how.get("mode", "append"), form.ending)
         if folder is None:
             return
         target = writing.Target(
-            caller=caller, place=folder.place, form=form, run=secrets.token_hex(6), partition_cols=columns
+            caller=caller,
+            place=folder.place,
+            form=form,
+            run=secrets.token_hex(6),
+            partition_cols=columns,
+            most_rows=most,
+            names=how.get("filename_provider"),
         )
-        step = plan.Step(apply=target.write, name=caller[:-2], keeps_rows=False, is_numbered=True)
-        writing.finish(folder, target.run, self._then(step).take_all())
+        step = plan.Step(
+            apply=target.write,
+            name=caller[:-2],
+            keeps_rows=False,
+            is_numbered=True,
+            concurrency=how.get("concurrency"),
+        )
+        source = self if least is None else self._then(plan.Repartition(least_rows=least))
+        writing.finish(folder, target.run, writing.list_files(target, source._then(step).take_all()))
+
+
+def _split_options(given: Mapping[str, Any], function: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the keywords that all writers take, and those for Arrow; a function of Ray's may return more of these."""
+    how = {name: value for name, value in given.items() if name in (*_HOW, *_OF_RAY)}
+    options = {name: value for name, value in given.items() if name not in (*how, function)}
+    make = given.get(function)
+    return how, {**(make() if make is not None else {}), **options}
+
+
+def _read_sizes(caller: str, how: Mapping[str, Any]) -> tuple[int | None, int | None]:
+    """Return how many rows a file has at least and at most."""
+    unknown = sorted(set(how) - {*_HOW, *_OF_RAY})
+    if unknown:
+        raise TypeError(f"{caller} has no keyword {unknown[0]!r}. It takes {', '.join(_HOW)}.")
+    for name in ("min_rows_per_file", "max_rows_per_file", "num_rows_per_file", "concurrency"):
+        reading.check_count(name, how.get(name), 1)
+    names = how.get("filename_provider")
+    if names is not None and not isinstance(names, naming.FilenameProvider):
+        raise TypeError(f"filename_provider must be a FilenameProvider, but received {names!r:.80}. Derive a class.")
+    least, most = how.get("min_rows_per_file", how.get("num_rows_per_file")), how.get("max_rows_per_file")
+    if least is not None and most is not None and least > most:
+        raise ValueError(f"min_rows_per_file={least} is more than max_rows_per_file={most}. Swap them.")
+    return least, most
 
 
 def _check_partitions(given: object) -> tuple[str, ...]:

@@ -171,8 +171,11 @@ def _build_reader(table: relations.Table, source: Iterator[blocks.Block], failed
         try:
             for block in source:
                 if block.num_rows:
-                    found = [transport.encode(name, block.columns[name], kind) for name, kind in table.items()]
-                    numbers = pa.array(np.arange(start, start + block.num_rows))
+                    count = block.num_rows
+                    found = [
+                        transport.encode(name, block.columns.get(name), kind, count) for name, kind in table.items()
+                    ]
+                    numbers = pa.array(np.arange(start, start + count))
                     yield pa.RecordBatch.from_arrays([*found, numbers], schema=schema)
                     start += block.num_rows
         except BaseException as error:  # the engine would make a text of it

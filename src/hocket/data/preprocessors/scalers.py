@@ -24,7 +24,7 @@ class _Scaler(single.PerColumn):
     """What is learnt of a column: ``mean`` of column ``x`` is ``mean(x)``."""
 
     @abc.abstractmethod
-    def _list_aggregates(self, column: str) -> Iterable[aggregates.AggregateFn]:
+    def _list_aggregates(self, column: str) -> Iterable[aggregates.Aggregation]:
         """Return what is learnt of a column."""
 
     @abc.abstractmethod
@@ -46,7 +46,7 @@ class _Scaler(single.PerColumn):
 
 
 def aggregate(
-    who: base.Preprocessor, ds: dataset.Dataset, columns: Sequence[str], asked: Iterable[aggregates.AggregateFn]
+    who: base.Preprocessor, ds: dataset.Dataset, columns: Sequence[str], asked: Iterable[aggregates.Aggregation]
 ) -> base.Stats:
     """Return aggregates of columns of numbers, by name; None where a column has no numbers.
 
@@ -119,11 +119,11 @@ class StandardScaler(_Scaler):
 
     _words: ClassVar[tuple[str, ...]] = ("mean", "std")
 
-    def _list_aggregates(self, column: str) -> Iterable[aggregates.AggregateFn]:
+    def _list_aggregates(self, column: str) -> Iterable[aggregates.Aggregation]:
         return aggregates.Mean(column), aggregates.Std(column, ddof=0)
 
     def _fit(self, ds: dataset.Dataset) -> base.Stats:
-        asked: list[aggregates.AggregateFn] = []
+        asked: list[aggregates.Aggregation] = []
         for column in self.columns:
             count = aggregates.Count(column, ignore_nulls=True, alias_name=f"\0count({column})")
             asked += [*self._list_aggregates(column), count]
@@ -169,7 +169,7 @@ class MinMaxScaler(_Scaler):
 
     _words: ClassVar[tuple[str, ...]] = ("min", "max")
 
-    def _list_aggregates(self, column: str) -> Iterable[aggregates.AggregateFn]:
+    def _list_aggregates(self, column: str) -> Iterable[aggregates.Aggregation]:
         return aggregates.Min(column), aggregates.Max(column)
 
     def _find_scale(self, column: str) -> tuple[float, float]:
@@ -206,7 +206,7 @@ class MaxAbsScaler(_Scaler):
 
     _words: ClassVar[tuple[str, ...]] = ("abs_max",)
 
-    def _list_aggregates(self, column: str) -> Iterable[aggregates.AggregateFn]:
+    def _list_aggregates(self, column: str) -> Iterable[aggregates.Aggregation]:
         return aggregates.Min(column), aggregates.Max(column)
 
     def _fit(self, ds: dataset.Dataset) -> base.Stats:
@@ -267,7 +267,7 @@ class RobustScaler(_Scaler):
             )
         self.quantile_range = pair
 
-    def _list_aggregates(self, column: str) -> Iterable[aggregates.AggregateFn]:
+    def _list_aggregates(self, column: str) -> Iterable[aggregates.Aggregation]:
         low, high = self.quantile_range
         return (
             aggregates.Quantile(column, q=low, alias_name=f"low_quantile({column})"),

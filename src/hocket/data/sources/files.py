@@ -9,18 +9,12 @@ from dataclasses import dataclass, field
 from typing import Final, Protocol, final
 
 from hocket.data import blocks, settings
-from hocket.data.sources import filesystems
+from hocket.data.sources import choosing, filesystems
 
 logger = logging.getLogger(__name__)
 
 MOST_READS: Final = 256
 """Into how many tasks many small files are shared out. A guess: some for each CPU, and few beside what they read."""
-
-ON_ERROR: Final = ("raise", "skip")
-
-GONE: Final = "__HIVE_DEFAULT_PARTITION__"
-"""The name of a folder of rows whose value is missing."""
-
 
 _BROKEN: Final = (OSError, ValueError, TypeError, KeyError, EOFError, ArithmeticError, tarfile.TarError)
 """What a file that cannot be read raises; Arrow's own errors are among them."""
@@ -108,11 +102,9 @@ def plan_files(
     form: Format,
     endings: Sequence[str],
     *,
-    filesystem: object = None,
+    choice: choosing.Choice,
     include_paths: bool = False,
-    ignore_missing_paths: bool = False,
     on_error: str = "raise",
-    partitioned: bool = True,
     override_num_blocks: int | None = None,
 ) -> list[FilesRead]:
     """Return what reads files.
@@ -121,16 +113,11 @@ def plan_files(
         FileNotFoundError: There is no such file.
         ValueError: An option is none.
     """
-    check_on_error(on_error)
-    shared, found = filesystems.list_files(
-        caller, paths, filesystem, endings, ignore_missing_paths=ignore_missing_paths
-    )
+    choosing.check_on_error(on_error)
     return group_files(
         caller,
-        shared,
-        found,
+        choosing.choose(caller, paths, endings, choice),
         form,
-        partitions=find_partitions(found) if partitioned else [{} for _ in found],
         include_paths=include_paths,
         on_error=on_error,
         num_groups=override_num_blocks,
@@ -139,11 +126,9 @@ def plan_files(
 
 def group_files(
     caller: str,
-    shared: filesystems.FileSystem,
-    found: Sequence[filesystems.File],
+    chosen: choosing.Chosen,
     form: Format,
     *,
-    partitions: Sequence[Mapping[str, object]],
     include_paths: bool,
     on_error: str,
     num_groups: int | None,
@@ -153,26 +138,16 @@ def group_files(
     return [
         FilesRead(
             caller=caller,
-            filesystem=shared,
-            files=tuple(found[at] for at in group),
+            filesystem=chosen.filesystem,
+            files=tuple(chosen.files[at] for at in group),
             format=form,
             include_paths=include_paths,
             on_error=on_error,
             most_bytes=most,
-            partitions=tuple(partitions[at] for at in group) if any(partitions) else (),
+            partitions=tuple(chosen.values[at] for at in group) if any(chosen.values) else (),
         )
-        for group in share_out([file.size for file in found], most, num_groups or MOST_READS)
+        for group in share_out([file.size for file in chosen.files], most, num_groups or MOST_READS)
     ]
-
-
-def check_on_error(on_error: object) -> None:
-    """Raise if it is no way to deal with a broken file.
-
-    Raises:
-        ValueError: It is none.
-    """
-    if on_error not in ON_ERROR:
-        raise ValueError(f"on_error must be 'raise' or 'skip', but received {on_error!r}.")
 
 
 def share_out(sizes: Sequence[int], most_bytes: int, count: int) -> Iterator[range]:
@@ -187,10 +162,3 @@ def share_out(sizes: Sequence[int], most_bytes: int, count: int) -> Iterator[ran
         total += size
     if sizes:
         yield range(start, len(sizes))
-
-
-def find_partitions(found: Iterable[filesystems.File]) -> list[dict[str, object]]:
-    """Return the columns that the names of folders say, of each file. The values are texts: ``01`` is not 1."""
-    texts = [filesystems.read_partitions(file) for file in found]
-    names = list(dict.fromkeys(name for one in texts for name in one))
-    return [{name: None if one.get(name) == GONE else one.get(name) for name in names} for one in texts]

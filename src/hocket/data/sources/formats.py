@@ -84,6 +84,29 @@ class Csv:
 
 @final
 @dataclass(frozen=True)
+class Orc:
+    """A table in stripes.
+
+    Args:
+        columns: Which columns are read; None: all.
+    """
+
+    columns: tuple[str, ...] | None
+
+    def read(self, filesystem: filesystems.FileSystem, file: filesystems.File) -> Iterator[blocks.Block]:
+        orc = arrow.load("read_orc()", "pyarrow.orc")
+        with filesystem.open_input_file(file.path) as stream:
+            opened = orc.ORCFile(stream)
+            names = opened.schema.names
+            blocks.check_columns(self.columns or (), names)
+            if not opened.nstripes:
+                yield _table(opened.read(columns=self.columns and list(self.columns)))
+            for stripe in range(opened.nstripes):
+                yield _table(opened.read_stripe(stripe, columns=self.columns and list(self.columns)))
+
+
+@final
+@dataclass(frozen=True)
 class Json:
     """A JSON object in each line; or, in a small file, an array of objects.
 
@@ -98,7 +121,9 @@ class Json:
         with _open(filesystem, file) as stream:
             if not _is_large(file):
                 content = stream.read()
-                if content.lstrip()[:1] == b"[":
+                if not content.strip():  # as a data set without rows is written
+                    yield blocks.Block({}, 0)
+                elif content.lstrip()[:1] == b"[":
                     yield _read_array(content)
                 else:
                     yield _table(read(io.BytesIO(content), **self.options))
@@ -292,17 +317,23 @@ class WebDataset:
             yield _build_samples(rows)
 
 
+NUMBERS: Final = ("cls", "cls2", "index", "inx", "id")
+JSON: Final = ("json", "jsn")
+PICTURES: Final = ("jpg", "jpeg", "png", "ppm", "pgm", "pbm", "webp")
+"""What is in the files of an archive, by the ends of their names."""
+
+
 def _decode_member(ending: str, encoded: bytes) -> Any:
     match ending.rpartition(".")[2].lower():
         case "txt" | "text":
             return encoded.decode()
-        case "cls" | "cls2" | "index" | "inx" | "id":
-            return int(encoded)
-        case "json" | "jsn":
-            return json.loads(encoded)
         case "npy":
             return np.load(io.BytesIO(encoded), allow_pickle=False)
-        case "jpg" | "jpeg" | "png" | "ppm" | "pgm" | "pbm" | "webp":
+        case kind if kind in NUMBERS:
+            return int(encoded)
+        case kind if kind in JSON:
+            return json.loads(encoded)
+        case kind if kind in PICTURES:
             return Image(None, None).decode(encoded)
     return encoded
 

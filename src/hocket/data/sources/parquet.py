@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Final, final
 
 from hocket.data import arrow, blocks, settings
-from hocket.data.sources import files, filesystems
+from hocket.data.sources import choosing, files, filesystems
 
 MOST_FOOTERS: Final = 64
 """Of how many files the footers are read before anything else. They say how many rows there are; of more files that
@@ -41,19 +41,35 @@ class Selection:
             raise KeyError(f"{path!r}: {error.args[0]}") from None
 
     def choose(self, constants: Mapping[str, object]) -> dict[str, object]:
-        """Return those of the columns that are the same in a whole file which are wanted."""
+        """Return those of some columns which are wanted."""
         return {name: value for name, value in constants.items() if self.columns is None or name in self.columns}
 
-    def read(self, filesystem: filesystems.FileSystem, file: filesystems.File, groups: Sequence[int] | None) -> Any:
-        """Return some groups of rows of a file as a table."""
-        path, outside = file.path, filesystems.read_partitions(file)
-        columns = None if self.columns is None else [name for name in self.columns if name not in outside]
+    def read(
+        self, filesystem: filesystems.FileSystem, path: str, groups: Sequence[int], missing: Mapping[str, Any]
+    ) -> blocks.Block:
+        """Return some groups of rows of a file.
+
+        Args:
+            filesystem: Where it is.
+            path: Which file.
+            groups: Which groups.
+            missing: Columns that other files have, and their types: here all values of them are missing.
+        """
         if self.filter is None:
             with arrow.load(CALLER, "pyarrow.parquet").ParquetFile(path, filesystem=filesystem) as opened:
-                every = range(opened.num_row_groups) if groups is None else groups
-                return opened.read_row_groups(list(every), columns=columns)
-        fragment = _open_fragment(filesystem, path, groups)
-        return fragment.to_table(filter=self.filter, columns=columns)
+                table = opened.read_row_groups(list(groups), columns=self._list_own(opened.schema_arrow.names))
+        else:
+            pa = arrow.load(CALLER)
+            fragment = _open_fragment(filesystem, path, groups)
+            own = fragment.physical_schema
+            schema = pa.schema([*own, *(pa.field(*one) for one in missing.items())])
+            table = fragment.to_table(schema=schema, filter=self.filter, columns=self._list_own(own.names))
+        block = blocks.Block(arrow.read_table(table), table.num_rows)
+        gone = {name: arrow.build_missing(table.num_rows, kind) for name, kind in self.choose(missing).items()}
+        return blocks.Block({**block.columns, **gone}, block.num_rows) if gone else block
+
+    def _list_own(self, names: Sequence[str]) -> list[str] | None:
+        return None if self.columns is None else [name for name in self.columns if name in names]
 
 
 def _open_fragment(filesystem: filesystems.FileSystem, path: str, groups: Sequence[int] | None) -> Any:
@@ -74,13 +90,14 @@ class ParquetRead:
     num_bytes: int
     constants: Mapping[str, object]
     """Columns whose values are the same in all rows: the file's path, and what its folders' names say."""
+    missing: Mapping[str, Any]
+    """The columns that other files have and this one lacks, and their types."""
 
     def __call__(self) -> blocks.Block:
         try:
-            table = self.selection.read(self.filesystem, self.file, self.groups)
+            block = self.selection.read(self.filesystem, self.file.path, self.groups, self.missing)
         except (OSError, ValueError) as error:  # Arrow's own errors are ValueErrors
             raise filesystems.explain(error, CALLER, self.file.path) from error
-        block = blocks.Block(arrow.read_table(table), table.num_rows)
         return block.add_constants(self.constants) if self.constants else block
 
 
@@ -92,24 +109,36 @@ class Parquet:
     selection: Selection
 
     def read(self, filesystem: filesystems.FileSystem, file: filesystems.File) -> Iterator[blocks.Block]:
-        sizes, _ = _read_footer(filesystem, file, self.selection)
-        for groups in join_groups(sizes, settings.DataContext.get_current().get_block_bytes()):
-            table = self.selection.read(filesystem, file, groups)
-            yield blocks.Block(arrow.read_table(table), table.num_rows)
+        footer = _read_footer(filesystem, file)
+        for groups in join_groups(footer.sizes, settings.DataContext.get_current().get_block_bytes()):
+            yield self.selection.read(filesystem, file.path, groups, {})
 
 
-def _read_footer(
-    filesystem: filesystems.FileSystem, file: filesystems.File, selection: Selection
-) -> tuple[list[int], list[int]]:
-    """Return the bytes and the rows of each group of rows of a file, checked."""
+@final
+@dataclass(frozen=True, kw_only=True)
+class Footer:
+    """What the end of a file says of it."""
+
+    types: Mapping[str, Any]
+    """The columns and their types."""
+    sizes: list[int]
+    """How many bytes each group of rows has."""
+    rows: list[int]
+    """How many rows each has."""
+
+
+def _read_footer(filesystem: filesystems.FileSystem, file: filesystems.File) -> Footer:
     try:
         with arrow.load(CALLER, "pyarrow.parquet").ParquetFile(file.path, filesystem=filesystem) as opened:
-            metadata, names = opened.metadata, opened.schema_arrow.names
+            metadata, schema = opened.metadata, opened.schema_arrow
     except (OSError, ValueError) as error:
         raise filesystems.explain(error, CALLER, file.path) from error
-    selection.check([*names, *filesystems.read_partitions(file)], file.path)
     groups = [metadata.row_group(at) for at in range(metadata.num_row_groups)]
-    return [group.total_byte_size for group in groups], [group.num_rows for group in groups]
+    return Footer(
+        types=dict(zip(schema.names, schema.types, strict=True)),
+        sizes=[group.total_byte_size for group in groups],
+        rows=[group.num_rows for group in groups],
+    )
 
 
 def plan_parquet(
@@ -117,9 +146,8 @@ def plan_parquet(
     columns: Sequence[str] | None,
     condition: Any,
     *,
-    filesystem: object,
+    choice: choosing.Choice,
     include_paths: bool,
-    ignore_missing_paths: bool,
     on_error: str,
     override_num_blocks: int | None,
 ) -> list[Any]:
@@ -128,47 +156,51 @@ def plan_parquet(
     Raises:
         FileNotFoundError: There is no such file.
         ValueError: One is no Parquet file.
-        KeyError: One has no such column.
+        KeyError: None has such a column.
     """
-    files.check_on_error(on_error)
+    choosing.check_on_error(on_error)
     arrow.load(CALLER, "pyarrow.parquet")
-    shared, found = filesystems.list_files(
-        CALLER, paths, filesystem, (".parquet",), ignore_missing_paths=ignore_missing_paths
-    )
+    chosen = choosing.choose(CALLER, paths, (".parquet",), choice)
+    shared, found = chosen.filesystem, chosen.files
     selection = Selection(columns=None if columns is None else tuple(columns), filter=condition)
-    partitions = [selection.choose(one) for one in files.find_partitions(found)]
+    constants = [selection.choose(one) for one in chosen.values]
     if len(found) > MOST_FOOTERS or on_error == "skip":
         if on_error == "raise":
-            _read_footer(shared, found[0], selection)
-        form = Parquet(selection=selection)
+            selection.check([*_read_footer(shared, found[0]).types, *chosen.values[0]], found[0].path)
         return files.group_files(
             CALLER,
-            shared,
-            found,
-            form,
-            partitions=partitions,
+            choosing.Chosen(shared, found, list(constants)),
+            Parquet(selection=selection),
             include_paths=include_paths,
             on_error=on_error,
             num_groups=override_num_blocks,
         )
+    footers = [_read_footer(shared, file) for file in found]
+    types = {name: kind for footer in reversed(footers) for name, kind in footer.types.items()}
+    selection.check([*types, *chosen.values[0]], found[0].path)
     reads = []
-    for file, constants in zip(found, partitions, strict=True):
-        added = {**selection.choose(constants), **({"path": file.path} if include_paths else {})}
-        reads += _plan_file(shared, file, selection, added)
+    for file, footer, same in zip(found, footers, constants, strict=True):
+        added = {**same, **({"path": file.path} if include_paths else {})}
+        missing = {name: kind for name, kind in types.items() if name not in (*footer.types, *chosen.values[0])}
+        reads += _plan_file(shared, file, footer, selection, added, missing)
     return reads
 
 
 def _plan_file(
     shared: filesystems.FileSystem,
     file: filesystems.File,
+    footer: Footer,
     selection: Selection,
     constants: Mapping[str, object],
+    missing: Mapping[str, Any],
 ) -> list[ParquetRead]:
     most = settings.DataContext.get_current().get_block_bytes()
-    sizes, rows = _read_footer(shared, file, selection)
+    sizes, rows = footer.sizes, footer.rows
     kept = list(range(len(sizes)))
     if selection.filter is not None:  # groups whose statistics say that they have nothing of it are not read
-        parts = _open_fragment(shared, file.path, None).split_by_row_group(filter=selection.filter)
+        pa = arrow.load(CALLER)
+        schema = pa.schema(list({**footer.types, **missing}.items()))
+        parts = _open_fragment(shared, file.path, None).split_by_row_group(filter=selection.filter, schema=schema)
         kept = [part.row_groups[0].id for part in parts]
     reads = []
     for places in join_groups([sizes[at] for at in kept], most):
@@ -183,6 +215,7 @@ def _plan_file(
                 num_rows=count,
                 num_bytes=sum(sizes[at] for at in groups),
                 constants=constants,
+                missing=missing,
             )
         )
     return reads

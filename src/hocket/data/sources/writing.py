@@ -7,6 +7,7 @@ they are and how many rows they have; a folder without it was not finished.
 
 from __future__ import annotations
 
+import enum
 import io
 import json
 import math
@@ -21,10 +22,23 @@ from typing import Any, Final, Protocol, final
 import numpy as np
 
 from hocket.data import arrow, blocks, extras
-from hocket.data.sources import files, filesystems
+from hocket.data.sources import filesystems, naming, partitions
 
 MANIFEST: Final = "_MANIFEST"
-MODES: Final = ("append", "overwrite", "error", "ignore")
+
+
+class SaveMode(enum.StrEnum):
+    """What is done with a folder that has files."""
+
+    APPEND = "append"
+    OVERWRITE = "overwrite"
+    ERROR = "error"
+    IGNORE = "ignore"
+    CREATE = "create"
+    """Ray's other word for ``"error"``."""
+
+
+MODES: Final = tuple(mode.value for mode in SaveMode)
 
 
 class Form(Protocol):
@@ -149,6 +163,8 @@ class Target:
         form: What a file is.
         run: Part of the files' names: another one each time that something is written.
         partition_cols: Columns whose values are folders' names instead.
+        most_rows: How many rows a file has at most.
+        names: Gives files their names, in the place of `run`.
     """
 
     caller: str
@@ -156,20 +172,31 @@ class Target:
     form: Form
     run: str
     partition_cols: tuple[str, ...] = ()
+    most_rows: int | None = None
+    names: naming.FilenameProvider | None = None
 
     def write(self, block: blocks.Block, number: int) -> blocks.Block:
-        """Write a block, and return what was written: a row for each file. Runs in a task."""
-        found = [
-            self._write_file(f"{folder}{self.run}_{number:06}{self.form.ending}", part)
-            for folder, part in self._split(block)
-        ]
-        if not found:
-            return blocks.Block({}, 0)
-        return blocks.build({"path": [path for path, _ in found], "rows": [rows for _, rows in found]}, self.caller)
+        """Write a block, and return what was written: a row for each file. Runs in a task.
+
+        Of a block without rows there is a row that has it, with an empty path: if there is no other, it is written.
+        """
+        if not block.num_rows:
+            return _describe([("", 0)], block) if block.columns else blocks.Block({}, 0)
+        most = self.most_rows or block.num_rows
+        found = []
+        for folder, part in self._split(block):
+            for at, start in enumerate(range(0, part.num_rows, most)):
+                piece = part.cut(start, start + most)
+                found.append(self.write_file(folder + self._name(piece, number, at), piece))
+        return _describe(found)
+
+    def _name(self, part: blocks.Block, number: int, at: int) -> str:
+        if self.names is not None:
+            return self.names.choose(part, self.run, number, at, is_row=self.most_rows == 1)
+        place = f"{number:06}" if self.most_rows is None else f"{number:06}_{at:06}"
+        return f"{self.run}_{place}{self.form.ending}"
 
     def _split(self, block: blocks.Block) -> Iterator[tuple[str, blocks.Block]]:
-        if not block.num_rows:
-            return
         if not self.partition_cols:
             yield "", block
             return
@@ -188,7 +215,8 @@ class Target:
         for folder, found in rows.items():
             yield folder, block.select(rest).pick(np.array(found))
 
-    def _write_file(self, name: str, block: blocks.Block) -> tuple[str, int]:
+    def write_file(self, name: str, block: blocks.Block) -> tuple[str, int]:
+        """Write a block into a file of this name, and return the name and how many rows it has."""
         filesystem, path = self.place.filesystem, f"{self.place.path}/{name}"
         if "/" in name:
             filesystem.create_dir(path.rpartition("/")[0], recursive=True)
@@ -214,9 +242,28 @@ class Target:
         return name, block.num_rows
 
 
+def _describe(found: Sequence[tuple[str, int]], empty: blocks.Block | None = None) -> blocks.Block:
+    held = np.full(len(found), None, object)
+    if empty is not None:
+        held[0] = empty
+    rows = np.array([rows for _, rows in found])
+    return blocks.Block(
+        {"path": np.array([path for path, _ in found], object), "rows": rows, "empty": held}, len(found)
+    )
+
+
+def list_files(target: Target, rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Return which files were written, of the rows of `Target.write`. If there is none, a block without rows is
+    written, so that its columns are not lost."""
+    found = [(row["path"], row["rows"]) for row in rows if row["path"]]
+    if not found and rows and target.most_rows != 1:
+        found = [target.write_file(f"{target.run}_{0:06}{target.form.ending}", rows[0]["empty"])]
+    return [{"path": path, "rows": count} for path, count in found]
+
+
 def _quote(value: object) -> str:
     is_gone = value is None or (isinstance(value, float) and math.isnan(value))
-    text = files.GONE if is_gone else str(value)
+    text = partitions.GONE if is_gone else str(value)
     return "".join(f"%{ord(letter):02X}" if letter in '/%=\\:*?"<>|\x00' else letter for letter in text)
 
 
@@ -273,7 +320,7 @@ def open_folder(caller: str, path: Any, filesystem: object, mode: str, ending: s
         inside = place.filesystem.get_file_info(fs.FileSelector(place.path, allow_not_found=True, recursive=True))
         if inside and mode == "ignore":
             return None
-        if inside and mode == "error":
+        if inside and mode in ("error", "create"):
             raise FileExistsError(
                 f"{caller}: the folder {place.given!r} has files. Choose another one, or mode='append'."
             )

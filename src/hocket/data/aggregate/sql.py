@@ -18,7 +18,7 @@ from hocket.data import reading
 
 
 @dataclass(frozen=True)
-class AggregateFn(abc.ABC):
+class Aggregation(abc.ABC):
     """What all aggregates have in common.
 
     Args:
@@ -90,16 +90,16 @@ class AggregateFn(abc.ABC):
         return ()
 
 
-def _set(one: AggregateFn, **values: object) -> None:
+def _set(one: Aggregation, **values: object) -> None:
     """Set the fields of an aggregate whose arguments are in Ray's order, and check them."""
     for name, value in values.items():
         object.__setattr__(one, name, value)
-    AggregateFn.__post_init__(one)
+    Aggregation.__post_init__(one)
 
 
 @final
 @dataclass(frozen=True)
-class Count(AggregateFn):
+class Count(Aggregation):
     """How many rows there are; with a column and ``ignore_nulls=True``, how many have a value there.
 
     Example:
@@ -133,7 +133,7 @@ class Count(AggregateFn):
 
 @final
 @dataclass(frozen=True)
-class Sum(AggregateFn):
+class Sum(Aggregation):
     """The sum."""
 
     word: ClassVar[str] = "sum"
@@ -149,7 +149,7 @@ class Sum(AggregateFn):
 
 
 @dataclass(frozen=True)
-class _Extreme(AggregateFn):
+class _Extreme(Aggregation):
     needs_numbers: ClassVar[bool] = False
     keeps_type: ClassVar[bool] = True
 
@@ -181,7 +181,7 @@ class Max(_Extreme):
 
 @final
 @dataclass(frozen=True)
-class AbsMax(AggregateFn):
+class AbsMax(Aggregation):
     """The greatest absolute value."""
 
     word: ClassVar[str] = "abs_max"
@@ -198,7 +198,7 @@ class AbsMax(AggregateFn):
 
 @final
 @dataclass(frozen=True)
-class Mean(AggregateFn):
+class Mean(Aggregation):
     """The mean, a float."""
 
     word: ClassVar[str] = "mean"
@@ -215,7 +215,7 @@ class Mean(AggregateFn):
 
 @final
 @dataclass(frozen=True, init=False)
-class Std(AggregateFn):
+class Std(Aggregation):
     """The standard deviation, a float.
 
     The parts are merged as Chan, Golub and LeVeque, "Updating Formulae and a Pairwise Algorithm for Computing Sample
@@ -257,7 +257,7 @@ class Std(AggregateFn):
 
 @final
 @dataclass(frozen=True, init=False)
-class Quantile(AggregateFn):
+class Quantile(Aggregation):
     """The value below which a part of the values lies; between two values, in proportion.
 
     Args:
@@ -283,7 +283,7 @@ class Quantile(AggregateFn):
 
 @final
 @dataclass(frozen=True)
-class CountDistinct(AggregateFn):
+class CountDistinct(Aggregation):
     """How many different values there are. A missing one counts as one more with ``ignore_nulls=False``."""
 
     word: ClassVar[str] = "count_distinct"
@@ -296,7 +296,7 @@ class CountDistinct(AggregateFn):
 
 @final
 @dataclass(frozen=True)
-class Unique(AggregateFn):
+class Unique(Aggregation):
     """The different values, in order, as a list; a missing one last, unless ``ignore_nulls=True``."""
 
     ignore_nulls: bool = False
@@ -311,7 +311,7 @@ class Unique(AggregateFn):
 
 @final
 @dataclass(frozen=True, init=False)
-class AsList(AggregateFn):
+class AsList(Aggregation):
     """All values, in the order of the rows, as a list. Missing ones are left out with ``ignore_nulls=True``."""
 
     word: ClassVar[str] = "list"
@@ -328,7 +328,7 @@ class AsList(AggregateFn):
 
 @final
 @dataclass(frozen=True, init=False)
-class MissingValuePercentage(AggregateFn):
+class MissingValuePercentage(Aggregation):
     """How many of 100 values are missing, a float."""
 
     word: ClassVar[str] = "missing_pct"
@@ -350,7 +350,7 @@ class MissingValuePercentage(AggregateFn):
 
 @final
 @dataclass(frozen=True)
-class ZeroPercentage(AggregateFn):
+class ZeroPercentage(Aggregation):
     """How many of 100 values are zero, a float. Missing values do not count, unless ``ignore_nulls=False``."""
 
     word: ClassVar[str] = "zero_pct"
@@ -366,3 +366,34 @@ class ZeroPercentage(AggregateFn):
 
     def _count(self, value: str) -> str:
         return f"count({value})" if self.ignore_nulls else "count(*)"
+
+
+@final
+@dataclass(frozen=True, init=False)
+class ApproximateQuantile(Aggregation):
+    """Several quantiles, as a list; see `Quantile`. Here they are exact.
+
+    Args:
+        quantiles: Which parts, from 0 to 1.
+        quantile_precision: For programs written for Ray: has no effect.
+
+    Raises:
+        ValueError: A part is none.
+    """
+
+    quantiles: tuple[float, ...] = (0.5,)
+    word: ClassVar[str] = "approx_quantile"
+
+    def __init__(
+        self,
+        on: str | None = None,
+        quantiles: Sequence[float] = (0.5,),
+        quantile_precision: int = 800,
+        alias_name: str | None = None,
+    ) -> None:
+        _set(self, on=on, quantiles=tuple(quantiles), ignore_nulls=True, alias_name=alias_name)
+        if not self.quantiles or not all(reading.is_number(q, 0, 1) for q in self.quantiles):
+            raise ValueError(f"quantiles must be numbers from 0 to 1, but received {quantiles!r}. Write [0.25, 0.5].")
+
+    def make(self, value: str) -> str:
+        return f"quantile_cont(CAST({value} AS DOUBLE), [{', '.join(map(repr, self.quantiles))}])"

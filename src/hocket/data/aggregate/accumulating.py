@@ -1,0 +1,254 @@
+"""Aggregates that Python functions compute: of the rows of each block first, and then of what was made of the blocks,
+in their order.
+
+They are slower than those of `sql`, and for what these do not have.
+"""
+
+from __future__ import annotations
+
+import abc
+import collections
+from collections.abc import Callable
+from typing import Any, final
+
+from hocket.data import blocks, reading
+
+
+class Accumulating(abc.ABC):
+    """What all of them have in common.
+
+    What is made of rows (an accumulation) is sent between tasks, so it is something that can be pickled.
+    """
+
+    name: str
+    """What the result is called."""
+
+    @abc.abstractmethod
+    def begin(self, key: Any) -> Any:
+        """Return what is made of no rows.
+
+        Args:
+            key: The key of the group: a value, a tuple of them, or None.
+        """
+
+    @abc.abstractmethod
+    def add(self, made: Any, block: blocks.Block) -> Any:
+        """Return what was made of rows before, with these rows."""
+
+    @abc.abstractmethod
+    def merge(self, first: Any, second: Any) -> Any:
+        """Return what was made of some rows and what was made of others as one."""
+
+    @abc.abstractmethod
+    def finish(self, made: Any) -> Any:
+        """Return the result."""
+
+
+@final
+class AggregateFn(Accumulating):
+    """An aggregate of a user's functions.
+
+    Args:
+        init: Takes the key of a group, and returns what is made of no rows.
+        merge: Takes two of these and returns one.
+        name: What the result is called.
+        accumulate_row: Takes what was made and a row, and returns what is made of both.
+        accumulate_block: The same with an Arrow table, in the place of `accumulate_row`.
+        finalize: Takes what was made of all rows, and returns the result. Default: it is the result.
+
+    Raises:
+        TypeError: Something is no function, or both or neither of the two are given.
+
+    Example:
+        >>> import hocket
+        >>> from hocket import data
+        >>> from hocket.data.aggregate import AggregateFn
+        >>> longest = AggregateFn(
+        ...     init=lambda key: "",
+        ...     accumulate_row=lambda found, row: max(found, row["word"], key=len),
+        ...     merge=lambda one, other: max(one, other, key=len),
+        ...     name="longest",
+        ... )
+        >>> context = hocket.init(num_cpus=2, engine="inprocess")
+        >>> data.from_items([{"word": "a"}, {"word": "abc"}, {"word": "bc"}]).aggregate(longest)
+        {'longest': 'abc'}
+        >>> hocket.shutdown()
+    """
+
+    def __init__(
+        self,
+        init: Callable[[Any], Any],
+        merge: Callable[[Any, Any], Any],
+        name: str,
+        accumulate_row: Callable[[Any, blocks.Row], Any] | None = None,
+        accumulate_block: Callable[[Any, Any], Any] | None = None,
+        finalize: Callable[[Any], Any] | None = None,
+    ) -> None:
+        if (accumulate_row is None) == (accumulate_block is None):
+            raise TypeError("AggregateFn() takes accumulate_row or accumulate_block, and one of them.")
+        functions = {
+            "init": init,
+            "merge": merge,
+            "accumulate": accumulate_row or accumulate_block,
+            "finalize": finalize or _keep,
+        }
+        for what, function in functions.items():
+            if not callable(function):
+                raise TypeError(f"{what} of AggregateFn() must be a function, but received {function!r:.80}.")
+        self.name = _check_name("AggregateFn", name)
+        self._init, self._merge, self._finalize = init, merge, finalize or _keep
+        self._row, self._block = accumulate_row, accumulate_block
+
+    def begin(self, key: Any) -> Any:
+        """Return what is made of no rows."""
+        return self._init(key)
+
+    def add(self, made: Any, block: blocks.Block) -> Any:
+        """Return what was made of rows before, with these rows."""
+        if self._block is not None:
+            return self._block(made, block.to_batch("pyarrow"))
+        if self._row is not None:
+            for row in block.list_rows():
+                made = self._row(made, row)
+        return made
+
+    def merge(self, first: Any, second: Any) -> Any:
+        """Return what was made of some rows and what was made of others as one."""
+        return self._merge(first, second)
+
+    def finish(self, made: Any) -> Any:
+        """Return the result."""
+        return self._finalize(made)
+
+
+class AggregateFnV2(Accumulating):
+    """An aggregate that a user writes as a class.
+
+    Args:
+        name: What the result is called.
+        zero_factory: Returns what is made of no rows.
+        on: The column, for the class that is derived from this one.
+        ignore_nulls: The same: whether missing values count as not there.
+    """
+
+    def __init__(
+        self, name: str, zero_factory: Callable[[], Any], *, on: str | None = None, ignore_nulls: bool = True
+    ) -> None:
+        self.name = _check_name(type(self).__name__, name)
+        self._zero = zero_factory
+        self._target_col_name = on
+        self._ignore_nulls = ignore_nulls
+
+    def get_target_column(self) -> str | None:
+        """Return the column."""
+        return self._target_col_name
+
+    @abc.abstractmethod
+    def aggregate_block(self, block: Any) -> Any:
+        """Return what is made of an Arrow table."""
+
+    @abc.abstractmethod
+    def combine(self, current_accumulator: Any, new: Any) -> Any:
+        """Return what was made of some rows and what was made of others as one."""
+
+    def finalize(self, accumulator: Any) -> Any:
+        """Return the result. If it is not overridden, it is what was made of all rows."""
+        return accumulator
+
+    def begin(self, key: Any) -> Any:
+        """Return what is made of no rows."""
+        return self._zero()
+
+    def add(self, made: Any, block: blocks.Block) -> Any:
+        """Return what was made of rows before, with these rows."""
+        if self._target_col_name is not None:
+            blocks.check_columns([self._target_col_name], list(block.columns))
+        return self.combine(made, self.aggregate_block(block.to_batch("pyarrow")))
+
+    def merge(self, first: Any, second: Any) -> Any:
+        """Return what was made of some rows and what was made of others as one."""
+        return self.combine(first, second)
+
+    def finish(self, made: Any) -> Any:
+        """Return the result."""
+        return self.finalize(made)
+
+
+class _Counting(Accumulating):
+    """How often each value comes, in the order in which they come first."""
+
+    def __init__(self, on: str, name: str) -> None:
+        self.on = _check_name(type(self).__name__, on)
+        self.name = name
+
+    def begin(self, key: Any) -> dict[Any, int]:
+        return {}
+
+    def add(self, made: dict[Any, int], block: blocks.Block) -> dict[Any, int]:
+        found = collections.Counter(row[self.on] for row in block.select([self.on]).list_rows())
+        return self.merge(made, found)
+
+    def merge(self, first: dict[Any, int], second: dict[Any, int]) -> dict[Any, int]:
+        return {**first, **{value: first.get(value, 0) + count for value, count in second.items()}}
+
+
+@final
+class ValueCounter(_Counting):
+    """How often each value comes: a dict of ``values``, in the order in which they come first, and their ``counts``.
+
+    Args:
+        on: The column.
+        alias_name: What the result is called. Default: ``value_counter(x)``.
+
+    Example:
+        >>> import hocket
+        >>> from hocket import data
+        >>> from hocket.data.aggregate import ValueCounter
+        >>> context = hocket.init(num_cpus=2, engine="inprocess")
+        >>> data.from_items([{"x": "b"}, {"x": "a"}, {"x": "b"}]).aggregate(ValueCounter("x"))
+        {'value_counter(x)': {'counts': [2, 1], 'values': ['b', 'a']}}
+        >>> hocket.shutdown()
+    """
+
+    def __init__(self, on: str, alias_name: str | None = None) -> None:
+        super().__init__(on, alias_name or f"value_counter({on})")
+
+    def finish(self, made: dict[Any, int]) -> dict[str, list[Any]]:
+        """Return the result."""
+        return {"counts": list(made.values()), "values": list(made)}
+
+
+@final
+class ApproximateTopK(_Counting):
+    """The most frequent values: a list of dicts, each with a value, under the column's name, and its ``count``. Here it
+    is exact; of values that are equally frequent, those that come first.
+
+    Args:
+        on: The column.
+        k: How many.
+        log_capacity: For programs written for Ray: has no effect.
+        alias_name: What the result is called. Default: ``approx_topk(x)``.
+
+    Raises:
+        ValueError: `k` is less than 1.
+    """
+
+    def __init__(self, on: str, k: int, log_capacity: int = 15, alias_name: str | None = None) -> None:
+        super().__init__(on, alias_name or f"approx_topk({on})")
+        reading.check_count("k", k, 1, "ApproximateTopK('x', k=3)")
+        self.k = k
+
+    def finish(self, made: dict[Any, int]) -> list[dict[str, Any]]:
+        """Return the result."""
+        best = sorted(made.items(), key=lambda pair: -pair[1])[: self.k]
+        return [{self.on: value, "count": count} for value, count in best]
+
+
+def _keep(made: Any) -> Any:
+    return made
+
+
+def _check_name(what: str, name: object) -> str:
+    if not isinstance(name, str) or not name:
+        raise TypeError(f"{what}() takes a name, but received {name!r:.80}. Write {what}(..., name='longest').")
+    return name

@@ -1,0 +1,149 @@
+"""What a data set becomes inside the session: references on tables, frames and arrays; numbers that sum it up."""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Self, final
+
+from hocket.data import aggregate as aggregates
+from hocket.data import arrow, blocks, frames, plan, tables
+from hocket.data.execution import references
+from hocket.engine import contract
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class DatasetSummary:
+    """Numbers that sum up the columns of a data set. Made by `Dataset.summary`.
+
+    Args:
+        columns: Which columns.
+        dataset_schema: The names and types of all columns of the data set.
+        statistics: The numbers of each column, by their names.
+    """
+
+    columns: list[str]
+    dataset_schema: blocks.Schema | None
+    statistics: Mapping[str, Mapping[str, Any]]
+
+    def to_pandas(self) -> Any:
+        """Return them as a data frame: a row for each number, whose name is in the column ``statistic``.
+
+        Raises:
+            MissingExtraError: pandas is not installed.
+        """
+        names = sorted({name for found in self.statistics.values() for name in found})
+        data = {column: [self.statistics[column].get(name) for name in names] for column in self.columns}
+        return frames.load("summary().to_pandas()").DataFrame({"statistic": names, **data}, dtype=object)
+
+    def get_column_stats(self, column: str) -> Any:
+        """Return those of a column as a data frame of the columns ``statistic`` and ``value``.
+
+        Raises:
+            KeyError: There is no such column.
+        """
+        blocks.check_columns([column], self.columns)
+        found = dict(sorted(self.statistics[column].items()))
+        pandas = frames.load("summary().get_column_stats()")
+        return pandas.DataFrame({"statistic": list(found), "value": list(found.values())}, dtype=object)
+
+
+class Conversions(tables.TableOperations):
+    """The methods that give references, and those that sum up. Each executes the plan."""
+
+    @abc.abstractmethod
+    def _build(self, reads: Sequence[plan.Read]) -> Self:
+        """Return a data set of these blocks."""
+
+    @abc.abstractmethod
+    def _store(self) -> list[plan.Stored]:
+        """Execute the plan, and return its blocks."""
+
+    @abc.abstractmethod
+    def schema(self, fetch_if_missing: bool = True) -> blocks.Schema | None:
+        """Return the names and types of the columns."""
+
+    def to_arrow_refs(self) -> list[contract.ObjectRef[Any]]:
+        """Execute the plan, and return references on Arrow tables, one for each block.
+
+        Example:
+            >>> import hocket
+            >>> from hocket import data
+            >>> context = hocket.init(num_cpus=2, engine="inprocess")
+            >>> [hocket.get(ref).num_rows for ref in data.range(10, override_num_blocks=2).to_arrow_refs()]
+            [5, 5]
+            >>> hocket.shutdown()
+        """
+        arrow.load("to_arrow_refs()")
+        return references.convert(self._store(), "pyarrow")
+
+    def to_pandas_refs(self) -> list[contract.ObjectRef[Any]]:
+        """Execute the plan, and return references on data frames, one for each block."""
+        frames.load("to_pandas_refs()")
+        return references.convert(self._store(), "pandas")
+
+    def to_numpy_refs(self, *, column: str | None = None) -> list[contract.ObjectRef[Any]]:
+        """Execute the plan, and return references on dicts of arrays, one for each block; of a column, on arrays."""
+        return references.convert(self._store(), "numpy", column)
+
+    def summary(self, columns: Sequence[str] | None = None) -> DatasetSummary:
+        """Execute the plan, and return numbers that sum up columns.
+
+        They are, of all columns, ``count``, ``missing_pct`` and the ten most frequent values, as ``approx_topk[0]`` and
+        so on, unless it holds numbers; of these ``mean``, ``std``, ``min``, ``max``, ``zero_pct`` and the median, as
+        ``approx_quantile[0]``.
+
+        Args:
+            columns: Which columns. Default: all that hold numbers, texts, times, True or False.
+
+        Raises:
+            KeyError: There is no such column.
+
+        Example:
+            >>> import hocket
+            >>> from hocket import data
+            >>> context = hocket.init(num_cpus=2, engine="inprocess")
+            >>> data.range(5).summary().statistics["id"]["mean"]
+            2.0
+            >>> hocket.shutdown()
+        """
+        whole = self._build(self._store())
+        schema = whole.schema()
+        types = {} if schema is None else dict(zip(schema.names, schema.types, strict=True))
+        blocks.check_columns(columns or (), list(types))
+        names = [name for name, kind in types.items() if _can_be_summed_up(kind)] if columns is None else list(columns)
+        aggs = [one for name in names for one in _list_aggregates(name, types[name])]
+        found = whole.aggregate(*aggs) if aggs else {}
+        statistics: dict[str, dict[str, Any]] = {name: {} for name in names}
+        for name in names:
+            for one in _list_aggregates(name, types[name]):
+                statistics[name].update(_name_values(one, found[one.name]))
+        return DatasetSummary(columns=names, dataset_schema=schema, statistics=statistics)
+
+
+def _can_be_summed_up(kind: str) -> bool:
+    return not kind.endswith("]") and not kind.startswith(("list", "struct", "large_list", "map", "object"))
+
+
+def _is_number(kind: str) -> bool:
+    return kind.startswith(("int", "uint", "float", "double", "halffloat", "decimal")) and not kind.endswith("]")
+
+
+def _list_aggregates(name: str, kind: str) -> list[tables.Aggregate]:
+    found: list[tables.Aggregate] = [
+        aggregates.Count(name, ignore_nulls=False),
+        aggregates.MissingValuePercentage(name),
+    ]
+    if not _is_number(kind):
+        return [*found, aggregates.ApproximateTopK(name, k=10)]
+    kinds = (aggregates.Mean, aggregates.Min, aggregates.Max, aggregates.Std, aggregates.ZeroPercentage)
+    return [*found, *(one(name) for one in kinds), aggregates.ApproximateQuantile(name, [0.5])]
+
+
+def _name_values(one: tables.Aggregate, value: Any) -> dict[str, Any]:
+    word = one.name.partition("(")[0]
+    if not isinstance(one, aggregates.ApproximateTopK | aggregates.ApproximateQuantile):
+        return {word: value}
+    return {f"{word}[{at}]": part for at, part in enumerate(value or ())}

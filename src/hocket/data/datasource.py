@@ -1,0 +1,15 @@
+"""Where rows come from and go to, under Ray's names: sources and targets that users write, folders that are columns."""
+
+from hocket.data.sources.choosing import FileShuffleConfig as FileShuffleConfig
+from hocket.data.sources.custom import Datasink as Datasink
+from hocket.data.sources.custom import Datasource as Datasource
+from hocket.data.sources.custom import ReadTask as ReadTask
+from hocket.data.sources.custom import TaskContext as TaskContext
+from hocket.data.sources.custom import WriteResult as WriteResult
+from hocket.data.sources.naming import FilenameProvider as FilenameProvider
+from hocket.data.sources.partitions import Partitioning as Partitioning
+from hocket.data.sources.partitions import PartitionStyle as PartitionStyle
+from hocket.data.sources.partitions import PathPartitionFilter as PathPartitionFilter
+from hocket.data.sources.sinks import BlockBasedFileDatasink as BlockBasedFileDatasink
+from hocket.data.sources.sinks import RowBasedFileDatasink as RowBasedFileDatasink
+from hocket.data.sources.writing import SaveMode as SaveMode

@@ -1,0 +1,76 @@
+"""Blocks as objects of the session: references on tables, frames and arrays, and data sets of these."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, final
+
+import numpy as np
+
+from hocket.core import api
+from hocket.data import arrow, blocks, plan
+from hocket.data.execution import tasks
+from hocket.engine import contract
+
+
+def convert(
+    stored: Iterable[plan.Stored], batch_format: str, column: str | None = None
+) -> list[contract.ObjectRef[Any]]:
+    """Return references on blocks in the form that a user asks for, made in tasks.
+
+    Args:
+        stored: The blocks.
+        batch_format: Which form.
+        column: The one column that is wanted, as an array; None: all.
+    """
+    task = tasks.make_task(_convert, f"to_{batch_format}_refs", num_returns=1)
+    found: list[contract.ObjectRef[Any]] = [
+        task.remote(one.ref, one.start, one.stop, batch_format, column) for one in stored
+    ]
+    return found
+
+
+def _convert(block: blocks.Block, start: int, stop: int, batch_format: str, column: str | None) -> Any:
+    part = block.cut(start, stop)
+    if column is None:
+        return part.to_batch(batch_format, is_owned=True)
+    return part.select([column]).to_batch(batch_format, is_owned=True)[column]
+
+
+@final
+@dataclass(frozen=True)
+class RefRead:
+    """What a reference stands for.
+
+    Args:
+        ref: Of an Arrow table, a data frame, an array, or a dict of arrays.
+        caller: For messages.
+    """
+
+    ref: contract.ObjectRef[Any]
+    caller: str
+
+    num_rows: None = None
+    num_bytes: None = None
+
+    def __call__(self) -> blocks.Block:
+        found = api.get(self.ref)
+        if isinstance(found, bytes):
+            found = arrow.load(self.caller).ipc.open_stream(found).read_all()
+        if isinstance(found, np.ndarray):
+            found = {"data": found}
+        return blocks.build_from_batch(found, f"What a reference of {self.caller} stands for")
+
+
+def list_reads(refs: object, caller: str) -> list[RefRead]:
+    """Return what reads references.
+
+    Raises:
+        TypeError: One is none.
+    """
+    given: list[Any] = list(refs) if isinstance(refs, list | tuple) else [refs]
+    strange = next((one for one in given if not isinstance(one, contract.ObjectRef)), None)
+    if strange is not None:
+        raise TypeError(f"{caller} takes references, but received {strange!r:.80}. Write hocket.put(table).")
+    return [RefRead(one, caller) for one in given]

@@ -1,0 +1,102 @@
+"""Expressions, computed: of the columns of a block, or by Arrow's readers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from hocket.data import arrow, blocks, columns
+from hocket.data.expressions import functions, tree
+
+
+def compute_column(expr: tree.Expr, block: blocks.Block, what: str) -> columns.Column:
+    """Return an expression's values of a block.
+
+    Args:
+        expr: The expression.
+        block: The block.
+        what: Whose expression it is, for the error.
+
+    Raises:
+        KeyError: There is no such column.
+        ValueError: It cannot be computed of these columns.
+    """
+    found = _compute_array(expr, block, what)
+    return arrow.read_column(found)
+
+
+def compute_mask(expr: tree.Expr, block: blocks.Block, what: str) -> npt.NDArray[np.int64]:
+    """Return the numbers of the rows of which a condition is true.
+
+    Raises:
+        KeyError: There is no such column.
+        ValueError: It cannot be computed of these columns, or is no condition.
+    """
+    pa = arrow.load(what)
+    found = _compute_array(expr, block, what)
+    if not (pa.types.is_boolean(found.type) or pa.types.is_null(found.type)):
+        raise ValueError(
+            f"{what} gives {found.type}, where a condition gives True or False. Write filter(col('x') > 0)."
+        )
+    kept = found.cast("bool").fill_null(False).to_numpy(zero_copy_only=False)
+    return np.flatnonzero(kept)
+
+
+def _compute_array(expr: tree.Expr, block: blocks.Block, what: str) -> Any:
+    pa, compute = arrow.load(what), arrow.load(what, "pyarrow.compute")
+    names = tree.list_columns(expr)
+    blocks.check_columns(names, list(block.columns))
+    arrays = {name: arrow.build_array(name, block.columns[name]) for name in names}
+    try:
+        found = _walk(expr, compute, arrays.__getitem__, pa.scalar)
+    except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, pa.ArrowKeyError) as error:
+        there = ", ".join(f"{name!r} ({array.type})" for name, array in arrays.items())
+        raise ValueError(f"{what} cannot be computed: {error}. It needs the columns {there}.") from error
+    if isinstance(found, pa.Scalar):
+        return pa.array([found.as_py()] * block.num_rows, found.type)
+    if isinstance(found, pa.ChunkedArray):
+        found = arrow.flatten(found)
+    if not isinstance(found, pa.Array) or len(found) != block.num_rows:
+        raise ValueError(
+            f"{what} gives {found!r:.80} for {block.num_rows} rows. A function of udf() takes Arrow arrays, and "
+            "returns one with a value for each row."
+        )
+    return found
+
+
+def _walk(expr: tree.Expr, compute: Any, look: Callable[[str], Any], make: Callable[[Any], Any]) -> Any:
+    match expr.function:
+        case "column":
+            return look(expr.settings["name"])
+        case "literal":
+            return make(expr.settings["value"])
+    inputs = [_walk(one, compute, look, make) for one in expr.inputs]
+    if expr.function == "udf":
+        found = expr.settings["function"](*inputs)
+        kind = expr.settings["return_dtype"]
+        return found if kind is None or not hasattr(found, "cast") else found.cast(kind)
+    return functions.FUNCTIONS[expr.function](compute, *inputs, **expr.settings)
+
+
+def to_arrow(expr: tree.Expr, what: str) -> Any:
+    """Return an expression as one of Arrow's own, for its readers.
+
+    Raises:
+        ValueError: It has functions that they do not take.
+    """
+    compute = arrow.load(what, "pyarrow.compute")
+    if (strange := _find_strange(expr)) is not None:
+        raise ValueError(
+            f"{what}: {expr!r} has {strange}(), which cannot be asked of the files. Write "
+            "read_parquet(...).filter(expr=...)."
+        )
+    return _walk(expr, compute, compute.field, compute.scalar)
+
+
+def _find_strange(expr: tree.Expr) -> str | None:
+    if expr.function not in (*functions.PUSHED, "column", "literal"):
+        return expr.function
+    return next((found for one in expr.inputs if (found := _find_strange(one)) is not None), None)

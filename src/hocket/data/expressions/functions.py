@@ -1,0 +1,163 @@
+"""What expressions call: each takes Arrow's functions, then arrays or Arrow's own expressions, and returns one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from hocket.data import arrow
+
+Value = Any
+"""An array or a scalar of Arrow's; in Arrow's own expressions, an expression."""
+
+
+def _load() -> Any:
+    return arrow.load("An expression")
+
+
+def _is_text(value: Value) -> bool:
+    types = _load().types
+    return bool(types.is_string(value.type) or types.is_large_string(value.type))
+
+
+def _add(compute: Any, left: Value, right: Value) -> Value:
+    if not isinstance(left, compute.Expression) and _is_text(left) and _is_text(right):
+        return compute.binary_join_element_wise(left, right, "")
+    return compute.add_checked(left, right)
+
+
+def _divide(compute: Any, left: Value, right: Value) -> Value:
+    return compute.divide_checked(left.cast("float64"), right)
+
+
+def _floor_divide(compute: Any, left: Value, right: Value) -> Value:
+    types = _load().types
+    if not (types.is_integer(left.type) and types.is_integer(right.type)):
+        return compute.floor(compute.divide_checked(left.cast("float64"), right))
+    quotient = compute.divide_checked(left, right)  # towards zero
+    rest = compute.subtract(left, compute.multiply(quotient, right))
+    is_below = compute.and_(compute.not_equal(rest, 0), compute.xor(compute.less(rest, 0), compute.less(right, 0)))
+    return compute.subtract(quotient, is_below.cast(quotient.type))
+
+
+def _modulo(compute: Any, left: Value, right: Value) -> Value:
+    return compute.subtract(left, compute.multiply(_floor_divide(compute, left, right), right))
+
+
+def _is_in(compute: Any, value: Value, *, values: tuple[Any, ...]) -> Value:
+    if isinstance(value, compute.Expression):
+        return value.isin(list(values))
+    pa = _load()
+    found = pa.array(values)
+    if found.type != value.type and pa.types.is_null(found.type):
+        found = found.cast(value.type)
+    elif found.type != value.type:
+        shared = pa.unify_schemas(
+            [pa.schema([("x", found.type)]), pa.schema([("x", value.type)])], promote_options="permissive"
+        ).types[0]
+        value, found = value.cast(shared), found.cast(shared)
+    return compute.is_in(value, value_set=found)
+
+
+def _cast(compute: Any, value: Value, *, target_type: Any, safe: bool) -> Value:
+    return value.cast(target_type, safe=safe)
+
+
+def _strip(end: str) -> Callable[..., Value]:
+    def strip(compute: Any, value: Value, *, characters: str | None) -> Value:
+        if characters is None:
+            return getattr(compute, f"utf8_{end}trim_whitespace")(value)
+        return getattr(compute, f"utf8_{end}trim")(value, characters=characters)
+
+    return strip
+
+
+def _pick(name: str) -> Callable[..., Value]:
+    """Return the function of Arrow's of this name, which takes arrays and options."""
+
+    def call(compute: Any, *values: Value, **options: object) -> Value:
+        return getattr(compute, name)(*values, **options)
+
+    return call
+
+
+def _find(name: str) -> Callable[..., Value]:
+    """The same, of a function that takes a pattern."""
+
+    def call(compute: Any, value: Value, *, pattern: str) -> Value:
+        return getattr(compute, name)(value, pattern=pattern)
+
+    return call
+
+
+def _round_time(name: str) -> Callable[..., Value]:
+    def call(compute: Any, value: Value, *, unit: str) -> Value:
+        return getattr(compute, name)(value, unit=unit)
+
+    return call
+
+
+FUNCTIONS: Final[Mapping[str, Callable[..., Value]]] = {
+    "add": _add,
+    "subtract": _pick("subtract_checked"),
+    "multiply": _pick("multiply_checked"),
+    "divide": _divide,
+    "floor_divide": _floor_divide,
+    "modulo": _modulo,
+    "power": _pick("power_checked"),
+    "negate": _pick("negate_checked"),
+    **{name: _pick(name) for name in ("equal", "not_equal", "less", "less_equal", "greater", "greater_equal")},
+    "and": _pick("and_kleene"),
+    "or": _pick("or_kleene"),
+    "invert": _pick("invert"),
+    "is_null": lambda compute, value: value.is_null(nan_is_null=True),
+    "is_not_null": lambda compute, value: compute.invert(value.is_null(nan_is_null=True)),
+    "is_in": _is_in,
+    "cast": _cast,
+    "alias": lambda compute, value, name: value,
+    "abs": _pick("abs_checked"),
+    **{name: _pick(name) for name in ("ceil", "floor", "round", "trunc", "sign", "exp", "sin", "cos", "tan")},
+    "ln": _pick("ln"),
+    "log2": _pick("log2"),
+    "log10": _pick("log10"),
+    "str.len": _pick("utf8_length"),
+    "str.byte_len": _pick("binary_length"),
+    **{
+        f"str.{name}": _pick(f"utf8_{name}")
+        for name in ("lower", "upper", "capitalize", "title", "swapcase", "reverse")
+    },
+    "str.strip": _strip(""),
+    "str.lstrip": _strip("l"),
+    "str.rstrip": _strip("r"),
+    "str.starts_with": _find("starts_with"),
+    "str.ends_with": _find("ends_with"),
+    "str.contains": _find("match_substring"),
+    "str.match_regex": _find("match_substring_regex"),
+    "str.find": _find("find_substring"),
+    "str.count": _find("count_substring"),
+    "str.replace": _pick("replace_substring"),
+    "str.replace_regex": _pick("replace_substring_regex"),
+    "str.slice": _pick("utf8_slice_codeunits"),
+    "str.split": _find("split_pattern"),
+    "str.split_whitespace": _pick("utf8_split_whitespace"),
+    "str.lpad": _pick("utf8_lpad"),
+    "str.rpad": _pick("utf8_rpad"),
+    "str.center": _pick("utf8_center"),
+    "list.len": _pick("list_value_length"),
+    "list.get": lambda compute, value, index: compute.list_element(value, index),
+    "list.slice": _pick("list_slice"),
+    **{f"dt.{name}": _pick(name) for name in ("year", "month", "day", "hour", "minute", "second")},
+    "dt.strftime": lambda compute, value, fmt: compute.strftime(value, format=fmt),
+    "dt.floor": _round_time("floor_temporal"),
+    "dt.ceil": _round_time("ceil_temporal"),
+    "dt.round": _round_time("round_temporal"),
+    "struct.field": lambda compute, value, field_name: compute.struct_field(value, field_name),
+}
+"""The functions, by name."""
+
+PUSHED: Final = (
+    *("add", "subtract", "multiply", "divide", "negate"),
+    *("equal", "not_equal", "less", "less_equal", "greater", "greater_equal"),
+    *("and", "or", "invert", "is_null", "is_not_null", "is_in", "alias"),
+)
+"""Those that Arrow's readers take, too."""

@@ -1,0 +1,215 @@
+"""Methods of expressions for one kind of values: texts, lists, times, dicts.
+
+Each calls a function of `functions` by its name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Generic, TypeVar, final
+
+E = TypeVar("E")
+
+
+@final
+class Texts(Generic[E]):
+    """What can be done with texts.
+
+    Args:
+        call: Makes the expression of a function's name and what it is given.
+    """
+
+    def __init__(self, call: Callable[..., E]) -> None:
+        self._call = call
+
+    def len(self) -> E:
+        """Return how many letters there are."""
+        return self._call("str.len")
+
+    def byte_len(self) -> E:
+        """Return how many bytes it has as UTF-8."""
+        return self._call("str.byte_len")
+
+    def lower(self) -> E:
+        """Return it in small letters."""
+        return self._call("str.lower")
+
+    def upper(self) -> E:
+        """Return it in large letters."""
+        return self._call("str.upper")
+
+    def capitalize(self) -> E:
+        """Return it with a large letter first, and small ones then."""
+        return self._call("str.capitalize")
+
+    def title(self) -> E:
+        """Return it with a large letter first in each word."""
+        return self._call("str.title")
+
+    def swapcase(self) -> E:
+        """Return small letters large and large ones small."""
+        return self._call("str.swapcase")
+
+    def reverse(self) -> E:
+        """Return it from the end."""
+        return self._call("str.reverse")
+
+    def strip(self, characters: str | None = None) -> E:
+        """Return it without spaces, or these characters, at both ends."""
+        return self._call("str.strip", characters=characters)
+
+    def lstrip(self, characters: str | None = None) -> E:
+        """Return it without spaces, or these characters, at the start."""
+        return self._call("str.lstrip", characters=characters)
+
+    def rstrip(self, characters: str | None = None) -> E:
+        """Return it without spaces, or these characters, at the end."""
+        return self._call("str.rstrip", characters=characters)
+
+    def starts_with(self, pattern: str) -> E:
+        """Return whether it begins so."""
+        return self._call("str.starts_with", pattern=pattern)
+
+    def ends_with(self, pattern: str) -> E:
+        """Return whether it ends so."""
+        return self._call("str.ends_with", pattern=pattern)
+
+    def contains(self, pattern: str) -> E:
+        """Return whether this text is in it."""
+        return self._call("str.contains", pattern=pattern)
+
+    def match_regex(self, pattern: str) -> E:
+        """Return whether a regular expression (RE2) matches a part of it."""
+        return self._call("str.match_regex", pattern=pattern)
+
+    def find(self, pattern: str) -> E:
+        """Return at which byte this text begins in it; -1 if it is not there."""
+        return self._call("str.find", pattern=pattern)
+
+    def count(self, pattern: str) -> E:
+        """Return how often this text is in it."""
+        return self._call("str.count", pattern=pattern)
+
+    def replace(self, pattern: str, replacement: str) -> E:
+        """Return it with another text in the place of this one."""
+        return self._call("str.replace", pattern=pattern, replacement=replacement)
+
+    def replace_regex(self, pattern: str, replacement: str) -> E:
+        """Return it with a text in the place of what a regular expression (RE2) matches."""
+        return self._call("str.replace_regex", pattern=pattern, replacement=replacement)
+
+    def slice(self, start: int, stop: int | None = None, step: int = 1) -> E:
+        """Return some letters of it."""
+        return self._call("str.slice", start=start, stop=stop, step=step)
+
+    def split(self, pattern: str) -> E:
+        """Return its parts between this text, as a list."""
+        return self._call("str.split", pattern=pattern)
+
+    def split_whitespace(self) -> E:
+        """Return its words, as a list."""
+        return self._call("str.split_whitespace")
+
+    def lpad(self, width: int, padding: str = " ") -> E:
+        """Return it so long, with padding at the start."""
+        return self._call("str.lpad", width=width, padding=padding)
+
+    def rpad(self, width: int, padding: str = " ") -> E:
+        """Return it so long, with padding at the end."""
+        return self._call("str.rpad", width=width, padding=padding)
+
+    def center(self, width: int, padding: str = " ") -> E:
+        """Return it so long, with padding at both ends."""
+        return self._call("str.center", width=width, padding=padding)
+
+
+@final
+class Lists(Generic[E]):
+    """What can be done with lists.
+
+    Args:
+        call: Makes the expression of a function's name and what it is given.
+    """
+
+    def __init__(self, call: Callable[..., E]) -> None:
+        self._call = call
+
+    def len(self) -> E:
+        """Return how many values there are."""
+        return self._call("list.len")
+
+    def get(self, index: int) -> E:
+        """Return one of the values."""
+        return self._call("list.get", index=index)
+
+    def slice(self, start: int = 0, stop: int | None = None, step: int = 1) -> E:
+        """Return some of the values."""
+        return self._call("list.slice", start=start, stop=stop, step=step)
+
+
+@final
+class Times(Generic[E]):
+    """What can be done with times.
+
+    Args:
+        call: Makes the expression of a function's name and what it is given.
+    """
+
+    def __init__(self, call: Callable[..., E]) -> None:
+        self._call = call
+
+    def year(self) -> E:
+        """Return the year."""
+        return self._call("dt.year")
+
+    def month(self) -> E:
+        """Return the month, from 1."""
+        return self._call("dt.month")
+
+    def day(self) -> E:
+        """Return the day of the month, from 1."""
+        return self._call("dt.day")
+
+    def hour(self) -> E:
+        """Return the hour."""
+        return self._call("dt.hour")
+
+    def minute(self) -> E:
+        """Return the minute."""
+        return self._call("dt.minute")
+
+    def second(self) -> E:
+        """Return the second."""
+        return self._call("dt.second")
+
+    def strftime(self, fmt: str) -> E:
+        """Return it as a text."""
+        return self._call("dt.strftime", fmt=fmt)
+
+    def floor(self, unit: str) -> E:
+        """Return the start of the unit, such as ``"day"``, in which it lies."""
+        return self._call("dt.floor", unit=unit)
+
+    def ceil(self, unit: str) -> E:
+        """Return the end of the unit in which it lies."""
+        return self._call("dt.ceil", unit=unit)
+
+    def round(self, unit: str) -> E:
+        """Return the start or the end of the unit in which it lies, whichever is nearer."""
+        return self._call("dt.round", unit=unit)
+
+
+@final
+class Structs(Generic[E]):
+    """What can be done with dicts.
+
+    Args:
+        call: Makes the expression of a function's name and what it is given.
+    """
+
+    def __init__(self, call: Callable[..., E]) -> None:
+        self._call = call
+
+    def field(self, field_name: str) -> E:
+        """Return the value of a key."""
+        return self._call("struct.field", field_name=field_name)

@@ -1,0 +1,373 @@
+"""Expressions: trees of columns, values and functions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, final
+
+from hocket.data.expressions import spaces
+
+SIGNS: Final = {
+    "add": "+",
+    "subtract": "-",
+    "multiply": "*",
+    "divide": "/",
+    "floor_divide": "//",
+    "modulo": "%",
+    "equal": "==",
+    "not_equal": "!=",
+    "less": "<",
+    "less_equal": "<=",
+    "greater": ">",
+    "greater_equal": ">=",
+    "and": "&",
+    "or": "|",
+}
+"""How functions of two values are written."""
+
+
+@final
+@dataclass(frozen=True, eq=False, repr=False)
+class Expr:
+    """What is computed of the values of each row. Made by `col` and `lit`, with Python's signs, and by methods.
+
+    Where a value is missing, so is what is computed of it; ``&`` and ``|`` know that False and anything is False. A
+    quotient of whole numbers is a fraction, as in Python; ``//`` and ``%`` are Python's, too.
+
+    Args:
+        function: What is done: ``"column"``, ``"literal"``, ``"alias"``, ``"udf"``, or one of `functions.FUNCTIONS`.
+        inputs: Of what.
+        settings: With what: the name of a column, the value of a literal, options of a function.
+
+    Example:
+        >>> from hocket.data.expressions import col
+        >>> (col("x") * 2 + 1 > 3) & col("name").is_not_null()
+        (((col('x') * 2) + 1) > 3) & col('name').is_not_null()
+    """
+
+    function: str
+    inputs: tuple[Expr, ...] = ()
+    settings: Mapping[str, Any] = field(default_factory=dict)
+
+    def __repr__(self) -> str:
+        return _write(self)
+
+    def __bool__(self) -> bool:
+        raise TypeError(
+            f"{self!r} is neither true nor false before there are rows. Write & for and, | for or, ~ for not, and "
+            "is_in([...]) for in; and parentheses around each comparison."
+        )
+
+    __hash__ = object.__hash__
+
+    @property
+    def name(self) -> str | None:
+        """The name of the column that it is, or that `alias` has given; None if it has none."""
+        return self.settings.get("name")
+
+    def call(self, function: str, *others: object, **settings: object) -> Expr:
+        """Return what a function makes of this, and of others."""
+        return Expr(function, (self, *map(read_operand, others)), settings)
+
+    def alias(self, name: str) -> Expr:
+        """Return the same under a name."""
+        return Expr("alias", (self,), {"name": check_name("alias", name)})
+
+    # --- signs --------------------------------------------------------------------------------------------------------
+
+    def __add__(self, other: object) -> Expr:
+        return self.call("add", other)
+
+    def __radd__(self, other: object) -> Expr:
+        return read_operand(other).call("add", self)
+
+    def __sub__(self, other: object) -> Expr:
+        return self.call("subtract", other)
+
+    def __rsub__(self, other: object) -> Expr:
+        return read_operand(other).call("subtract", self)
+
+    def __mul__(self, other: object) -> Expr:
+        return self.call("multiply", other)
+
+    def __rmul__(self, other: object) -> Expr:
+        return read_operand(other).call("multiply", self)
+
+    def __truediv__(self, other: object) -> Expr:
+        return self.call("divide", other)
+
+    def __rtruediv__(self, other: object) -> Expr:
+        return read_operand(other).call("divide", self)
+
+    def __floordiv__(self, other: object) -> Expr:
+        return self.call("floor_divide", other)
+
+    def __rfloordiv__(self, other: object) -> Expr:
+        return read_operand(other).call("floor_divide", self)
+
+    def __mod__(self, other: object) -> Expr:
+        return self.call("modulo", other)
+
+    def __rmod__(self, other: object) -> Expr:
+        return read_operand(other).call("modulo", self)
+
+    def __pow__(self, other: object) -> Expr:
+        return self.call("power", other)
+
+    def __neg__(self) -> Expr:
+        return self.call("negate")
+
+    def __eq__(self, other: object) -> Expr:  # type: ignore[override]  # an expression, as in Ray
+        return self.call("equal", other)
+
+    def __ne__(self, other: object) -> Expr:  # type: ignore[override]  # the same
+        return self.call("not_equal", other)
+
+    def __lt__(self, other: object) -> Expr:
+        return self.call("less", other)
+
+    def __le__(self, other: object) -> Expr:
+        return self.call("less_equal", other)
+
+    def __gt__(self, other: object) -> Expr:
+        return self.call("greater", other)
+
+    def __ge__(self, other: object) -> Expr:
+        return self.call("greater_equal", other)
+
+    def __and__(self, other: object) -> Expr:
+        return self.call("and", other)
+
+    def __rand__(self, other: object) -> Expr:
+        return read_operand(other).call("and", self)
+
+    def __or__(self, other: object) -> Expr:
+        return self.call("or", other)
+
+    def __ror__(self, other: object) -> Expr:
+        return read_operand(other).call("or", self)
+
+    def __invert__(self) -> Expr:
+        return self.call("invert")
+
+    # --- functions ----------------------------------------------------------------------------------------------------
+
+    def is_null(self) -> Expr:
+        """Return whether the value is missing; NaN is, too."""
+        return self.call("is_null")
+
+    def is_not_null(self) -> Expr:
+        """Return whether there is a value."""
+        return self.call("is_not_null")
+
+    def is_in(self, values: Sequence[object]) -> Expr:
+        """Return whether the value is one of these."""
+        return self.call("is_in", values=_check_values("is_in", values))
+
+    def not_in(self, values: Sequence[object]) -> Expr:
+        """Return whether the value is none of these."""
+        return ~self.call("is_in", values=_check_values("not_in", values))
+
+    def cast(self, target_type: object, *, safe: bool = True) -> Expr:
+        """Return the value as another type.
+
+        Args:
+            target_type: One of Arrow's, or its name, such as ``"float32"``.
+            safe: Whether a value that would change is an error.
+        """
+        return self.call("cast", target_type=target_type, safe=safe)
+
+    def negate(self) -> Expr:
+        """Return the number with the other sign."""
+        return -self
+
+    def power(self, exponent: object) -> Expr:
+        """Return the number to the power of another one."""
+        return self**exponent
+
+    def abs(self) -> Expr:
+        """Return the absolute value."""
+        return self.call("abs")
+
+    def ceil(self) -> Expr:
+        """Return the least whole number that is not less."""
+        return self.call("ceil")
+
+    def floor(self) -> Expr:
+        """Return the greatest whole number that is not greater."""
+        return self.call("floor")
+
+    def round(self) -> Expr:
+        """Return the nearest whole number; of two, the even one."""
+        return self.call("round")
+
+    def trunc(self) -> Expr:
+        """Return the whole part."""
+        return self.call("trunc")
+
+    def sign(self) -> Expr:
+        """Return -1, 0 or 1."""
+        return self.call("sign")
+
+    def exp(self) -> Expr:
+        """Return e to the power of the number."""
+        return self.call("exp")
+
+    def ln(self) -> Expr:
+        """Return the natural logarithm."""
+        return self.call("ln")
+
+    def log2(self) -> Expr:
+        """Return the logarithm to the base 2."""
+        return self.call("log2")
+
+    def log10(self) -> Expr:
+        """Return the logarithm to the base 10."""
+        return self.call("log10")
+
+    def sin(self) -> Expr:
+        """Return the sine."""
+        return self.call("sin")
+
+    def cos(self) -> Expr:
+        """Return the cosine."""
+        return self.call("cos")
+
+    def tan(self) -> Expr:
+        """Return the tangent."""
+        return self.call("tan")
+
+    # --- functions for one kind of values -----------------------------------------------------------------------------
+
+    @property
+    def str(self) -> spaces.Texts[Expr]:
+        """What can be done with texts: ``col("name").str.upper()``."""
+        return spaces.Texts(self.call)
+
+    @property
+    def list(self) -> spaces.Lists[Expr]:
+        """What can be done with lists: ``col("words").list.len()``."""
+        return spaces.Lists(self.call)
+
+    @property
+    def dt(self) -> spaces.Times[Expr]:
+        """What can be done with times: ``col("when").dt.year()``."""
+        return spaces.Times(self.call)
+
+    @property
+    def struct(self) -> spaces.Structs[Expr]:
+        """What can be done with dicts: ``col("point").struct.field("x")``."""
+        return spaces.Structs(self.call)
+
+
+def col(name: str) -> Expr:
+    """Return the value of a column.
+
+    Raises:
+        TypeError: The name is no text.
+
+    Example:
+        >>> import hocket
+        >>> from hocket import data
+        >>> from hocket.data.expressions import col
+        >>> context = hocket.init(num_cpus=2, engine="inprocess")
+        >>> data.range(3).with_column("square", col("id") * col("id")).take_all()
+        [{'id': 0, 'square': 0}, {'id': 1, 'square': 1}, {'id': 2, 'square': 4}]
+        >>> hocket.shutdown()
+    """
+    return Expr("column", (), {"name": check_name("col", name)})
+
+
+def lit(value: object) -> Expr:
+    """Return a value that is the same in all rows.
+
+    Example:
+        >>> from hocket.data.expressions import col, lit
+        >>> lit(1) / col("x")
+        1 / col('x')
+    """
+    return Expr("literal", (), {"value": value})
+
+
+def udf(return_dtype: object = None) -> Callable[[Callable[..., Any]], Callable[..., Expr]]:
+    """Return a decorator: a function of Arrow arrays becomes one of expressions.
+
+    Args:
+        return_dtype: The type of what it returns: one of Arrow's, or its name. Default: as it is.
+
+    Example:
+        >>> import hocket
+        >>> import pyarrow.compute as pc
+        >>> from hocket import data
+        >>> from hocket.data.expressions import col, udf
+        >>> @udf("float32")
+        ... def half(numbers):
+        ...     return pc.multiply(numbers, 0.5)
+        >>> context = hocket.init(num_cpus=2, engine="inprocess")
+        >>> data.range(2).with_column("half", half(col("id"))).take_all()
+        [{'id': 0, 'half': 0.0}, {'id': 1, 'half': 0.5}]
+        >>> hocket.shutdown()
+    """
+
+    def decorate(function: Callable[..., Any]) -> Callable[..., Expr]:
+        def call(*inputs: object) -> Expr:
+            settings = {"function": function, "return_dtype": return_dtype}
+            return Expr("udf", tuple(map(read_operand, inputs)), settings)
+
+        return call
+
+    return decorate
+
+
+def read_operand(value: object) -> Expr:
+    """Return a value that stands beside an expression as one."""
+    return value if isinstance(value, Expr) else lit(value)
+
+
+def check_name(verb: str, name: object) -> str:
+    """Return the name of a column, checked.
+
+    Raises:
+        TypeError: It is no text.
+    """
+    if not isinstance(name, str):
+        raise TypeError(f"{verb}() takes the name of a column, but received {name!r:.80}. Write {verb}('x').")
+    return name
+
+
+def _check_values(verb: str, values: object) -> tuple[object, ...]:
+    if isinstance(values, str | bytes | Expr) or not hasattr(values, "__iter__"):
+        raise TypeError(f"{verb}() takes a list of values, but received {values!r:.80}. Write {verb}([1, 2]).")
+    return tuple(values)
+
+
+def list_columns(expr: Expr) -> list[str]:
+    """Return the names of the columns that an expression needs, each once."""
+    if expr.function == "column":
+        return [expr.settings["name"]]
+    return list(dict.fromkeys(name for one in expr.inputs for name in list_columns(one)))
+
+
+def _write(expr: Expr) -> str:
+    match expr.function:
+        case "column":
+            return f"col({expr.settings['name']!r})"
+        case "literal":
+            return repr(expr.settings["value"])
+        case "udf":
+            name = getattr(expr.settings["function"], "__name__", "udf")
+            return f"{name}({', '.join(map(_write, expr.inputs))})"
+        case "invert":
+            return f"~{_enclose(expr.inputs[0])}"
+        case "negate":
+            return f"-{_enclose(expr.inputs[0])}"
+        case sign if sign in SIGNS:
+            return f" {SIGNS[sign]} ".join(map(_enclose, expr.inputs))
+    first, *others = expr.inputs
+    settings = [*map(_write, others), *(f"{name}={value!r}" for name, value in expr.settings.items())]
+    return f"{_enclose(first)}.{expr.function}({', '.join(settings)})"
+
+
+def _enclose(expr: Expr) -> str:
+    return f"({_write(expr)})" if expr.function in SIGNS else _write(expr)

@@ -1,0 +1,135 @@
+"""Which files a reader takes, in which order, and what the names of their folders say."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, final
+
+import numpy as np
+
+from hocket.data.sources import filesystems, partitions
+
+ON_ERROR: Final = ("raise", "skip")
+
+
+@final
+@dataclass(frozen=True)
+class FileShuffleConfig:
+    """That files are read in another order than that of their names.
+
+    Args:
+        seed: Which order. Default: a random one, chosen when the data set is made, which has the same order each time.
+        reseed_after_execution: For programs written for Ray: a data set has the same order each time.
+
+    Raises:
+        ValueError: The seed is no whole number, or negative.
+    """
+
+    seed: int | None = None
+    reseed_after_execution: bool = True
+
+    def __post_init__(self) -> None:
+        seed: object = self.seed
+        if seed is not None and (isinstance(seed, bool) or not isinstance(seed, int) or seed < 0):
+            raise ValueError(
+                f"seed must be a whole number from 0, but received {self.seed!r}. Write FileShuffleConfig(7)."
+            )
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Choice:
+    """What a reader was told of the files that it takes.
+
+    Args:
+        filesystem: Where they are.
+        ignore_missing_paths: Whether a path that is not there is left out.
+        file_extensions: How their names end. Default: the reader's own.
+        partitioning: How the names of folders become columns; None: not at all.
+        partition_filter: Which of them are read, by the names of folders.
+        shuffle: None, ``"files"`` or a `FileShuffleConfig`: in which order.
+
+    Raises:
+        TypeError: One of these is of another kind.
+    """
+
+    filesystem: object = None
+    ignore_missing_paths: bool = False
+    file_extensions: Sequence[str] | None = None
+    partitioning: partitions.Partitioning | None = partitions.DEFAULT
+    partition_filter: partitions.PathPartitionFilter | None = None
+    shuffle: object = None
+
+    def __post_init__(self) -> None:
+        several: Any = self.file_extensions
+        kind: Any = self.partitioning
+        chosen: Any = self.partition_filter
+        if several is not None and (isinstance(several, str) or not all(isinstance(one, str) for one in several)):
+            raise TypeError(f"file_extensions must be a list, but received {several!r:.80}. Write ['csv'].")
+        if kind is not None and not isinstance(kind, partitions.Partitioning):
+            raise TypeError(
+                f"partitioning must be a Partitioning, but received {kind!r:.80}. Write Partitioning('hive')."
+            )
+        if chosen is not None and not isinstance(chosen, partitions.PathPartitionFilter):
+            raise TypeError(
+                f"partition_filter must be a PathPartitionFilter, but received {chosen!r:.80}. Write "
+                "PathPartitionFilter.of(function)."
+            )
+        if self.shuffle is not None and self.shuffle != "files" and not isinstance(self.shuffle, FileShuffleConfig):
+            raise TypeError(f"shuffle must be 'files' or a FileShuffleConfig, but received {self.shuffle!r:.80}.")
+
+
+@final
+@dataclass(frozen=True)
+class Chosen:
+    """Files that were found.
+
+    Args:
+        filesystem: Where they are.
+        files: Which, in the order in which they are read.
+        values: The columns that the names of their folders say.
+    """
+
+    filesystem: filesystems.FileSystem
+    files: list[filesystems.File]
+    values: list[Mapping[str, Any]]
+
+
+def choose(caller: str, paths: object, endings: Sequence[str], choice: Choice) -> Chosen:
+    """Return the files that are read.
+
+    Raises:
+        FileNotFoundError: There is no such file.
+        ValueError: The names of folders are not as they should be.
+    """
+    if choice.file_extensions is not None:
+        endings = tuple(f".{one.removeprefix('.').lower()}" for one in choice.file_extensions)
+    shared, found = filesystems.list_files(
+        caller, paths, choice.filesystem, endings, ignore_missing_paths=choice.ignore_missing_paths
+    )
+    if choice.partition_filter is not None:
+        found = _filter(caller, found, choice.partition_filter)
+    if choice.shuffle is not None:
+        seed = choice.shuffle.seed if isinstance(choice.shuffle, FileShuffleConfig) else None
+        found = [found[at] for at in np.random.default_rng(seed).permutation(len(found))]
+    return Chosen(shared, found, list(partitions.list_values(found, choice.partitioning)))
+
+
+def _filter(
+    caller: str, found: Sequence[filesystems.File], chosen: partitions.PathPartitionFilter
+) -> list[filesystems.File]:
+    kept = [file for file in found if chosen.filter_fn(chosen.partitioning.read(file.path, file.root))]
+    if not kept:
+        raise FileNotFoundError(f"{caller}: partition_filter leaves none of {len(found)} files.")
+    return kept
+
+
+def check_on_error(on_error: object) -> None:
+    """Raise if it is no way to deal with a broken file.
+
+    Raises:
+        ValueError: It is none.
+    """
+    if on_error not in ON_ERROR:
+        raise ValueError(f"on_error must be 'raise' or 'skip', but received {on_error!r}.")

@@ -1,0 +1,172 @@
+"""What blocks become in a file, beside what `writing` has: ORC, pictures, archives of samples, and a user's own."""
+
+from __future__ import annotations
+
+import io
+import json
+import pickle
+import tarfile
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, final
+
+import numpy as np
+
+from hocket.data import arrow, blocks, extras
+from hocket.data.sources import formats
+
+
+@final
+@dataclass(frozen=True)
+class Orc:
+    """Keywords of ``pyarrow.orc.write_table``."""
+
+    options: Mapping[str, Any]
+    ending: str = ".orc"
+
+    def write(self, stream: Any, block: blocks.Block) -> None:
+        arrow.load("write_orc()", "pyarrow.orc").write_table(block.to_batch("pyarrow"), stream, **self.options)
+
+
+@final
+@dataclass(frozen=True)
+class Picture:
+    """The picture of one row.
+
+    Args:
+        column: Which column holds its array.
+        kind: Pillow's name of the format, such as ``"png"``.
+    """
+
+    column: str
+    kind: str
+
+    @property
+    def ending(self) -> str:
+        return f".{self.kind}"
+
+    def write(self, stream: Any, block: blocks.Block) -> None:
+        (row,) = block.select([self.column]).list_rows()
+        stream.write(encode_picture(row[self.column], self.kind, f"write_images(): column {self.column!r}"))
+
+
+def encode_picture(array: Any, kind: str, what: str) -> bytes:
+    """Return an array as the bytes of a picture.
+
+    Raises:
+        TypeError: It is no picture.
+        ValueError: There is no such format.
+    """
+    pillow = extras.load("PIL.Image", "write_images()", "Pillow", "Run pip install pillow.")
+    found = pillow.registered_extensions().get(f".{kind.lower()}")
+    if found is None:
+        raise ValueError(f"{what}: Pillow knows no pictures of the kind {kind!r}. Write file_format='png'.")
+    try:
+        picture = pillow.fromarray(np.asarray(array))
+    except (TypeError, ValueError) as error:
+        raise TypeError(f"{what} holds no picture, which is an array of uint8: {error}") from error
+    stream = io.BytesIO()
+    picture.save(stream, format=found)
+    return stream.getvalue()
+
+
+@final
+@dataclass(frozen=True)
+class Archive:
+    """A tar archive of samples: a file for each column that has no ``__`` in front, called ``__key__`` and its name.
+
+    Args:
+        encoders: Functions that take a row and return one, one after the other; True stands for the one that makes
+            bytes of texts, numbers, JSON, arrays and pictures, by the columns' names.
+    """
+
+    encoders: tuple[Any, ...]
+    ending: str = ".tar"
+
+    def write(self, stream: Any, block: blocks.Block) -> None:
+        with tarfile.open(fileobj=stream, mode="w|") as archive:
+            for number, row in enumerate(block.list_rows()):
+                for encoder in self.encoders:
+                    row = _encode_sample(row) if encoder is True else encoder(row)  # noqa: PLW2901 (as it becomes)
+                key = row.get("__key__") or f"{number:06}"
+                for name, value in row.items():
+                    if value is not None and not name.startswith("__"):
+                        _add(archive, f"{key}.{name}", value)
+
+
+def _add(archive: tarfile.TarFile, name: str, value: Any) -> None:
+    encoded = value.encode() if isinstance(value, str) else value
+    if not isinstance(encoded, bytes):
+        raise TypeError(f"{name!r} would be a {type(value).__name__}, {value!r:.40}, and a file is bytes or text")
+    member = tarfile.TarInfo(name)
+    member.size = len(encoded)
+    archive.addfile(member, io.BytesIO(encoded))
+
+
+def _encode_sample(row: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value if name.startswith("__") else _encode_member(name, value) for name, value in row.items()}
+
+
+def _encode_member(name: str, value: Any) -> Any:
+    if value is None or isinstance(value, str | bytes):
+        return value
+    ending = name.rpartition(".")[2].lower()
+    if ending in formats.NUMBERS:
+        return str(value)
+    if ending in formats.PICTURES:
+        return encode_picture(value, ending, f"write_webdataset(): column {name!r}")
+    if ending in formats.JSON:
+        return json.dumps(value.tolist() if isinstance(value, np.ndarray) else value)
+    if ending in {"npy", "pickle", "pkl"}:
+        stream = io.BytesIO()
+        _DUMP[ending](value, stream)
+        return stream.getvalue()
+    return value
+
+
+def _save(value: Any, stream: io.BytesIO) -> None:
+    np.save(stream, value, allow_pickle=False)
+
+
+_DUMP: Mapping[str, Callable[[Any, io.BytesIO], None]] = {"npy": _save, "pickle": pickle.dump, "pkl": pickle.dump}
+
+
+def read_encoders(given: Any) -> tuple[Any, ...]:
+    """Return what encodes samples, of what a user gave.
+
+    Raises:
+        TypeError: One is neither True nor a function.
+    """
+    found = () if given is None or given is False else tuple(given) if isinstance(given, list | tuple) else (given,)
+    for one in found:
+        if one is not True and not callable(one):
+            raise TypeError(f"encoder must be True, a function or a list of these, but received {one!r:.80}.")
+    return found
+
+
+@final
+@dataclass(frozen=True)
+class Own:
+    """What a user's function writes.
+
+    Args:
+        function: Takes a block and an open file.
+        ending: How the file's name ends.
+    """
+
+    function: Callable[[blocks.Block, Any], None]
+    ending: str
+
+    def write(self, stream: Any, block: blocks.Block) -> None:
+        self.function(block, stream)
+
+
+def check_endings(endings: Sequence[str]) -> None:
+    """Raise if no file could be called so.
+
+    Raises:
+        ValueError: One has a slash.
+    """
+    for ending in endings:
+        if "/" in ending:
+            raise ValueError(f"A file's name cannot end in {ending!r}. Leave the slash out.")

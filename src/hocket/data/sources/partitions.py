@@ -1,0 +1,147 @@
+"""Columns that are in the names of folders: ``year=2026/month=01/``, or ``2026/01/`` with names given."""
+
+from __future__ import annotations
+
+import enum
+import posixpath
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, final
+from urllib import parse
+
+from hocket.data.sources import filesystems
+
+GONE: Final = "__HIVE_DEFAULT_PARTITION__"
+"""The name of a folder of rows whose value is missing."""
+
+
+class PartitionStyle(enum.StrEnum):
+    """How folders are named."""
+
+    HIVE = "hive"
+    """``year=2026/month=01/``."""
+    DIRECTORY = "dir"
+    """``2026/01/``."""
+
+
+@final
+@dataclass(frozen=True)
+class Partitioning:
+    """How the names of folders become columns.
+
+    Args:
+        style: ``"hive"`` or ``"dir"``.
+        base_dir: The folder inside of which names count. Default: the one that is read.
+        field_names: The columns; of the style ``"dir"``, one for each folder. Default: those that the names say.
+        field_types: What their values become: ``int``, ``float``, ``str`` or ``bool``, by name. Default: texts.
+        filesystem: For programs written for Ray: has no effect.
+
+    Raises:
+        ValueError: There is no such style, or it is ``"dir"`` and no columns are named.
+
+    Example:
+        >>> from hocket.data.datasource import Partitioning
+        >>> Partitioning("dir", field_names=["year", "month"], field_types={"year": int}).read("/d/2026/01/a.csv", "/d")
+        {'year': 2026, 'month': '01'}
+    """
+
+    style: PartitionStyle | str
+    base_dir: str | None = None
+    field_names: Sequence[str] | None = None
+    field_types: Mapping[str, type] | None = None
+    filesystem: object = None
+
+    def __post_init__(self) -> None:
+        if self.style not in tuple(PartitionStyle):
+            raise ValueError(f"style must be 'hive' or 'dir', but received {self.style!r}. Write Partitioning('hive').")
+        if self.style == PartitionStyle.DIRECTORY and not self.field_names:
+            raise ValueError("Partitioning('dir') needs the names of the columns. Write field_names=['year', 'month'].")
+        strange = [kind for kind in (self.field_types or {}).values() if kind not in (int, float, str, bool)]
+        if strange:
+            raise ValueError(f"field_types may be int, float, str or bool, but received {strange[0]!r}.")
+
+    def read(self, path: str, root: str) -> dict[str, Any]:
+        """Return the columns that the path of a file in a folder says.
+
+        Raises:
+            ValueError: It has other folders than it should, or a value of another type.
+        """
+        base = posixpath.join("/" if path.startswith("/") else "", self.base_dir or root).rstrip("/")
+        if not path.startswith(f"{base}/"):
+            return {}
+        inner = path[len(base) + 1 :].split("/")[:-1]
+        found = self._read_hive(inner, path) if self.style == PartitionStyle.HIVE else self._read_folders(inner, path)
+        return {name: self._convert(name, value, path) for name, value in found.items()}
+
+    def _read_hive(self, inner: Sequence[str], path: str) -> dict[str, str]:
+        pairs = (part.partition("=") for part in inner if "=" in part)
+        found = {key: parse.unquote(value) for key, _, value in pairs}
+        if self.field_names is not None and found and sorted(found) != sorted(self.field_names):
+            raise ValueError(f"{path!r} has the folders {sorted(found)}, but field_names are {list(self.field_names)}.")
+        return found
+
+    def _read_folders(self, inner: Sequence[str], path: str) -> dict[str, str]:
+        names = list(self.field_names or ())
+        if inner and len(inner) != len(names):
+            raise ValueError(
+                f"{path!r} lies in the folders {list(inner)}, but field_names are {names}. Give one name for each."
+            )
+        return dict(zip(names, inner, strict=False))
+
+    def _convert(self, name: str, value: str, path: str) -> Any:
+        kind = (self.field_types or {}).get(name, str)
+        if value == GONE:
+            return None
+        if kind is bool:
+            if value.lower() not in ("true", "false"):
+                raise ValueError(f"{path!r} has {name}={value}, which is neither true nor false.")
+            return value.lower() == "true"
+        try:
+            return kind(value)
+        except ValueError:
+            raise ValueError(f"{path!r} has {name}={value}, which is no {kind.__name__}. Change field_types.") from None
+
+
+@final
+@dataclass(frozen=True)
+class PathPartitionFilter:
+    """Which files are read, by what the names of their folders say. Made by `of`.
+
+    Args:
+        partitioning: How names become values.
+        filter_fn: Takes the values by name, which are texts unless `field_types` says otherwise.
+    """
+
+    partitioning: Partitioning
+    filter_fn: Callable[[dict[str, Any]], bool]
+
+    @classmethod
+    def of(
+        cls,
+        filter_fn: Callable[[dict[str, Any]], bool],
+        style: PartitionStyle | str = PartitionStyle.HIVE,
+        base_dir: str | None = None,
+        field_names: Sequence[str] | None = None,
+        field_types: Mapping[str, type] | None = None,
+        filesystem: object = None,
+    ) -> PathPartitionFilter:
+        """Return a filter; see `Partitioning` for the arguments.
+
+        Example:
+            >>> from hocket.data.datasource import PathPartitionFilter
+            >>> recent = PathPartitionFilter.of(lambda found: int(found["year"]) >= 2025)
+        """
+        return cls(Partitioning(style, base_dir, field_names, field_types, filesystem), filter_fn)
+
+
+DEFAULT: Final = Partitioning(PartitionStyle.HIVE)
+"""What readers of tables do if nothing is said."""
+
+
+def list_values(found: Sequence[filesystems.File], partitioning: Partitioning | None) -> list[dict[str, Any]]:
+    """Return the columns that the names of folders say, of each file."""
+    if partitioning is None:
+        return [{} for _ in found]
+    read = [partitioning.read(file.path, file.root) for file in found]
+    names = list(dict.fromkeys(name for one in read for name in one))
+    return [{name: one.get(name) for name in names} for one in read]
