@@ -16,13 +16,14 @@ from typing import Any
 import fsspec  # type: ignore[import-untyped,unused-ignore]  # it has no types
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 from PIL import Image
 from pyarrow import fs, parquet
 
 import hocket
 from hocket import data
-from hocket.data import datasource
+from hocket.data import aggregate, datasource
 from hocket.data.sources import writing
 
 pytestmark = pytest.mark.timeout(120)
@@ -545,3 +546,36 @@ def test_other_libraries_datasets() -> None:
         data.from_tf(wrong)
     with pytest.raises(TypeError, match=r"takes one split, but received \['test', 'train'\]"):
         data.from_huggingface({"train": 1, "test": 2})
+
+
+# --- columns that nobody looks at -------------------------------------------------------------------------------------
+
+
+def test_only_columns_that_are_looked_at_are_read(tmp_path: Path) -> None:
+    for shop in ("a", "b"):
+        (tmp_path / f"shop={shop}").mkdir()
+        table = pa.table({"k": [1, 2, 1], "x": [1.0, 2.0, 3.0], "y": ["p", "q", "r"]})
+        parquet.write_table(table, tmp_path / f"shop={shop}" / "rows.parquet")
+    rows = data.read_parquet(tmp_path)
+    for narrowed, columns in (
+        (rows.select_columns(["x", "k"]), ("x", "k")),
+        (rows.groupby("k").sum("x"), ("k", "x")),
+        (rows.groupby(["shop", "k"]).aggregate(aggregate.Quantile("x")), ("k", "x")),
+        (rows.groupby("shop").mean("x"), ("x",)),
+    ):
+        reads: Any = narrowed._plan.narrow().reads
+        assert [read.selection.columns for read in reads] == [columns] * 2
+    for whole in (
+        rows.map_batches(lambda batch: batch),
+        rows.sort("x"),
+        rows.groupby("shop").count(),  # a file would have no column left to read
+        rows.select_columns(["x", "nope"]),
+    ):
+        assert whole._plan.narrow() is whole._plan
+    assert rows.groupby("shop").mean("x").take_all() == [{"shop": "a", "mean(x)": 2.0}, {"shop": "b", "mean(x)": 2.0}]
+    assert rows.groupby("shop").count().take_all() == [{"shop": "a", "count()": 3}, {"shop": "b", "count()": 3}]
+    assert rows.select_columns(["x", "shop"]).take(1) == [{"x": 1.0, "shop": "a"}]
+    with pytest.raises(KeyError, match="the columns are 'k', 'x', 'y', 'shop'"):
+        rows.groupby("nope").sum("x").take_all()
+    filtered = data.read_parquet(tmp_path, filter=pc.field("y") == "r").groupby("k").sum("x")
+    assert filtered.take_all() == [{"k": 1, "sum(x)": 6.0}]

@@ -195,7 +195,8 @@ class RowOperations(abc.ABC):
             KeyError: There is no such column. Raised here if the columns are known, and else when rows are asked for.
             ValueError: No column is named, or one twice.
         """
-        return self._try("select_columns", steps.select_columns, _check_names("select_columns", cols))
+        names = _check_names("select_columns", cols)
+        return self._try("select_columns", steps.select_columns, names, looks_at=names)
 
     def drop_columns(self, cols: str | Sequence[str]) -> Self:
         """Leave some columns out.
@@ -315,15 +316,28 @@ class RowOperations(abc.ABC):
         name = f"random_sample({fraction})"
         return self._then(plan.Step(apply=step, name=name, keeps_rows=False, is_numbered=True))
 
-    def _try(self, name: str, apply: Callable[[Any, blocks.Block], blocks.Block], columns: Any) -> Self:
-        """Add a step that looks at columns only.
+    def _try(
+        self,
+        name: str,
+        apply: Callable[[Any, blocks.Block], blocks.Block],
+        columns: Any,
+        looks_at: tuple[str, ...] | None = None,
+    ) -> Self:
+        """Add a step that changes columns only.
 
         The step is taken once, if that costs nothing, so that a mistake is found where it is made.
+
+        Args:
+            name: What it is called.
+            apply: Takes `columns` and a block.
+            columns: Which, or what becomes of them.
+            looks_at: The columns that it needs, if it leaves no other. None: all.
         """
         reads, ops = self._plan.reads, self._plan.ops
         if not ops and reads and isinstance(reads[0], plan.Held):
             apply(columns, reads[0].block.cut(0, 0))
-        return self._then(plan.Step(apply=functools.partial(apply, columns), name=name, keeps_rows=True))
+        step = functools.partial(apply, columns)
+        return self._then(plan.Step(apply=step, name=name, keeps_rows=True, columns=looks_at))
 
 
 @final

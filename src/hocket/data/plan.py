@@ -14,7 +14,7 @@ import functools
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol, TypeAlias, TypeGuard, final
+from typing import Protocol, TypeAlias, TypeGuard, final, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
@@ -145,6 +145,8 @@ class Step:
     """How many tasks do it at once at most."""
     resources: Mapping[str, object] = field(default_factory=dict)
     """What the task holds besides: options of a task."""
+    columns: tuple[str, ...] | None = None
+    """The columns that it looks at, if it leaves no other; None: nobody knows."""
 
     def take(self, block: blocks.Block, number: int) -> blocks.Block:
         """Return what becomes of a block."""
@@ -324,6 +326,18 @@ class Plan:
             count = _count_after(op, count)
         return count
 
+    def narrow(self) -> Plan:
+        """Return a plan that reads only the columns that its first operation looks at, if it is known which."""
+        first = self.ops[0] if self.ops else None
+        names = (
+            first.columns if isinstance(first, Step) else first.query.columns if isinstance(first, Relation) else None
+        )
+        if not names:
+            return self
+        reads = [read.narrow(names) if isinstance(read, NarrowRead) else None for read in self.reads]
+        found = [read for read in reads if read is not None]
+        return Plan(tuple(found), self.ops) if len(found) == len(reads) else self
+
     def limit_rows(self, limit: int) -> Plan:
         """Return a plan that has the same first rows, up to `limit`, without work on rows of a block that come later.
 
@@ -336,6 +350,14 @@ class Plan:
             return self
         step = Step(apply=functools.partial(steps.cut_rows, limit), name="take", keeps_rows=False)
         return Plan(self.reads, (*self.ops[:at], step, *self.ops[at:]))
+
+
+@runtime_checkable
+class NarrowRead(Read, Protocol):
+    """A read that can leave out columns without reading them."""
+
+    def narrow(self, names: Sequence[str]) -> Read | None:
+        """Return what reads these columns alone; None if it cannot."""
 
 
 def _is_row_by_row(op: Op) -> bool:

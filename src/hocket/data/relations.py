@@ -52,6 +52,11 @@ class Query(abc.ABC):
     """Whether there are as many rows afterwards."""
 
     @property
+    def columns(self) -> tuple[str, ...] | None:
+        """Which columns of its first table it looks at, if it leaves no other; None: all."""
+        return None
+
+    @property
     @abc.abstractmethod
     def name(self) -> str:
         """How it is called where a plan is shown."""
@@ -283,6 +288,10 @@ class Aggregate(Query):
     def name(self) -> str:
         return f"aggregate({', '.join(one.name for one in self.aggregations)})"
 
+    @property
+    def columns(self) -> tuple[str, ...] | None:
+        return None if self.is_second else _list_columns(self.keys, self.aggregations)
+
     def build(self, tables: Sequence[Table]) -> Statement:
         (table,) = tables
         keys, columns, order = _build_keys(self.keys, table)
@@ -326,6 +335,10 @@ class AggregateParts(Query):
     def name(self) -> str:
         return f"aggregate({', '.join(one.name for one in self.aggregations)})"
 
+    @property
+    def columns(self) -> tuple[str, ...]:
+        return _list_columns(self.keys, self.aggregations)
+
     def build(self, tables: Sequence[Table]) -> Statement:
         (table,) = tables
         keys, columns, order = _build_keys(self.keys, table)
@@ -339,6 +352,10 @@ class AggregateParts(Query):
             columns.append((_name_part(number, "gaps"), COMPUTED))
         group = f" GROUP BY {', '.join(keys)} ORDER BY {', '.join(order)}" if keys else ""
         return Statement(sql=f"SELECT {', '.join(values)} FROM t0{group}", columns=tuple(columns), is_ordered=True)
+
+
+def _list_columns(keys: Sequence[str], aggregations: Sequence[aggregates.Aggregation]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys([*keys, *(one.on for one in aggregations if one.on is not None)]))
 
 
 def _name_part(number: int, what: str) -> str:

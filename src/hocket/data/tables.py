@@ -321,7 +321,7 @@ class GroupedData(Generic[D]):
         if query.can_be_parted():
             parts = relations.AggregateParts(self._keys, aggs)
             step = functools.partial(engine.apply, parts)
-            found = found._then(plan.Step(apply=step, name=parts.name, keeps_rows=False))
+            found = found._then(plan.Step(apply=step, name=parts.name, keeps_rows=False, columns=parts.columns))
             query = relations.Aggregate(self._keys, aggs, is_second=True)
         made: D = found._then(plan.Relation(query=query))
         return made

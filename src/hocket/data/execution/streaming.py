@@ -27,6 +27,7 @@ def stream(whole: plan.Plan, options: settings.ExecutionOptions, record: records
     Raises:
         TaskError: A step failed. It is also an instance of what was raised.
     """
+    whole = whole.narrow()
     shares = _share_out(whole, options)
     if _hold_all(shares):
         options = replace(options, task_cpus=0.0)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final, final
 
 from hocket.data import arrow, blocks, settings
@@ -92,6 +92,18 @@ class ParquetRead:
     """Columns whose values are the same in all rows: the file's path, and what its folders' names say."""
     missing: Mapping[str, Any]
     """The columns that other files have and this one lacks, and their types."""
+    names: tuple[str, ...]
+    """The columns of the file itself."""
+
+    def narrow(self, names: Sequence[str]) -> ParquetRead | None:
+        """Return what reads some of the columns alone; None if it lacks one, or none would be the file's."""
+        whole = [*self.names, *self.missing]
+        there = [*self.constants, *(whole if self.selection.columns is None else self.selection.columns)]
+        if not set(names) <= set(there) or not set(names) & set(self.names):
+            return None
+        selection = replace(self.selection, columns=tuple(name for name in names if name not in self.constants))
+        constants = {name: value for name, value in self.constants.items() if name in names}
+        return replace(self, selection=selection, constants=constants)
 
     def __call__(self) -> blocks.Block:
         try:
@@ -216,6 +228,7 @@ def _plan_file(
                 num_bytes=sum(sizes[at] for at in groups),
                 constants=constants,
                 missing=missing,
+                names=tuple(footer.types),
             )
         )
     return reads
