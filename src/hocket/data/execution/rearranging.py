@@ -113,7 +113,8 @@ def _exchange(
             else:
                 yield task.remote(how, group, [(end[at], end[at + 1]) for end in ends], *(refs[0] for refs in made))
 
-    yield from tasks.read_ahead(gather(), options)
+    # Each looks at a group's rows at once. Where memory is limited, one alone does.
+    yield from tasks.read_ahead(gather(), options, 1 if how.is_tight else None)
 
 
 def _take(refs: list[Any], at: int) -> Any:

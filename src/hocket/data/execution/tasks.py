@@ -175,10 +175,18 @@ def list_blocks(made: Any) -> Iterator[plan.Stored]:
         yield plan.Stored(ref, size.num_bytes, 0, size.num_rows, size.types)
 
 
-def read_ahead(tasks: Iterator[Any], options: settings.ExecutionOptions) -> Iterator[plan.Stored]:
+def read_ahead(
+    tasks: Iterator[Any], options: settings.ExecutionOptions, most: int | None = None
+) -> Iterator[plan.Stored]:
     """Give the blocks of tasks that make several each, in order. Some tasks run ahead, and wait for the reader when
-    they have made two blocks."""
-    most = max(2, int(api.cluster_resources().get("CPU", 1)))
+    they have made two blocks.
+
+    Args:
+        tasks: Starts one each time that it is asked for one.
+        options: The limits.
+        most: How many run at once. Default: as many as there are CPUs, but two at least.
+    """
+    most = most or max(2, int(api.cluster_resources().get("CPU", 1)))
     if options.max_blocks_in_flight is not None:
         most = max(1, min(most, options.max_blocks_in_flight // (MOST_AHEAD // 2)))
     running: deque[Any] = deque(itertools.islice(tasks, most))
