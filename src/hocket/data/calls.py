@@ -146,6 +146,7 @@ class Call:
             num_cpus=num_cpus,
             concurrency=self._find_tasks(),
             resources=held,
+            calls_function=True,
         )
 
     def _check(self) -> None:

@@ -158,9 +158,28 @@ class Dataset(operations.RowOperations, splits.Splits, conversions.Conversions, 
             print(row)
 
     def explain(self) -> str:
-        """Print and return what will be done, in which order."""
-        lines = [f"read {len(self._plan.reads)} blocks", *(plan.describe(op) for op in self._plan.ops)]
-        text = "\n".join(f"{number}. {line}" for number, line in enumerate(lines, 1))
+        """Print and return what will be done, in which order, and whether it is known to give the same rows each time.
+
+        Training that goes on after a failure, and a block that is made again, count on that. All that data sets do
+        themselves is the same each time, with the seeds that are shown. Of the program's own functions nobody knows:
+        one that draws random numbers should seed them by what is in the row.
+
+        Example:
+            >>> import hocket
+            >>> from hocket import data
+            >>> context = hocket.init(num_cpus=2, engine="inprocess")
+            >>> text = data.range(10).map_batches(max).random_shuffle(seed=3).explain()
+            1. read 1 blocks
+            2. map_batches(max)
+            3. shuffle(seed=3)
+            The same rows in the same order each time, if this gives the same for the same rows: map_batches(max).
+            >>> hocket.shutdown()
+        """
+        names = [plan.describe(op) for op in self._plan.ops]
+        lines = [f"{number}. {line}" for number, line in enumerate([f"read {len(self._plan.reads)} blocks", *names], 1)]
+        unknown = [name for name, op in zip(names, self._plan.ops, strict=True) if not plan.is_exact(op)]
+        said = f", if this gives the same for the same rows: {', '.join(unknown)}" if unknown else ""
+        text = "\n".join([*lines, f"The same rows in the same order each time{said}."])
         print(text)
         return text
 

@@ -147,6 +147,8 @@ class Step:
     """What the task holds besides: options of a task."""
     columns: tuple[str, ...] | None = None
     """The columns that it looks at, if it leaves no other; None: nobody knows."""
+    calls_function: bool = False
+    """Whether it calls a function of the program's."""
 
     def take(self, block: blocks.Block, number: int) -> blocks.Block:
         """Return what becomes of a block."""
@@ -304,8 +306,24 @@ def describe(op: Op) -> str:
             return op.query.name
         case Limit():
             return f"limit({op.num_rows})"
+        case Shuffle() | BlockOrder():
+            return f"{type(op).__name__.lower()}(seed={op.seed})"
         case _:
             return type(op).__name__.lower()
+
+
+def is_exact(op: Op) -> bool:
+    """Return whether it is known that an operation makes the same rows of the same rows each time: of a function of the
+    program's, which may draw numbers or ask another machine, nobody knows it."""
+    match op:
+        case Step():
+            return not op.calls_function
+        case Pool():
+            return False
+        case Union() | Zip() | Relation():
+            return all(is_exact(inner) for other in op.others for inner in other.ops)
+        case _:
+            return True
 
 
 @final
