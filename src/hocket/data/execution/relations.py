@@ -128,6 +128,7 @@ def _query(
             "threads": limits.threads,
         }
         with duckdb.connect(":memory:", config=config) as connection:
+            connection.execute("SET enable_progress_bar = false")  # it would write among the program's own lines
             for number, (table, source) in enumerate(zip(tables, sources, strict=True)):
                 connection.register(f"t{number}", _build_reader(table, source, failed))
             try:
