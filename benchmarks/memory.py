@@ -68,7 +68,7 @@ PIPELINES: dict[str, Callable[[data.Dataset], int]] = {
 
 def work(folder: str, engine: str, limit: int, name: str) -> None:
     data.DataContext.get_current().execution_options = data.ExecutionOptions(memory_limit=limit)
-    with hocket.init(num_cpus=2, object_store_memory=limit // 4, engine=engine):
+    with hocket.init(num_cpus=2, object_store_memory=limit // 6, engine=engine):
         data.range(10).map_batches(lambda batch: batch).take_all()
         input("ready\n" if sys.stdin.isatty() else "")
         began = time.perf_counter()
@@ -147,5 +147,5 @@ if __name__ == "__main__":
             write_file(Path(folder, "rows.parquet"), given.times * limit)
             print(f"a file of {given.times * limit >> 20} MiB")
             for name in PIPELINES:
-                if not given.only or given.only in name:
+                if not given.only or any(one in name for one in given.only.split("|")):
                     run(folder, given.engine, limit, name)

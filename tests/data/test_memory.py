@@ -23,7 +23,7 @@ LIMIT = 512 << 20
 def limited() -> Iterator[None]:
     context = data.DataContext.get_current()
     before, context.execution_options = context.execution_options, data.ExecutionOptions(memory_limit=LIMIT)
-    with hocket.init(num_cpus=2, object_store_memory=LIMIT // 4):
+    with hocket.init(num_cpus=2, object_store_memory=LIMIT // 6):
         yield
     context.execution_options = before
 
@@ -74,7 +74,7 @@ def test_store_that_is_too_large_for_the_limit_is_refused() -> None:
             assert data.range(10).count() == 10
             assert len(data.range(10).map_batches(lambda batch: batch).take_all()) == 10  # keeps nothing
             for rows in (data.range(10).random_shuffle(), data.range(10).sort("id")):
-                with pytest.raises(ValueError, match=r"hocket\.init\(object_store_memory=134217728\)"):
+                with pytest.raises(ValueError, match=r"hocket\.init\(object_store_memory=89478485\)"):
                     rows.take_all()
     finally:
         context.execution_options = before

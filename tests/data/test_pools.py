@@ -245,7 +245,11 @@ def test_a_plan_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
     rows = data.range(3).filter(expr="id > 0").sort("id").limit(2)
     text = "1. read 1 blocks\n2. filter(id > 0)\n3. sort(id)\n4. limit(2)\nThe same rows in the same order each time."
     assert rows.explain() == text
-    assert rows.union(data.range(2).map(lambda row: row)).explain().endswith("if this gives the same for the same rows: union.")
+    assert (
+        rows.union(data.range(2).map(lambda row: row))
+        .explain()
+        .endswith("if this gives the same for the same rows: union.")
+    )
     with hocket.init(num_cpus=1, engine="inprocess"):
         rows.show()
     assert capsys.readouterr().out.endswith("{'id': 1}\n{'id': 2}\n")

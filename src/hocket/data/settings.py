@@ -34,8 +34,8 @@ class ExecutionOptions:
             through. A guess: 256 MiB.
         memory_limit: How many bytes all processes of the pipeline may have resident, the reader's own and the kept
             rows among them. Everything else is derived from it: blocks have at most a 64th of it, those in flight a
-            16th, and sorting, joining and grouping three tenths before they write to disk. Rows that are kept lie in
-            the session's store, so that must not be larger than a quarter: ``hocket.init(object_store_memory=...)``.
+            16th, and sorting, joining and grouping a third before they write to disk. Rows that are kept lie in
+            the session's store, so that must not be larger than a sixth: ``hocket.init(object_store_memory=...)``.
             It holds if the program's own functions need no more than a few blocks each. Default: none, and a quarter of
             the machine's memory, or of what its container may have, for sorting, joining and grouping.
         preserve_order: For programs written for Ray: rows always stay in their order.
@@ -72,7 +72,7 @@ class ExecutionOptions:
 
     def get_engine_memory(self) -> int:
         """Return how many bytes sorting, joining and grouping may have."""
-        return node.count_memory() // 4 if self.memory_limit is None else self.memory_limit * 3 // 10
+        return node.count_memory() // 4 if self.memory_limit is None else self.memory_limit // 3
 
     def get_bytes_in_flight(self) -> int:
         """Return how many bytes may be worked on, or wait."""
@@ -82,7 +82,7 @@ class ExecutionOptions:
 
     def get_store_memory(self) -> int | None:
         """Return how large the session's store may be; None if nobody has limited it."""
-        return None if self.memory_limit is None else self.memory_limit // 4
+        return None if self.memory_limit is None else self.memory_limit // 6
 
 
 @final

@@ -59,7 +59,8 @@ def relate(
     if not any(types):  # tables of which no block has columns: there is nothing to relate
         return
     statement = query.build(types)
-    threads = 1 if statement.is_ordered else max(1, int(api.cluster_resources().get("CPU", 1)))
+    is_alone = statement.is_ordered or options.memory_limit is not None  # each thread takes memory of its own
+    threads = 1 if is_alone else max(1, int(api.cluster_resources().get("CPU", 1)))
     limits = _Limits(options.get_engine_memory(), threads, settings.DataContext.get_current().get_block_bytes())
     task = tasks.make_many(_run, query.name, tasks.choose_cpus(options))
     made = task.remote(statement, types, parts, limits)
@@ -134,7 +135,7 @@ def _query(
             try:
                 result = connection.sql(statement.sql).to_arrow_reader(_FIRST_ROWS)
                 yield from _cut_result(result, statement, limits)
-            except duckdb.Error as error:
+            except (duckdb.Error, OSError) as error:  # Arrow makes an OSError of what goes wrong while it reads on
                 if failed:
                     raise failed[0] from None
                 raise _explain(duckdb, error, statement, limits) from error
@@ -151,7 +152,7 @@ def load(caller: str) -> Any:
 
 def _explain(duckdb: Any, error: Exception, statement: relations.Statement, limits: _Limits) -> Exception:
     text = str(error).splitlines()[0]
-    if isinstance(error, duckdb.OutOfMemoryException):
+    if isinstance(error, duckdb.OutOfMemoryException) or "Out of Memory" in text:
         return MemoryError(
             f"A relation of {len(statement.columns)} columns does not fit into the {limits.memory >> 20} MiB that it "
             f"may use, nor into the disk: {text}. Raise ExecutionOptions(memory_limit=...), or make room."

@@ -102,8 +102,8 @@ def check_store(options: settings.ExecutionOptions) -> None:
     if most is not None and held > most:
         raise ValueError(
             f"ExecutionOptions(memory_limit={options.memory_limit}) was given, but this keeps rows in the session's "
-            f"store, which may have {held:,} bytes in memory, and a quarter of the limit is {most:,}. Start the "
-            f"session with hocket.init(object_store_memory={most}), or raise the limit to {4 * held}."
+            f"store, which may have {held:,} bytes in memory, and a sixth of the limit is {most:,}. Start the "
+            f"session with hocket.init(object_store_memory={most}), or raise the limit to {6 * held}."
         )
 
 
