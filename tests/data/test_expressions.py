@@ -92,6 +92,16 @@ def test_conditions_with_missing_values() -> None:
         (col("s").str.split_whitespace().list.len(), [2, 1, None, 3, 1, 1]),
         (col("s").str.split("X").list.get(0), ["Ab cd", "", None, " x ", "ümlaut", "a"]),
         (col("s").str.count("X"), [0, 0, None, 0, 0, 2]),
+        (col("s").str.count_regex("[a-c]"), [2, 0, None, 0, 1, 2]),
+        (col("s").str.find_regex("[cX]"), [3, -1, None, -1, -1, 1]),
+        (
+            col("s").str.split_regex("[ X]+").list.sort(),
+            [["Ab", "cd"], [""], None, ["", "", "x"], ["ümlaut"], ["", "a", "b"]],
+        ),
+        (col("s").str.repeat(2).str.len(), [10, 0, None, 6, 12, 8]),
+        (col("s").str.is_alpha(), [False, False, None, False, True, True]),
+        (col("s").str.is_lower(), [False, False, None, True, True, False]),
+        (col("s").str.is_ascii(), [True, True, None, True, False, True]),
         (col("s").str.lpad(4, "."), ["Ab cd", "....", None, ". x ", "ümlaut", "aXbX"]),
         (col("s") + "!", ["Ab cd!", "!", None, " x !", "ümlaut!", "aXbX!"]),
         (lit("a") + col("s"), ["aAb cd", "a", None, "a x ", "aümlaut", "aaXbX"]),
@@ -165,6 +175,8 @@ def test_expressions_can_be_sent_and_read() -> None:
     assert (col("x") + 1).alias("y").name == "y"
     assert (col("x") + 1).name is None
     assert len({col("x"), col("x")}) == 2
+    assert (col("x") + 1).structurally_equals(col("x") + 1)
+    assert not (col("x") + 1).structurally_equals(col("x") + 2)
 
 
 @pytest.mark.parametrize(

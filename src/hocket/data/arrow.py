@@ -160,6 +160,18 @@ def read_table(table: Any) -> dict[str, Any]:
     return {name: read_column(flatten(table.column(at))) for at, name in enumerate(names)}
 
 
+def check_texts(table: Any) -> None:
+    """Raise if a text of a table is none, as in a damaged file: nobody could read it.
+
+    Raises:
+        ValueError: It is so.
+    """
+    types = load("A table").types
+    for column in table.columns:
+        if types.is_string(column.type) or types.is_large_string(column.type):
+            column.validate(full=True)
+
+
 def build_table(columns: Mapping[str, object]) -> Any:
     """Return columns as an Arrow table.
 

@@ -8,4 +8,5 @@ they call.
 from hocket.data.expressions.tree import Expr as Expr
 from hocket.data.expressions.tree import col as col
 from hocket.data.expressions.tree import lit as lit
+from hocket.data.expressions.tree import pyarrow_udf as pyarrow_udf
 from hocket.data.expressions.tree import udf as udf

@@ -97,6 +97,16 @@ def _round_time(name: str) -> Callable[..., Value]:
     return call
 
 
+def _sort_lists(compute: Any, value: Value) -> Value:
+    pa = _load()
+    found = [None if one is None else sorted(one, key=_place_missing) for one in value.to_pylist()]
+    return pa.array(found, value.type)
+
+
+def _place_missing(value: Any) -> tuple[bool, Any]:
+    return value is None, 0 if value is None else value
+
+
 FUNCTIONS: Final[Mapping[str, Callable[..., Value]]] = {
     "add": _add,
     "subtract": _pick("subtract_checked"),
@@ -116,7 +126,10 @@ FUNCTIONS: Final[Mapping[str, Callable[..., Value]]] = {
     "cast": _cast,
     "alias": lambda compute, value, name: value,
     "abs": _pick("abs_checked"),
-    **{name: _pick(name) for name in ("ceil", "floor", "round", "trunc", "sign", "exp", "sin", "cos", "tan")},
+    **{
+        name: _pick(name)
+        for name in ("ceil", "floor", "round", "trunc", "sign", "exp", "sin", "cos", "tan", "asin", "acos", "atan")
+    },
     "ln": _pick("ln"),
     "log2": _pick("log2"),
     "log10": _pick("log10"),
@@ -135,6 +148,15 @@ FUNCTIONS: Final[Mapping[str, Callable[..., Value]]] = {
     "str.match_regex": _find("match_substring_regex"),
     "str.find": _find("find_substring"),
     "str.count": _find("count_substring"),
+    "str.count_regex": _find("count_substring_regex"),
+    "str.find_regex": _find("find_substring_regex"),
+    "str.split_regex": _find("split_pattern_regex"),
+    "str.is_ascii": _pick("string_is_ascii"),
+    "str.repeat": lambda compute, value, n: compute.binary_repeat(value, n),
+    **{
+        f"str.is_{name}": _pick(f"utf8_is_{name}")
+        for name in ("alnum", "alpha", "decimal", "digit", "lower", "numeric", "printable", "space", "title", "upper")
+    },
     "str.replace": _pick("replace_substring"),
     "str.replace_regex": _pick("replace_substring_regex"),
     "str.slice": _pick("utf8_slice_codeunits"),
@@ -146,6 +168,7 @@ FUNCTIONS: Final[Mapping[str, Callable[..., Value]]] = {
     "list.len": _pick("list_value_length"),
     "list.get": lambda compute, value, index: compute.list_element(value, index),
     "list.slice": _pick("list_slice"),
+    "list.sort": _sort_lists,
     **{f"dt.{name}": _pick(name) for name in ("year", "month", "day", "hour", "minute", "second")},
     "dt.strftime": lambda compute, value, fmt: compute.strftime(value, format=fmt),
     "dt.floor": _round_time("floor_temporal"),

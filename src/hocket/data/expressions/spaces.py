@@ -90,6 +90,66 @@ class Texts(Generic[E]):
         """Return how often this text is in it."""
         return self._call("str.count", pattern=pattern)
 
+    def count_regex(self, pattern: str) -> E:
+        """Return how often a regular expression (RE2) matches a part of it."""
+        return self._call("str.count_regex", pattern=pattern)
+
+    def find_regex(self, pattern: str) -> E:
+        """Return at which byte the first part begins that a regular expression (RE2) matches; -1 if there is none."""
+        return self._call("str.find_regex", pattern=pattern)
+
+    def split_regex(self, pattern: str) -> E:
+        """Return its parts between what a regular expression (RE2) matches, as a list."""
+        return self._call("str.split_regex", pattern=pattern)
+
+    def repeat(self, n: int) -> E:
+        """Return it so many times, one behind the other."""
+        return self._call("str.repeat", n=n)
+
+    def is_alnum(self) -> E:
+        """Return whether it is letters and digits."""
+        return self._call("str.is_alnum")
+
+    def is_alpha(self) -> E:
+        """Return whether it is letters."""
+        return self._call("str.is_alpha")
+
+    def is_ascii(self) -> E:
+        """Return whether it is ASCII."""
+        return self._call("str.is_ascii")
+
+    def is_decimal(self) -> E:
+        """Return whether it is digits of a decimal number."""
+        return self._call("str.is_decimal")
+
+    def is_digit(self) -> E:
+        """Return whether it is digits."""
+        return self._call("str.is_digit")
+
+    def is_lower(self) -> E:
+        """Return whether its letters are small."""
+        return self._call("str.is_lower")
+
+    def is_numeric(self) -> E:
+        """Return whether it is numbers, fractions among them."""
+        return self._call("str.is_numeric")
+
+    def is_printable(self) -> E:
+        """Return whether all of it can be printed."""
+        return self._call("str.is_printable")
+
+    def is_space(self) -> E:
+        """Return whether it is white space."""
+        return self._call("str.is_space")
+
+    def is_title(self) -> E:
+        """Return whether each word begins with a large letter, and goes on in small ones."""
+        return self._call("str.is_title")
+
+    def is_upper(self) -> E:
+        """Return whether its letters are large."""
+        return self._call("str.is_upper")
+
     def replace(self, pattern: str, replacement: str) -> E:
         """Return it with another text in the place of this one."""
         return self._call("str.replace", pattern=pattern, replacement=replacement)
@@ -145,6 +205,10 @@ class Lists(Generic[E]):
     def slice(self, start: int = 0, stop: int | None = None, step: int = 1) -> E:
         """Return some of the values."""
         return self._call("list.slice", start=start, stop=stop, step=step)
+
+    def sort(self) -> E:
+        """Return the values in order; missing ones last."""
+        return self._call("list.sort")
 
 
 @final

@@ -238,6 +238,22 @@ class Expr:
         """Return the tangent."""
         return self.call("tan")
 
+    def asin(self) -> Expr:
+        """Return the angle that has this sine."""
+        return self.call("asin")
+
+    def acos(self) -> Expr:
+        """Return the angle that has this cosine."""
+        return self.call("acos")
+
+    def atan(self) -> Expr:
+        """Return the angle that has this tangent."""
+        return self.call("atan")
+
+    def structurally_equals(self, other: object) -> bool:
+        """Return whether another expression is written in the same way."""
+        return isinstance(other, Expr) and repr(self) == repr(other)
+
     # --- functions for one kind of values -----------------------------------------------------------------------------
 
     @property
@@ -318,6 +334,10 @@ def udf(return_dtype: object = None) -> Callable[[Callable[..., Any]], Callable[
         return call
 
     return decorate
+
+
+pyarrow_udf = udf
+"""Ray's name of a function of Arrow arrays; here `udf` is one, too."""
 
 
 def read_operand(value: object) -> Expr:

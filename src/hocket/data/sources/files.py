@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import logging
+import struct
 import tarfile
+import zipfile
+import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Protocol, final
@@ -16,8 +19,11 @@ logger = logging.getLogger(__name__)
 MOST_READS: Final = 256
 """Into how many tasks many small files are shared out. A guess: some for each CPU, and few beside what they read."""
 
-_BROKEN: Final = (OSError, ValueError, TypeError, KeyError, EOFError, ArithmeticError, tarfile.TarError)
-"""What a file that cannot be read raises; Arrow's own errors are among them."""
+_BROKEN: Final = (
+    *(OSError, ValueError, TypeError, LookupError, EOFError, ArithmeticError, SyntaxError),
+    *(struct.error, tarfile.TarError, zipfile.BadZipFile, zlib.error),
+)
+"""What a file that cannot be read raises: Arrow's own errors are among them, and Pillow's SyntaxError."""
 
 
 class Format(Protocol):

@@ -178,6 +178,8 @@ def _list_place(
     except OSError as error:
         raise explain(error, caller, place.given) from error
     start = len(place.path.rstrip("/")) + 1
+    if isinstance(place.filesystem, fs.LocalFileSystem):
+        inside = _leave_rounds(inside)
     found = [
         File(one.path, one.size or 0, place.path)
         for one in inside
@@ -187,6 +189,13 @@ def _list_place(
         kinds = f" whose name ends in {' or '.join(endings)}" if endings else ""
         raise FileNotFoundError(f"{caller}: the folder {place.given!r} has no file{kinds}. Name the files themselves.")
     return sorted(found, key=lambda one: one.path)
+
+
+def _leave_rounds(inside: Sequence[Any]) -> list[Any]:
+    """Return what is in folders of this machine, without what is reached by a link to a folder that it lies in."""
+    links = [Path(one.path) for one in inside if one.type.name == "Directory" and Path(one.path).is_symlink()]
+    rounds = tuple(f"{link}/" for link in links if link.parent.resolve().is_relative_to(link.resolve()))
+    return [one for one in inside if not one.path.startswith(rounds)]
 
 
 def _is_data(path: str, endings: Sequence[str]) -> bool:

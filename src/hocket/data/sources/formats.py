@@ -34,6 +34,7 @@ def _is_large(file: filesystems.File) -> bool:
 
 
 def _table(table: Any) -> blocks.Block:
+    arrow.check_texts(table)
     return blocks.Block(arrow.read_table(table), table.num_rows)
 
 
@@ -240,20 +241,41 @@ class TfRecord:
 def read_records(stream: Any) -> Iterator[bytes]:
     """Give the records of a TFRecord file: a length, its checksum, the bytes, their checksum.
 
-    The format is TensorFlow's, see its guide "TFRecord and tf.train.Example". Checksums of the bytes are not looked at:
-    lengths that do not fit are found all the same.
+    The format is TensorFlow's, see its guide "TFRecord and tf.train.Example". Checksums of lengths are looked at, and
+    those of the bytes, which would take longer than to read them, are not.
 
     Raises:
-        ValueError: The file ends within a record.
+        ValueError: The file ends within a record, or a length is not what was written.
     """
     while head := stream.read(12):
+        if len(head) < 12 or _find_checksum(head[:8]) != int.from_bytes(head[8:], "little"):
+            raise ValueError("it is no TFRecord file, is damaged, or ends within a record")
         size = int.from_bytes(head[:8], "little")
-        if len(head) < 12 or size >> 40:
-            raise ValueError("it is no TFRecord file, or ends within a record")
         body = stream.read(size + 4)
         if len(body) < size + 4:
             raise ValueError("it ends within a record")
         yield body[:size]
+
+
+def _build_checksums() -> list[int]:
+    table = []
+    for value in range(256):
+        for _ in range(8):
+            value = value >> 1 ^ (0x82F63B78 if value & 1 else 0)  # noqa: PLW2901 (the division, bit by bit)
+        table.append(value)
+    return table
+
+
+_CHECKSUMS: Final = _build_checksums()
+
+
+def _find_checksum(content: bytes) -> int:
+    """Return the CRC-32C (Castagnoli) of a few bytes, as TFRecord files have it: rotated, and with a constant added."""
+    found = 0xFFFFFFFF
+    for byte in content:
+        found = found >> 8 ^ _CHECKSUMS[(found ^ byte) & 0xFF]
+    found ^= 0xFFFFFFFF
+    return ((found >> 15 | found << 17) + 0xA282EAD8) & 0xFFFFFFFF
 
 
 def _read_example(record: bytes) -> dict[str, Any]:
@@ -297,7 +319,9 @@ class WebDataset:
         most = settings.DataContext.get_current().get_block_bytes()
         rows: list[dict[str, Any]] = []
         num_bytes = 0
-        with _open(filesystem, file) as stream, tarfile.open(fileobj=stream, mode="r|") as archive:
+        with _open(filesystem, file) as stream:
+            tail: Any = _Tail(stream)
+            archive = tarfile.open(fileobj=tail, mode="r|")  # noqa: SIM115 (it holds nothing but the stream)
             for member in archive:
                 content = archive.extractfile(member) if member.isfile() else None
                 if content is None:
@@ -313,8 +337,43 @@ class WebDataset:
                 encoded = content.read()
                 num_bytes += len(encoded)
                 rows[-1][ending] = _decode_member(ending, encoded) if self.decode else encoded
+            tail.check_end(archive.offset)
         if rows:
             yield _build_samples(rows)
+
+
+@final
+class _Tail:
+    """A stream of a tar archive that remembers what it has given last.
+
+    Python's tarfile takes a damaged header, and the end of the file, for the end of the archive.
+
+    Args:
+        stream: The stream.
+    """
+
+    def __init__(self, stream: Any) -> None:
+        self._stream = stream
+        self._last = b""
+        self._end = 0
+
+    def read(self, size: int) -> bytes:
+        """Return the next bytes."""
+        found: bytes = self._stream.read(size)
+        self._last = (self._last + found)[-4 * tarfile.RECORDSIZE :]
+        self._end += len(found)
+        return found
+
+    def check_end(self, offset: int) -> None:
+        """Raise if there is no mark of the end at a place.
+
+        Raises:
+            ValueError: There is none: the archive is damaged, or was cut.
+        """
+        at = offset - self._end + len(self._last)
+        mark = self._last[at : at + tarfile.BLOCKSIZE]
+        if at < 0 or len(mark) < tarfile.BLOCKSIZE or any(mark):
+            raise ValueError("the archive is damaged, or was cut: it has no mark of its end")
 
 
 NUMBERS: Final = ("cls", "cls2", "index", "inx", "id")

@@ -25,7 +25,9 @@ class Orc:
     ending: str = ".orc"
 
     def write(self, stream: Any, block: blocks.Block) -> None:
-        arrow.load("write_orc()", "pyarrow.orc").write_table(block.to_batch("pyarrow"), stream, **self.options)
+        whole = io.BytesIO()  # an error of the stream would end the process: Arrow's ORC does not expect one
+        arrow.load("write_orc()", "pyarrow.orc").write_table(block.to_batch("pyarrow"), whole, **self.options)
+        stream.write(whole.getbuffer())
 
 
 @final

@@ -45,7 +45,12 @@ class Selection:
         return {name: value for name, value in constants.items() if self.columns is None or name in self.columns}
 
     def read(
-        self, filesystem: filesystems.FileSystem, path: str, groups: Sequence[int], missing: Mapping[str, Any]
+        self,
+        filesystem: filesystems.FileSystem,
+        path: str,
+        groups: Sequence[int],
+        missing: Mapping[str, Any],
+        expected: Sequence[str] | None = None,
     ) -> blocks.Block:
         """Return some groups of rows of a file.
 
@@ -54,22 +59,34 @@ class Selection:
             path: Which file.
             groups: Which groups.
             missing: Columns that other files have, and their types: here all values of them are missing.
+            expected: The columns that it had before; None: nothing is known.
+
+        Raises:
+            ValueError: It has others now.
         """
         if self.filter is None:
             with arrow.load(CALLER, "pyarrow.parquet").ParquetFile(path, filesystem=filesystem) as opened:
+                _check_names(opened.schema_arrow.names, expected)
                 table = opened.read_row_groups(list(groups), columns=self._list_own(opened.schema_arrow.names))
         else:
             pa = arrow.load(CALLER)
             fragment = _open_fragment(filesystem, path, groups)
             own = fragment.physical_schema
+            _check_names(own.names, expected)
             schema = pa.schema([*own, *(pa.field(*one) for one in missing.items())])
             table = fragment.to_table(schema=schema, filter=self.filter, columns=self._list_own(own.names))
+        arrow.check_texts(table)
         block = blocks.Block(arrow.read_table(table), table.num_rows)
         gone = {name: arrow.build_missing(table.num_rows, kind) for name, kind in self.choose(missing).items()}
         return blocks.Block({**block.columns, **gone}, block.num_rows) if gone else block
 
     def _list_own(self, names: Sequence[str]) -> list[str] | None:
         return None if self.columns is None else [name for name in self.columns if name in names]
+
+
+def _check_names(found: Sequence[str], expected: Sequence[str] | None) -> None:
+    if expected is not None and list(found) != list(expected):
+        raise ValueError(f"it was changed: it has the columns {list(found)}, and had {list(expected)}")
 
 
 def _open_fragment(filesystem: filesystems.FileSystem, path: str, groups: Sequence[int] | None) -> Any:
@@ -93,7 +110,7 @@ class ParquetRead:
     missing: Mapping[str, Any]
     """The columns that other files have and this one lacks, and their types."""
     names: tuple[str, ...]
-    """The columns of the file itself."""
+    """The columns of the file itself, when the data set was made."""
 
     def narrow(self, names: Sequence[str]) -> ParquetRead | None:
         """Return what reads some of the columns alone; None if it lacks one, or none would be the file's."""
@@ -107,10 +124,16 @@ class ParquetRead:
 
     def __call__(self) -> blocks.Block:
         try:
-            block = self.selection.read(self.filesystem, self.file.path, self.groups, self.missing)
-        except (OSError, ValueError) as error:  # Arrow's own errors are ValueErrors
+            block = self._read()
+        except (OSError, ValueError, LookupError) as error:  # Arrow's own errors are among them
             raise filesystems.explain(error, CALLER, self.file.path) from error
         return block.add_constants(self.constants) if self.constants else block
+
+    def _read(self) -> blocks.Block:
+        block = self.selection.read(self.filesystem, self.file.path, self.groups, self.missing, self.names)
+        if self.num_rows is not None and block.num_rows != self.num_rows:
+            raise ValueError(f"it was changed: {self.num_rows} rows are {block.num_rows} now")
+        return block
 
 
 @final
@@ -143,11 +166,12 @@ def _read_footer(filesystem: filesystems.FileSystem, file: filesystems.File) -> 
     try:
         with arrow.load(CALLER, "pyarrow.parquet").ParquetFile(file.path, filesystem=filesystem) as opened:
             metadata, schema = opened.metadata, opened.schema_arrow
+            types = dict(zip(schema.names, schema.types, strict=True))
     except (OSError, ValueError) as error:
         raise filesystems.explain(error, CALLER, file.path) from error
     groups = [metadata.row_group(at) for at in range(metadata.num_row_groups)]
     return Footer(
-        types=dict(zip(schema.names, schema.types, strict=True)),
+        types=types,
         sizes=[group.total_byte_size for group in groups],
         rows=[group.num_rows for group in groups],
     )
