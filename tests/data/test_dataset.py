@@ -224,7 +224,10 @@ def test_columns_are_chosen_named_and_added() -> None:
         assert rows.map(lambda row: {"x": row["x"] / 2}).to_pandas()["x"].tolist() == [0.5, 1.5]
         assert rows.filter(lambda row: row["x"] > 9).take_all() == []
         assert rows.filter(lambda row: row["x"] > 9).columns() == ["x", "y"]
-    assert repr(rows.map(add_text).random_shuffle(seed=1)) == "Dataset(1 blocks, 2 rows -> map(add_text) -> shuffle)"
+    assert (
+        repr(rows.map(add_text).random_shuffle(seed=1))
+        == "Dataset(1 blocks, 2 rows -> map(add_text) -> shuffle(seed=1))"
+    )
 
 
 def test_kinds_of_values_that_differ_between_blocks_are_joined_or_refused() -> None:

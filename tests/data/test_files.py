@@ -251,7 +251,9 @@ def test_broken_files_are_named_or_left_out(kind: str, tmp_path: Path, caplog: p
     with pytest.raises(ValueError, match=rf"read_{kind}\(\) cannot read '.*0-broken.{kind}'"):
         read(tmp_path).take_all()
     with caplog.at_level(logging.WARNING):
-        assert sorted(row["x"] for row in read(tmp_path, on_error="skip").take_all()) == [0, 1, 2]
+        rows = read(tmp_path, on_error="skip")
+        assert sorted(row["x"] for row in rows.take_all()) == [0, 1, 2]
+        assert "cannot be read: 1 files: " in rows.stats()
     assert "leaves out" in caplog.text
     with pytest.raises(ValueError, match="on_error must be 'raise' or 'skip', but received 'ignore'"):
         read(tmp_path, on_error="ignore")

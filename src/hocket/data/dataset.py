@@ -196,7 +196,7 @@ class Dataset(operations.RowOperations, splits.Splits, conversions.Conversions, 
             >>> rows = data.range(1000).map_batches(lambda batch: batch)
             >>> total = sum(len(batch["id"]) for batch in rows.iter_batches())
             >>> print(rows.stats().splitlines()[1].split()[:5])
-            ['read', '->', 'map_batches', '1', '1,000']
+            ['read', '->', 'map_batches(<lambda>)', '1', '1,000']
             >>> hocket.shutdown()
         """
         return self._record.describe()

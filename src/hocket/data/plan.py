@@ -91,6 +91,8 @@ class Stored:
     stop: int
     types: blocks.Types
     """What its columns hold."""
+    left_out: tuple[str, ...] = ()
+    """Files that could not be read for it."""
 
     @property
     def num_rows(self) -> int:

@@ -5,10 +5,13 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import final
+from typing import Final, final
 
 from hocket.data import plan
 from hocket.data.execution import progress
+
+_SHOWN: Final = 5
+"""How many of the files that are left out are named."""
 
 
 @final
@@ -29,8 +32,13 @@ class Stage:
     held_s: float = 0.0
     """How long it had a block that what follows had not asked for: the time that it was held up."""
 
+    left_out: list[str] = field(default_factory=list)
+    """Files that it could not read."""
+
     def add(self, block: plan.Held | plan.Stored) -> None:
         """Note that a block has passed."""
+        if isinstance(block, plan.Stored):
+            self.left_out += block.left_out
         self.num_blocks += 1
         self.num_rows += block.num_rows
         self.num_bytes += block.num_bytes
@@ -82,7 +90,14 @@ class Record:
         for name, *cells in rows:
             numbers = [cell.rjust(width) for cell, width in zip(cells, widths[1:], strict=True)]
             lines.append("  ".join([name.ljust(widths[0]), *numbers]))
-        return "\n".join([*lines, self._judge()])
+        return "\n".join([*lines, *self._list_left_out(), self._judge()])
+
+    def _list_left_out(self) -> list[str]:
+        paths = [path for stage in self.stages[:1] for path in stage.left_out]
+        if not paths:
+            return []
+        more = f" and {len(paths) - _SHOWN} more" if len(paths) > _SHOWN else ""
+        return [f"Left out, because they cannot be read: {len(paths)} files: {', '.join(paths[:_SHOWN])}{more}."]
 
     def _judge(self) -> str:
         last = self.stages[-1]

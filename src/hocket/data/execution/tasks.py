@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final, final
 
 from hocket.core import api, remote_function
-from hocket.data import blocks, plan, settings
+from hocket.data import blocks, plan, settings, skips
 from hocket.engine import contract
 
 MOST_AHEAD: Final = 4
@@ -27,6 +27,8 @@ class Size:
     num_bytes: int
     types: blocks.Types
     """What its columns hold."""
+    left_out: tuple[str, ...] = ()
+    """Files that could not be read for it, and that the program does not want to hear of."""
 
 
 def measure(block: blocks.Block) -> Size:
@@ -56,22 +58,26 @@ def _run(
     read: plan.Read | blocks.Block, part: tuple[int, int] | None, number: int, work: _Work
 ) -> tuple[blocks.Block, Size]:
     """Read a block and take its steps. Runs in a task."""
-    with settings.lend(work.context):
+    with settings.lend(work.context), skips.collect() as left_out:
         block = read if isinstance(read, blocks.Block) else read()
-        return work.take(block if part is None else block.cut(*part), number)
+        block, size = work.take(block if part is None else block.cut(*part), number)
+        return block, replace(size, left_out=tuple(left_out))
 
 
 def _run_all(read: plan.ManyRead, number: int, work: _Work) -> Iterator[blocks.Block | Size]:
     """Read all blocks and take the steps of each; each is followed by its size. Runs in a task."""
     found = read.iter_blocks()
     for at in itertools.count():
-        with settings.lend(work.context):  # not while it waits: whoever asks for the next has settings of its own
+        with settings.lend(work.context), skips.collect() as left_out:  # not while it waits: its reader has its own
             block = next(found, None)
-            if block is None:
+            if block is None and not left_out:
                 return
-            made, size = work.take(block, (number << 20) + at)
-        yield made
-        yield size
+            taken = (blocks.Block({}, 0), Size(0, 0, ())) if block is None else work.take(block, (number << 20) + at)
+        yield taken[0]
+        yield replace(taken[1], left_out=tuple(left_out))
+        del taken
+        if block is None:
+            return
 
 
 def give_memory_back() -> None:
@@ -172,7 +178,7 @@ def list_blocks(made: Any) -> Iterator[plan.Stored]:
     """Give the blocks of a task that yields each before its size."""
     for ref in made:
         size: Size = api.get(next(made, ref))  # the last of a task that failed is its error, alone
-        yield plan.Stored(ref, size.num_bytes, 0, size.num_rows, size.types)
+        yield plan.Stored(ref, size.num_bytes, 0, size.num_rows, size.types, size.left_out)
 
 
 def read_ahead(
@@ -214,7 +220,7 @@ def pump(tasks: Iterator[list[object]], options: settings.ExecutionOptions) -> I
         options: The limits.
     """
     for (ref,), size in run_ahead(tasks, options):
-        yield plan.Stored(ref, size.num_bytes, 0, size.num_rows, size.types)
+        yield plan.Stored(ref, size.num_bytes, 0, size.num_rows, size.types, size.left_out)
 
 
 def run_ahead(
