@@ -133,7 +133,7 @@ def run(folder: str, engine: str, limit: int, name: str) -> None:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--engine", default="local")
-    parser.add_argument("--limit", type=int, default=768, help="MiB")
+    parser.add_argument("--limit", type=int, default=1024, help="MiB")
     parser.add_argument("--only", help="a part of a pipeline's name")
     parser.add_argument("--times", type=int, default=10, help="how many times as large the file is")
     parser.add_argument("--folder", help="where the file is written")

@@ -14,9 +14,12 @@ _current: DataContext | None = None
 _lent: contextvars.ContextVar[DataContext | None] = contextvars.ContextVar("lent", default=None)
 """In a task: the settings of who executes the data set."""
 
-LEAST_MEMORY: Final = 512 << 20
+LEAST_MEMORY: Final = 1 << 30
 """Bytes. A driver and two workers that have read a Parquet file have 230 MiB, and DuckDB takes 70 before it does
-anything. Measured."""
+anything. Measured; the rest has to be enough to sort ten times the limit."""
+
+MEMORY_PER_CPU: Final = 128 << 20
+"""Bytes. What each worker takes beyond the first two. Measured: 85 to 110 MiB."""
 
 _LEAST_BLOCK: Final = 1 << 20
 """Bytes. Below, what a task costs is more than what it does. A guess."""
@@ -66,8 +69,8 @@ class ExecutionOptions:
                 )
         if self.memory_limit is not None and self.memory_limit < LEAST_MEMORY:
             raise ValueError(
-                f"memory_limit is that of all processes of a pipeline, and some that do nothing have about "
-                f"{LEAST_MEMORY >> 20} MiB, but received {self.memory_limit:,} bytes. Give more, or leave it out."
+                f"memory_limit is that of all processes of a pipeline, and must be at least {LEAST_MEMORY >> 20} MiB, "
+                f"but received {self.memory_limit:,} bytes. Give more, or leave it out."
             )
 
     def get_engine_memory(self) -> int:
@@ -79,6 +82,19 @@ class ExecutionOptions:
         if self.memory_limit is None:
             return self.max_bytes_in_flight
         return min(self.max_bytes_in_flight, self.memory_limit // 16)
+
+    def check_memory(self, num_cpus: float) -> None:
+        """Raise if the limit is less than what the processes of a session have that do nothing.
+
+        Raises:
+            ValueError: It is.
+        """
+        least = LEAST_MEMORY + int(max(0.0, num_cpus - 2)) * MEMORY_PER_CPU
+        if self.memory_limit is not None and self.memory_limit < least:
+            raise ValueError(
+                f"memory_limit={self.memory_limit} is for all processes of the pipeline, and in a session of "
+                f"{num_cpus:g} CPUs these need {least}. Give that, or fewer CPUs: hocket.init(num_cpus=2)."
+            )
 
     def get_store_memory(self) -> int | None:
         """Return how large the session's store may be; None if nobody has limited it."""
