@@ -46,6 +46,10 @@ $(VENV)/.dev: pyproject.toml constraints-dev.txt | $(BIN)/python
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints-dev.txt --no-deps tf-keras
 	@touch $@ $(VENV)/.demo
 
+$(VENV)/.spark: pyproject.toml constraints-dev.txt | $(BIN)/python
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints-dev.txt -e '.[spark]'
+	@touch $@
+
 $(VENV)/.bench: pyproject.toml constraints-dev.txt | $(BIN)/python
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints-dev.txt -e '.[bench]'
 	@touch $@
@@ -66,7 +70,7 @@ test: $(VENV)/.dev  ## run the tests, JOBS=3 at a time, then those of the core o
 	$(BIN)/python -m pytest $(AT_A_TIME) -m 'not long' $(addprefix --ignore=,$(LONG_TESTS)) $(ARGS)
 	HOCKET_ENGINE=inprocess $(BIN)/python -m pytest $(AT_A_TIME) -m 'not long' $(INPROCESS_TESTS) $(ARGS)
 
-test-long: $(VENV)/.dev  ## run what `make test` leaves out because it takes long, and a part of the core on Ray
+test-long: $(VENV)/.dev $(VENV)/.spark  ## run what `make test` leaves out because it takes long, and a part of the core on Ray
 	$(COMPILE)
 	$(BIN)/python -m pytest $(LONG_TESTS) $(ARGS)
 	$(BIN)/python -m pytest -m long $(addprefix --ignore=,$(LONG_TESTS)) $(ARGS)

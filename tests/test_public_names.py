@@ -13,6 +13,7 @@ import hocket
 import hocket.dag
 import hocket.data
 import hocket.ps
+import hocket.spark
 import hocket.util
 import hocket.util.multiprocessing
 import hocket.util.scheduling_strategies
@@ -57,6 +58,7 @@ def test_each_name_is_exported_once() -> None:
         hocket.dag,
         hocket.data,
         hocket.ps,
+        hocket.spark,
         hocket.util,
         hocket.util.multiprocessing,
         hocket.util.scheduling_strategies,
@@ -71,7 +73,16 @@ def test_each_name_is_exported_once() -> None:
 
 
 def test_every_public_name_has_a_docstring() -> None:
-    modules = [hocket, hocket.dag, hocket.data, hocket.ps, hocket.util, hocket.util.multiprocessing, hocket.exceptions]
+    modules = [
+        hocket,
+        hocket.dag,
+        hocket.data,
+        hocket.ps,
+        hocket.spark,
+        hocket.util,
+        hocket.util.multiprocessing,
+        hocket.exceptions,
+    ]
     missing = [
         f"{module.__name__}.{name}"
         for module in modules

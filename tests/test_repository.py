@@ -22,7 +22,7 @@ def test_importing_hocket_brings_no_framework():
     program = """
 import sys
 import hocket
-print(*sorted({"torch", "tensorflow", "jax", "ray", "pyarrow", "sklearn", "matplotlib"} & set(sys.modules)))
+print(*sorted({"torch", "tensorflow", "jax", "ray", "pyarrow", "pyspark", "sklearn", "matplotlib"} & set(sys.modules)))
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout.split() == []

@@ -42,7 +42,7 @@ from hocket.version import __version__ as __version__
 ObjectID = ObjectRef
 """Ray's older name."""
 
-_LATER = ("cloudpickle", "dag", "data", "ps", "train", "tune", "util")
+_LATER = ("cloudpickle", "dag", "data", "ps", "spark", "train", "tune", "util")
 
 if _typing.TYPE_CHECKING:
     from hocket import dag as dag

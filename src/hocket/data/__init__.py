@@ -5,8 +5,8 @@ A `Dataset` is rows in blocks (`blocks`, made of `columns`) and a plan of what i
 (`relations` and `aggregate` write the queries, `transport` brings columns to the engine for tables and back), and
 `splits` cuts it. It is streamed through tasks (`execution`). `creation` makes it of values, `readers` of files,
 `writers` makes files of it; `sources` knows what is in them. `feed` gives its batches a form, and `shard` is a rank's
-part. Arrow enters through `arrow`, pandas through `frames`, and frameworks through `to_torch`, `to_tensorflow` and
-`to_jax`, each when it is asked for (`extras`).
+part. Arrow enters through `arrow`, pandas through `frames`, Spark through `spark`, and frameworks through `to_torch`,
+`to_tensorflow` and `to_jax`, each when it is asked for (`extras`).
 
 `ledger` says which rows each rank takes at each step, from three numbers that are all there is to save; `order` is the
 shuffle behind it; `exact` adds up an evaluation so that the number of ranks cannot be seen in the result. These need
@@ -28,6 +28,7 @@ from hocket.data.creation import from_numpy as from_numpy
 from hocket.data.creation import from_numpy_refs as from_numpy_refs
 from hocket.data.creation import from_pandas as from_pandas
 from hocket.data.creation import from_pandas_refs as from_pandas_refs
+from hocket.data.creation import from_spark as from_spark
 from hocket.data.creation import from_tf as from_tf
 from hocket.data.creation import from_torch as from_torch
 from hocket.data.creation import range as range  # noqa: A004 (Ray's name)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
@@ -11,6 +12,7 @@ import numpy as np
 from hocket.data import arrow, blocks, dataset, frames, plan, reading, settings
 from hocket.data.execution import references
 from hocket.data.sources import custom, programs
+from hocket.data.spark import receiving
 
 MOST_ROWS: Final = 1 << 50
 """How many numbers `range` gives at most: their blocks have to be counted."""
@@ -338,6 +340,29 @@ def from_torch(dataset_: Any, *, override_num_blocks: int | None = None) -> data
 def _loop_items(source: Iterable[object]) -> Iterator[object]:
     for item in source:
         yield item if isinstance(item, dict) else {"item": item}
+
+
+def from_spark(df: Any, *, path: str | os.PathLike[str] | None = None) -> dataset.Dataset:
+    """Have Spark write a data frame as Parquet files now, and return a data set that reads them.
+
+    Its executors write, and only files of tasks that Spark has committed count: a task that is done again, or twice,
+    gives its rows once. They must have as many rows as Spark has counted. Their digests are noted in the folder, and a
+    file that is changed or gone later is named when it is read.
+
+    Args:
+        df: The ``DataFrame``.
+        path: A folder, empty or not there, that Spark's machines and this one see: ``s3a://bucket/rows``. It stays;
+            `hocket.spark.read` reads it again. Default, if Spark runs on this machine alone: one among its temporary
+            files, removed when this process ends.
+
+    Raises:
+        TypeError: It is no data frame of Spark's, or a column is of a type that files do not keep, such as an interval.
+        ValueError: No path is given, and Spark runs on other machines.
+        FileExistsError: The folder has files.
+        OSError: Not all that Spark has written is there: its machines see another folder.
+        MissingExtraError: PySpark is not installed.
+    """
+    return dataset.Dataset(receiving.receive(df, path))
 
 
 def from_tf(dataset_: Any) -> dataset.Dataset:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, TypeVar, final
 
@@ -18,6 +19,7 @@ from hocket.data import (
     splits,
     writers,
 )
+from hocket.data.spark import sending
 from hocket.engine import contract
 
 T = TypeVar("T")
@@ -143,6 +145,29 @@ class Dataset(looking.Looking, operations.RowOperations, splits.Splits, conversi
         kept = Dataset(self._store())
         kept._record = self._record
         return kept
+
+    def to_spark(self, spark: Any, *, path: str | os.PathLike[str] | None = None) -> Any:
+        """Execute the plan, write Parquet files, and return a DataFrame of Spark's that reads them.
+
+        It has as many rows, in no order. Texts, numbers, times, decimals, lists, structs and missing values stay what
+        they are, but for unsigned numbers and halves, for which Spark has the next larger type.
+
+        Args:
+            spark: The ``SparkSession``.
+            path: A folder, empty or not there, that Spark's machines and this one see: ``s3a://bucket/rows``. Default,
+                if Spark runs on this machine alone: one among its temporary files, removed when this process ends.
+
+        Raises:
+            TypeError: It is no session of Spark's, or a column is of no type that Spark reads.
+            ValueError: A time has nanoseconds; or no path is given, and Spark runs on other machines.
+            FileExistsError: The folder has files.
+            MissingExtraError: PySpark is not installed.
+        """
+        with sending.open_target(spark, path) as folder:
+            place = folder.place
+            how = {"filesystem": place.filesystem, "mode": "error"}
+            self._write(sending.CALLER, place.path, sending.SparkParquet(), how)
+            return sending.build_frame(spark, folder)
 
     # --- reading ------------------------------------------------------------------------------------------------------
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import pickle
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol, TypeAlias, TypeGuard, final, runtime_checkable
@@ -100,6 +101,28 @@ class Stored:
 
     def __call__(self) -> blocks.Block:
         raise AssertionError("the engine hands the block to the task")
+
+
+@final
+@dataclass(frozen=True)
+class Filed:
+    """A block in a file, for ranks that have no engine."""
+
+    path: str
+    num_rows: int
+    num_bytes: int
+
+    def __call__(self) -> blocks.Block:
+        with open(self.path, "rb") as file:  # noqa: PTH123 (it is where `file_block` has put it)
+            block: blocks.Block = pickle.load(file)
+        return block
+
+
+def file_block(block: blocks.Block, path: str) -> Filed:
+    """Write a block to a file, for a reader who trusts it."""
+    with open(path, "wb") as file:  # noqa: PTH123 (as above)
+        pickle.dump(block, file, pickle.HIGHEST_PROTOCOL)
+    return Filed(path, block.num_rows, block.count_bytes())
 
 
 def store_block(ref: contract.ObjectRef[blocks.Block], held: Held) -> Stored:

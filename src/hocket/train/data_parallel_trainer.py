@@ -14,14 +14,13 @@ from pathlib import Path
 from typing import NoReturn, Self
 
 from hocket import data, exceptions
-from hocket.core import session
 from hocket.train import configs, refusals, user_callback, validation
 from hocket.train import result as result_module
 from hocket.train.checkpoints import storage
 from hocket.train.progress import display
 from hocket.train.rank import datasets as datasets_module
 from hocket.train.rank import usage
-from hocket.train.run import backend, checkpoint_manager, controller, in_process, report_book, training_run
+from hocket.train.run import backend, checkpoint_manager, report_book, runner, training_run
 from hocket.train.strategies import hosting
 
 
@@ -110,8 +109,18 @@ class DataParallelTrainer:
             ValueError: A data set has no rows.
             TaskError: A data set cannot be made.
         """
+        return self.fit_with(runner.choose(self._scaling))
+
+    def fit_with(self, ranks_runner: runner.Runner) -> result_module.Result:
+        """Train, and have ranks run where a session does not run them, as Spark does (`hocket.spark.run`).
+
+        Args:
+            ranks_runner: Who runs them.
+
+        Raises:
+            HocketError: See `fit`.
+        """
         logging.getLogger("hocket.train").setLevel(self._run_config.logging_config.log_level)
-        runs_here = self._scaling.min_workers == 0 or "processes" in session.get_engine().limits
         config = display.add_display(self._run_config)
         name = config.name or _build_name()
         given = Path(config.storage_path or configs.DEFAULT_STORAGE).expanduser()
@@ -125,12 +134,14 @@ class DataParallelTrainer:
         run_storage = storage.Storage(folder, name)
         try:
             with storage.hold_storage(run_storage):
-                return self._fit(config, run_storage, runs_here=runs_here)
+                return self._fit(config, run_storage, ranks_runner)
         except exceptions.HocketError as error:
             exceptions.hide_frames(error)
             raise
 
-    def _fit(self, config: configs.RunConfig, run_storage: storage.Storage, *, runs_here: bool) -> result_module.Result:
+    def _fit(
+        self, config: configs.RunConfig, run_storage: storage.Storage, ranks_runner: runner.Runner
+    ) -> result_module.Result:
         context = user_callback.TrainRunContext(
             experiment_name=run_storage.experiment_name,
             path=run_storage.path,
@@ -140,12 +151,14 @@ class DataParallelTrainer:
         manager = checkpoint_manager.CheckpointManager(run_storage, config.checkpoint_config, self._validation)
         book = report_book.ReportBook(context, manager, config.callbacks)
         try:
+            ranks_runner.prepare(self._function, self._backend, self._scaling)
             with (
                 user_callback.follow_run(context, config.callbacks),
                 hosting.hosted(self._function, max(context.num_workers, 1)) as (function, host),
             ):
-                if not runs_here:
-                    session.get_engine().expect_work(self._backend.list_modules(function))
+                supplies = datasets_module.prepare(
+                    self._datasets, self._dataset_config, stays_here=ranks_runner.stays_here
+                )
                 run = training_run.Run(
                     function=function,
                     args=(self._config,) if self._takes_config else (),
@@ -154,14 +167,14 @@ class DataParallelTrainer:
                     run_storage=run_storage,
                     backend_config=self._backend,
                     validation=self._validation,
-                    supplies=datasets_module.prepare(self._datasets, self._dataset_config, stays_here=runs_here),
+                    supplies=supplies,
                     manager=manager,
                     book=book,
                     renew=functools.partial(hosting.renew, function, host),
                 )
                 returned = None
                 with contextlib.suppress(StopIteration):  # a callback's word for: it is enough
-                    returned = in_process.train(run) if runs_here else controller.Controller(run).train()
+                    returned = ranks_runner.train(run)
                 statistics = {} if host is None else host.get_statistics()
         except BaseException:
             storage.discard_empty(run_storage)

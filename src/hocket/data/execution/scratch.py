@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import os
 import re
@@ -29,3 +30,16 @@ def remove_left() -> None:
         found = _NAME.fullmatch(path.name)
         if found is not None and not psutil.pid_exists(int(found.group(1))):
             shutil.rmtree(path, ignore_errors=True)  # another user's stays
+
+
+def keep_folder() -> str:
+    """Return a new folder, which is removed when this process ends; after a kill, by the next that needs one."""
+    remove_left()
+    folder = tempfile.mkdtemp(prefix=f"hocket-data-{os.getpid()}-")
+    atexit.register(_remove_own, folder, os.getpid())
+    return folder
+
+
+def _remove_own(folder: str, pid: int) -> None:
+    if os.getpid() == pid:  # and not in a fork, which the folder is not of
+        shutil.rmtree(folder, ignore_errors=True)

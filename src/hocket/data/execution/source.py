@@ -8,7 +8,7 @@ from typing import final
 import numpy as np
 
 from hocket.data import plan, settings
-from hocket.data.execution import streaming
+from hocket.data.execution import streaming, tasks
 
 
 @final
@@ -20,12 +20,23 @@ class Source:
         shuffle_seed: Which orders the epochs have; None: that of the blocks.
     """
 
-    def __init__(self, parts: Sequence[plan.Held | plan.Stored], shuffle_seed: int | None) -> None:
+    def __init__(self, parts: Sequence[plan.Held | plan.Stored | plan.Filed], shuffle_seed: int | None) -> None:
         self.parts = tuple(parts)
         self.shuffle_seed = shuffle_seed
         ends = np.cumsum([0, *(part.num_rows for part in parts)])
         self.starts = ends[:-1]
         self.num_rows = int(ends[-1])
+
+
+def file_source(source: Source, folder: str) -> Source:
+    """Return the same rows in files, for ranks that have no engine.
+
+    Args:
+        source: The rows.
+        folder: Where the files are written: one that is there, and that the ranks see.
+    """
+    parts = [plan.file_block(tasks.fetch(part), f"{folder}/{number}.block") for number, part in enumerate(source.parts)]
+    return Source(parts, source.shuffle_seed)
 
 
 def build_source(whole: plan.Plan, options: settings.ExecutionOptions, *, stays_here: bool) -> Source:

@@ -200,14 +200,16 @@ _STAGES: dict[type, Callable[[Blocks, Any, settings.ExecutionOptions], Blocks]] 
 }
 
 
-def cut_parts(parts: Sequence[plan.Held | plan.Stored], start: int, stop: int) -> list[plan.Held | plan.Stored]:
+def cut_parts(
+    parts: Sequence[plan.Held | plan.Stored | plan.Filed], start: int, stop: int
+) -> list[plan.Held | plan.Stored]:
     """Return the part of some blocks that begins and ends at rows."""
     found: list[plan.Held | plan.Stored] = []
     at = 0
     for part in parts:
         low, high = max(start - at, 0), min(stop - at, part.num_rows)
-        if high > low and isinstance(part, plan.Held):
-            found.append(plan.Held(part.block.cut(low, high)))
+        if high > low and not isinstance(part, plan.Stored):
+            found.append(plan.Held(part().cut(low, high)))
         elif high > low and isinstance(part, plan.Stored):
             num_bytes = part.num_bytes * (high - low) // part.num_rows
             found.append(plan.Stored(part.ref, num_bytes, part.start + low, part.start + high, part.types))

@@ -90,10 +90,10 @@ def give_memory_back() -> None:
         trim(0)
 
 
-def fetch(found: plan.Held | plan.Stored) -> blocks.Block:
+def fetch(found: plan.Held | plan.Stored | plan.Filed) -> blocks.Block:
     """Return a block. Its columns look into the engine's memory where they can."""
-    if isinstance(found, plan.Held):
-        return found.block
+    if not isinstance(found, plan.Stored):
+        return found()
     block: blocks.Block = api.get(found.ref)
     return block.cut(found.start, found.stop)
 

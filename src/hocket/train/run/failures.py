@@ -50,7 +50,7 @@ def explain(
         failed = {**_find_dead(rank, actors, len({place.node_id for place in ranks_places})), **failed}
     nodes = _name_nodes(ranks_places)
     names = {other: (f" ({titles[other]})" if titles else "") + nodes.get(other, "") for other in failed}
-    return errors.WorkerGroupError(_build_message(failed, len(actors), names), failed)
+    return errors.WorkerGroupError(build_message(failed, len(actors), names), failed)
 
 
 def is_death(error: Exception) -> bool:
@@ -95,7 +95,14 @@ def _name_node(node_id: str, node: dict[str, object] | None) -> str:
     return f" ({where})" if node["Alive"] else f" ({where}, which is dead)"
 
 
-def _build_message(failed: dict[int, Exception], world_size: int, names: dict[int, str]) -> str:
+def build_message(failed: dict[int, Exception], world_size: int, names: dict[int, str]) -> str:
+    """Return what to say of ranks that failed.
+
+    Args:
+        failed: The error of each, the cause first.
+        world_size: How many ranks there were.
+        names: What to say of each behind its number.
+    """
     parts = [_describe(f"Rank {rank} of {world_size}{names[rank]}", error) for rank, error in failed.items()]
     return "\n\nAfter it, also:\n".join([parts[0], *parts[1:]])
 

@@ -11,8 +11,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import final
 
-from hocket.collective import world as collective_world
-from hocket.core import api
 from hocket.train.rank import world
 from hocket.train.run import backend, worker_group
 
@@ -70,8 +68,7 @@ def arrange(group: worker_group.WorkerGroup, timeout_s: float = TIMEOUT_SECONDS)
     made = {host[0]: group.call(host[0], world.make_memory, len(host)) for host in hosts if host[1:]}
     exchange = None
     if len(hosts) > 1:
-        exchange = collective_world.start_actor(len(hosts))
-        group.resources.callback(api.kill, exchange)
+        exchange = group.start_exchange(len(hosts))
     steps = [
         world.Step(rank, hosts, made.get(world.find_host(hosts, rank)[0], ("", "")), exchange) for rank in range(size)
     ]

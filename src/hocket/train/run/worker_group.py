@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from hocket import exceptions
+from hocket.collective import world
 from hocket.core import actor, api, placement, remote_function, session
 from hocket.engine import contract, node
 from hocket.train import configs, errors
@@ -129,6 +130,17 @@ class WorkerGroup:
     def explain(self, rank: int, error: Exception) -> errors.WorkerGroupError:
         """Return the group's error, after something of a rank's failed with `error`."""
         return failures.explain(rank, error, self.actors, self.places, [role.name for role in self.roles])
+
+    def list_addresses(self) -> list[str]:
+        """Return the address of each rank's node, by rank."""
+        known = {found["NodeID"]: str(found["NodeManagerAddress"]) for found in api.nodes()}
+        return [known[place.node_id] for place in self.places]
+
+    def start_exchange(self, size: int) -> actor.ActorHandle:
+        """Start what so many machines gather values through; it ends with the group."""
+        exchange = world.start_actor(size)
+        self.resources.callback(api.kill, exchange)
+        return exchange
 
     def replace(self, rank: int) -> None:
         """Start a new process for a rank whose own has died, with what that held and on its node.

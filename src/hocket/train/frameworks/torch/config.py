@@ -94,7 +94,7 @@ class TorchConfig(backend.BackendConfig):
         num_threads = max(1, int(group.scaling.bundle.get("CPU", 1)))
         meeting = rendezvous.arrange(group, self.timeout_s)
         is_apart = len({place.node_id for place in group.places}) > 1
-        addresses = rendezvous.get_addresses(group) if is_apart else [rendezvous.LOOPBACK] * len(group)
+        addresses = group.list_addresses() if is_apart else [rendezvous.LOOPBACK] * len(group)
         group.execute(
             _join,
             [

@@ -26,7 +26,6 @@ from typing import Any
 import psutil
 import torch.distributed as dist
 
-from hocket.core import api
 from hocket.train.run import worker_group
 
 LOOPBACK = "127.0.0.1"
@@ -76,13 +75,7 @@ def choose_address(group: worker_group.WorkerGroup) -> str:
     nodes = {place.node_id for place in group.places}
     if len(nodes) == 1:
         return LOOPBACK
-    return get_addresses(group)[0]
-
-
-def get_addresses(group: worker_group.WorkerGroup) -> list[str]:
-    """Return the address of each rank's node, by rank."""
-    known = {node["NodeID"]: str(node["NodeManagerAddress"]) for node in api.nodes()}
-    return [known[place.node_id] for place in group.places]
+    return group.list_addresses()[0]
 
 
 def _serve(address: str, world_size: int, timeout_s: float) -> int:

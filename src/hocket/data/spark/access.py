@@ -1,0 +1,160 @@
+"""Spark, which enters here, and the folder that it and this process both see."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import threading
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, TypeAlias, final
+
+from hocket.data import arrow, extras
+from hocket.data.execution import scratch
+from hocket.data.sources import filesystems
+
+Session: TypeAlias = Any
+"""A `pyspark.sql.SparkSession`."""
+
+Frame: TypeAlias = Any
+"""A `pyspark.sql.DataFrame`."""
+
+_ONE_AT_A_TIME: Final = threading.Lock()
+"""Settings belong to a session, which several threads may use."""
+
+
+def load(caller: str, module: str = "pyspark.sql") -> Any:
+    """Return one of Spark's modules.
+
+    Raises:
+        MissingExtraError: It is not installed.
+    """
+    return extras.load(module, caller, "PySpark", "Run pip install 'hocket[spark]'; it needs Java 17 or newer.")
+
+
+def check_frame(caller: str, frame: object) -> Frame:
+    """Return a data frame of Spark's.
+
+    Raises:
+        TypeError: It is none.
+        MissingExtraError: PySpark is not installed.
+    """
+    if not isinstance(frame, load(caller).DataFrame):
+        raise TypeError(
+            f"{caller} takes a DataFrame of Spark's, but received a {type(frame).__name__}: {frame!r:.80}. Make one "
+            "with spark.table('name') or spark.read; for one of pandas there is hocket.data.from_pandas()."
+        )
+    return frame
+
+
+def check_session(caller: str, session: object) -> Session:
+    """Return a session of Spark's.
+
+    Raises:
+        TypeError: It is none.
+        MissingExtraError: PySpark is not installed.
+    """
+    load(caller)
+    if isinstance(session, type) or not (hasattr(session, "createDataFrame") and hasattr(session, "read")):
+        raise TypeError(
+            f"{caller} takes a SparkSession, but received {session!r:.80}. Write "
+            "SparkSession.builder.getOrCreate(), or spark in a notebook that has one."
+        )
+    return session
+
+
+def is_connected(session: Session) -> bool:
+    """Return whether Spark runs in another process, and only its Connect protocol comes here."""
+    return type(session).__module__.startswith("pyspark.sql.connect")
+
+
+def is_local(session: Session) -> bool:
+    """Return whether Spark runs on this machine alone."""
+    return not is_connected(session) and session.conf.get("spark.master", "").split("[")[0] == "local"
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Folder:
+    """A folder for files, as both sides name it."""
+
+    place: filesystems.Place
+    """For Arrow."""
+    address: str
+    """For Spark."""
+
+
+def find_folder(caller: str, path: str | os.PathLike[str]) -> Folder:
+    """Return a folder that the user names.
+
+    Raises:
+        TypeError: It is no path.
+        ValueError: Nobody knows the scheme of its address.
+    """
+    given: object = path
+    if not isinstance(given, str | os.PathLike) or not os.fspath(given):
+        raise TypeError(
+            f"{caller}: path must name a folder, but received {path!r:.80}. Write path='/shared/rows', or an address "
+            "such as s3a://bucket/rows."
+        )
+    place = filesystems.find_place(path, None, caller)
+    is_here = isinstance(place.filesystem, arrow.load(caller, "pyarrow.fs").LocalFileSystem)
+    return Folder(place=place, address=Path(place.path).as_uri() if is_here else place.given)
+
+
+def check_empty(caller: str, place: filesystems.Place) -> None:
+    """Raise if a folder has files.
+
+    Raises:
+        FileExistsError: It has.
+    """
+    fs = arrow.load(caller, "pyarrow.fs")
+    if place.filesystem.get_file_info(fs.FileSelector(place.path, allow_not_found=True)):
+        raise FileExistsError(
+            f"{caller}: the folder {place.given!r} has files, and rows of another time would be among those of now. "
+            "Choose another one, or remove it; hocket.spark.read() reads what from_spark() has written before."
+        )
+
+
+@contextlib.contextmanager
+def open_folder(caller: str, session: Session, path: str | os.PathLike[str] | None) -> Iterator[Folder]:
+    """Give a folder to write into, the user's or one among the temporary files.
+
+    The latter stays until this process ends, since both sides read later; it is removed at once if the block fails.
+
+    Raises:
+        ValueError: No path is given, and Spark's executors may be on other machines.
+    """
+    if path is not None:
+        yield find_folder(caller, path)
+        return
+    if not is_local(session):
+        raise ValueError(
+            f"{caller} was given no path, and Spark runs on other machines than this, which do not see its temporary "
+            "files. Pass path='/shared/rows' or path='s3a://bucket/rows': a folder that all of them see."
+        )
+    temporary = scratch.keep_folder()
+    try:
+        yield find_folder(caller, Path(temporary, "rows"))
+    except BaseException:
+        shutil.rmtree(temporary, ignore_errors=True)
+        raise
+
+
+@contextlib.contextmanager
+def changed(session: Session, settings: Mapping[str, str]) -> Iterator[None]:
+    """Have a session's settings be these for the duration of a block."""
+    with _ONE_AT_A_TIME:
+        before = {name: session.conf.get(name, None) for name in settings}
+        try:
+            for name, value in settings.items():
+                session.conf.set(name, value)
+            yield
+        finally:
+            for name, kept in before.items():
+                if kept is None:
+                    session.conf.unset(name)
+                else:
+                    session.conf.set(name, kept)

@@ -1,0 +1,91 @@
+"""A data frame of Spark's becomes files: its executors write them, and only what they have committed counts.
+
+An executor writes below ``_temporary``, and Spark moves a file to its name when the task that wrote it is committed:
+of one that was done twice, or failed behind its last row, one file stays. (That is version 1 of Hadoop's committer,
+which we ask for; version 2 moves files while a task may still fail.) ``_SUCCESS`` says that the whole job is
+committed. As Spark also counts the rows that it gives to its committed tasks, the files have to have as many: they do
+not if an executor has written to a disk of its own.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any, Final
+
+from hocket.data.sources import filesystems
+from hocket.data.spark import access, kinds, manifest
+
+CALLER: Final = "from_spark()"
+
+_SETTINGS: Final = {
+    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",  # its default has no time zone, and counts in days
+    "spark.sql.parquet.datetimeRebaseModeInWrite": "CORRECTED",  # or days before 1582 were of another calendar
+    "spark.sql.parquet.writeLegacyFormat": "false",
+}
+
+_OPTIONS: Final = {
+    "mapreduce.fileoutputcommitter.algorithm.version": "1",
+    "mapreduce.fileoutputcommitter.marksuccessfuljobs": "true",
+}
+
+_DONE: Final = "_SUCCESS"
+
+
+def receive(frame: object, path: str | os.PathLike[str] | None) -> list[Any]:
+    """Have Spark write a data frame; return what reads the files.
+
+    Args:
+        frame: Which.
+        path: The folder, which is empty or not there; None for one among the temporary files.
+
+    Raises:
+        TypeError: It is no data frame, or has a column that files do not keep.
+        FileExistsError: The folder has files.
+        OSError: Not all that Spark has written is there.
+    """
+    found = access.check_frame(CALLER, frame)
+    kinds.check_frame(CALLER, found.schema)
+    with access.open_folder(CALLER, found.sparkSession, path) as folder:
+        access.check_empty(CALLER, folder.place)
+        with access.changed(found.sparkSession, _SETTINGS):
+            count = _write(found, folder.address)
+        records = _list_written(folder.place, count)
+        manifest.write(folder.place, records)
+        return manifest.plan_reads(CALLER, folder.place, records)
+
+
+def open_written(caller: str, path: str | os.PathLike[str]) -> list[Any]:
+    """Return what reads the files that Spark has written for `receive` before.
+
+    Raises:
+        FileNotFoundError: There are none, or one is gone.
+        ValueError: One has changed.
+    """
+    place = access.find_folder(caller, path).place
+    return manifest.plan_reads(caller, place, manifest.read(caller, place))
+
+
+def _write(frame: access.Frame, address: str) -> int:
+    """Have Spark write; return how many rows its committed tasks were given."""
+    functions, sql = access.load(CALLER, "pyspark.sql.functions"), access.load(CALLER)
+    counted = sql.Observation()
+    watched = frame.observe(counted, functions.count(functions.lit(1)).alias("rows"))
+    watched.write.options(**_OPTIONS).mode("append").parquet(address)
+    return int(counted.get["rows"])
+
+
+def _list_written(place: filesystems.Place, count: int) -> list[manifest.Record]:
+    if place.filesystem.get_file_info(f"{place.path}/{_DONE}").size is None:
+        raise OSError(
+            f"{CALLER}: Spark has written to {place.given!r}, but there is no {_DONE} in the folder of this name that "
+            "this process sees. Pass path= as a folder that it and Spark's machines all see."
+        )
+    records = manifest.note(CALLER, place)
+    rows = sum(record.rows for record in records)
+    if rows != count:
+        raise OSError(
+            f"{CALLER}: Spark has given {count} rows to the tasks that it committed, but the files in {place.given!r} "
+            f"have {rows}. Either its executors do not all write to the folder that this process sees, or something "
+            "else writes there. Pass path= as a folder that all of them see."
+        )
+    return records

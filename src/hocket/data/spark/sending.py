@@ -1,0 +1,136 @@
+"""Rows become files that Spark reads: each block one, and then all of the same columns and types."""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Final, final
+
+from hocket.data import arrow, blocks
+from hocket.data.sources import filesystems, writing
+from hocket.data.spark import access, kinds
+
+CALLER: Final = "to_spark()"
+
+
+@final
+@dataclass(frozen=True)
+class SparkParquet:
+    """Parquet as Spark reads it: times count microseconds, and none may be finer."""
+
+    ending: str = ".parquet"
+
+    def write(self, stream: Any, block: blocks.Block) -> None:
+        write_table(fit_table(block.to_batch("pyarrow")), stream)
+
+
+def fit_table(table: Any) -> Any:
+    """Return a table whose types Spark has."""
+    pa = arrow.load(CALLER)
+    fields = [field.with_type(kinds.choose_for_spark(pa, field.type, field.name)) for field in table.schema]
+    return _cast(table, pa.schema(fields))
+
+
+def _cast(table: Any, schema: Any) -> Any:
+    """Return a table with these columns in the order of these; those that it lacks have no values."""
+    pa = arrow.load(CALLER)
+    columns = [
+        _strip(pa, table.column(field.name)).cast(field.type)
+        if field.name in table.column_names
+        else pa.nulls(table.num_rows, field.type)
+        for field in schema
+    ]
+    return pa.table(columns, schema=schema)
+
+
+def _strip(pa: Any, column: Any) -> Any:
+    """Return the values of an array of a type that Arrow was taught, such as one of tensors."""
+    if not isinstance(column.type, pa.BaseExtensionType):
+        return column
+    return pa.chunked_array([chunk.storage for chunk in column.chunks], column.type.storage_type)
+
+
+def write_table(table: Any, stream: Any) -> None:
+    """Write a table.
+
+    Raises:
+        ValueError: A time has nanoseconds.
+    """
+    pa, parquet = arrow.load(CALLER), arrow.load(CALLER, "pyarrow.parquet")
+    try:
+        parquet.write_table(table, stream, coerce_timestamps="us", allow_truncated_timestamps=False)
+    except pa.ArrowInvalid as error:
+        if "lose data" not in str(error):
+            raise
+        raise ValueError(
+            f"a column holds times with nanoseconds, and Spark's have microseconds ({error}). Round them before that, "
+            "with map_batches()"
+        ) from error
+
+
+@contextmanager
+def open_target(spark: object, path: str | os.PathLike[str] | None) -> Iterator[access.Folder]:
+    """Give the folder to write into; see `access.open_folder`.
+
+    Raises:
+        TypeError: It is no session of Spark's.
+    """
+    session = access.check_session(CALLER, spark)
+    with access.open_folder(CALLER, session, path) as folder:
+        access.check_empty(CALLER, folder.place)
+        yield folder
+
+
+def build_frame(spark: access.Session, folder: access.Folder) -> access.Frame:
+    """Return a data frame of the files that were written."""
+    place = folder.place
+    with place.filesystem.open_input_stream(f"{place.path}/{writing.MANIFEST}", compression=None) as stream:
+        names = [one["path"] for one in json.loads(stream.read())["files"]]
+    if not names or not _unify(place, names):
+        return spark.createDataFrame([], access.load(CALLER, "pyspark.sql.types").StructType([]))
+    return spark.read.parquet(folder.address)
+
+
+def _unify(place: filesystems.Place, names: Sequence[str]) -> bool:
+    """Have all files have the same columns: a block in which all values of one are missing knows no type for it.
+    Return whether there are any.
+
+    Raises:
+        TypeError: Blocks have a column of different types.
+    """
+    pa, parquet = arrow.load(CALLER), arrow.load(CALLER, "pyarrow.parquet")
+    found = {
+        name: parquet.read_schema(f"{place.path}/{name}", filesystem=place.filesystem).remove_metadata()
+        for name in names
+    }
+    try:
+        joined = pa.unify_schemas(list(found.values()))
+    except (pa.ArrowTypeError, pa.ArrowInvalid) as error:
+        raise TypeError(
+            f"{CALLER}: not all blocks have the same types, and Spark has one for a column ({error}). Cast them before "
+            "that, with map_batches()."
+        ) from error
+    fields = [field.with_type(_fill(pa, field.type)).with_nullable(True) for field in joined]
+    whole = pa.schema(fields)
+    for name, schema in found.items():
+        if not schema.equals(whole):
+            table = parquet.read_table(f"{place.path}/{name}", filesystem=place.filesystem, partitioning=None)
+            _replace(place, name, _cast(table, whole))
+    return bool(fields)
+
+
+def _fill(pa: Any, kind: Any) -> Any:
+    """Return a type in which nothing is without one: that of texts."""
+    return pa.string() if pa.types.is_null(kind) else kind
+
+
+def _replace(place: filesystems.Place, name: str, table: Any) -> None:
+    path = f"{place.path}/{name}"
+    written = f"{place.path}/_{secrets.token_hex(4)}.tmp"
+    with place.filesystem.open_output_stream(written, compression=None) as stream:
+        write_table(table, stream)
+    place.filesystem.move(written, path)

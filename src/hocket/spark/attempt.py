@@ -1,0 +1,141 @@
+"""One attempt of a run: a job of Spark's from its start to its end, and what its ranks report meanwhile."""
+
+from __future__ import annotations
+
+import contextlib
+import queue
+import secrets
+from collections.abc import Iterator
+from typing import Any, Final, final
+
+from hocket.data.spark import access
+from hocket.spark import group as groups
+from hocket.spark import hub as hubs
+from hocket.spark import messages, rank
+from hocket.train.checkpoints import storage
+from hocket.train.rank import questions, rank_info, reports
+from hocket.train.run import question_resolver, training_run, validation_queue
+
+LEAVE_SECONDS: Final = 60.0
+"""How long Spark may take to end the job when all ranks are done. A guess; it takes milliseconds."""
+
+
+def run_attempt(spark_context: Any, run: training_run.Run, work: bytes, number: int, size: int) -> Any:
+    """Run the training function in the tasks of a barrier stage; return what it returns in rank 0.
+
+    Whatever happens, no rank is left running when it returns or raises.
+
+    Args:
+        spark_context: Spark's.
+        run: The run.
+        work: The training function and its arguments, pickled.
+        number: How often they had been started before.
+        size: How many ranks.
+
+    Raises:
+        WorkerGroupError: A rank raised or died.
+        TrainingFailedError: Spark has ended the job, or the ranks' reports do not fit together.
+    """
+    with _open_job(spark_context, size) as hub:
+        group = groups.SparkGroup(hub, run.scaling, size)
+        try:
+            group.wait_ranks()
+            run.backend_config.on_start(group)
+            returned = _Follower(run, group, work, number).follow()
+            run.backend_config.on_shutdown(group)
+            _part(hub, group)
+        finally:
+            group.shutdown()
+    return returned
+
+
+@contextlib.contextmanager
+def _open_job(spark_context: Any, size: int) -> Iterator[hubs.Hub]:
+    """Have Spark begin the stage, for the duration of a block: what of it goes on afterwards is ended."""
+    hub = hubs.Hub(_find_host(spark_context))
+    name = f"hocket-{secrets.token_hex(6)}"
+    address, key = hub.address, hub.key
+
+    def run_stage() -> None:
+        found: BaseException | None = None
+        try:
+            spark_context.setJobGroup(name, f"hocket: {size} ranks", interruptOnCancel=True)
+            tasks = spark_context.parallelize(range(size), size).barrier()
+            tasks.mapPartitions(lambda part: rank.take_part(address, key, part)).collect()
+        except BaseException as error:  # noqa: BLE001 (the run's thread is to hear of it)
+            found = error
+        hub.events.put((hubs.JOB, hubs.JobEnded(found)))
+
+    thread = access.load(rank.CALLER, "pyspark").InheritableThread(target=run_stage, name="hocket-spark-job")
+    thread.daemon = True
+    thread.start()
+    try:
+        yield hub
+    finally:
+        if thread.is_alive():
+            spark_context.cancelJobGroup(name)
+        hub.close()
+        thread.join()
+
+
+def _find_host(spark_context: Any) -> str:
+    """Return the address of this machine at which Spark's machines reach it: loopback, if this is the only one."""
+    if str(spark_context.master).split("[")[0] == "local":
+        return "127.0.0.1"
+    return str(spark_context.getConf().get("spark.driver.host"))
+
+
+def _part(hub: hubs.Hub, group: groups.SparkGroup) -> None:
+    """Have the ranks leave, and wait until Spark knows it."""
+    for number in range(len(group)):
+        group.send(number, messages.Leave())
+    event: object = None
+    with contextlib.suppress(queue.Empty):  # then it is cancelled: what was to be done is done
+        while not isinstance(event, hubs.JobEnded):
+            _, event = hub.events.get(timeout=LEAVE_SECONDS)
+
+
+@final
+class _Follower:
+    """Has the ranks begin, and does what they ask for."""
+
+    def __init__(self, run: training_run.Run, group: groups.SparkGroup, work: bytes, number: int) -> None:
+        self._run = run
+        self._group = group
+        size = len(group)
+        run.book.begin_attempt(size)
+        self._resolver = question_resolver.QuestionResolver(run.manager, run.book, size)
+        token = storage.leave_token(run.run_storage)
+        shared = run.describe_attempt(size, attempt=number, token=token, mark=token)
+        self._validate()
+        for at, place in enumerate(group.places):
+            info = rank_info.build(shared, at, place, use_gpu=run.scaling.use_gpu)
+            group.send(at, messages.Begin(work, info))
+
+    def follow(self) -> Any:
+        """Return what the training function returns in rank 0, when all ranks have returned."""
+        returned: dict[int, Any] = {}
+        while len(returned) < len(self._group):
+            number, event = self._group.take_good()
+            match event:
+                case reports.Report():
+                    self._add(number, [event])
+                case questions.Question():
+                    self._resolver.take(number, event)
+                case messages.Ended():
+                    returned[number] = event.value
+                    self._add(number, [], has_ended=True)
+                    self._resolver.end(number)
+            for asking, answer in self._resolver.settle():
+                self._group.send(asking, answer)
+        return returned[0]
+
+    def _add(self, number: int, batch: list[reports.Report], *, has_ended: bool = False) -> None:
+        for done in self._run.book.add(number, batch, has_ended=has_ended):
+            self._validate()
+            for other in range(len(self._group)):
+                self._group.send(other, messages.Acknowledge(done.index, done.checkpoint))
+
+    def _validate(self) -> None:
+        if self._run.validation is not None:
+            validation_queue.run_here(self._run.validation, self._run.manager)

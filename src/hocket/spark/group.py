@@ -1,0 +1,200 @@
+"""The ranks of an attempt, as the driver sees them: what it wants of them, and what has become of each."""
+
+from __future__ import annotations
+
+import queue
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, Final, final
+
+from hocket import exceptions
+from hocket.core import placement
+from hocket.spark import hub as hubs
+from hocket.spark import messages
+from hocket.train import configs, errors
+from hocket.train.rank import rank_placement
+from hocket.train.run import failures, worker_group
+
+DEATH_SECONDS: Final = 5.0
+"""How long is waited for the parent of a rank to tell how it died, when its wire is closed. A guess; milliseconds,
+unless the parent, or the machine, is gone too."""
+
+
+@final
+class SparkGroup(worker_group.WorkerGroup):
+    """Ranks that are tasks of a barrier stage. Used by one thread.
+
+    Args:
+        hub: Where they call.
+        scaling: What was asked for.
+        size: How many there are.
+    """
+
+    def __init__(self, hub: hubs.Hub, scaling: configs.ScalingConfig, size: int) -> None:
+        super().__init__(placement.PlacementGroup.empty(), (), (), scaling)
+        self._hub = hub
+        self._size = size
+        self._order: list[int] = []
+        """The task that each rank is, by rank."""
+        self._ranks: dict[int, int] = {}
+
+    def __len__(self) -> int:
+        return self._size
+
+    def wait_ranks(self) -> None:
+        """Wait until all tasks have called, and give them their ranks.
+
+        Raises:
+            TrainingFailedError: Spark cannot start them, or not all have come.
+        """
+        found: dict[int, rank_placement.Introduction] = {}
+        deadline: float | None = None
+        while len(found) < self._size:
+            left = None if deadline is None else max(0.0, deadline - time.monotonic())
+            try:
+                index, event = self._hub.events.get(timeout=left)
+            except queue.Empty:
+                raise errors.TrainingFailedError(
+                    f"Of {self._size} tasks of the barrier stage {len(found)} have called the driver at "
+                    f"{self._hub.address[0]}:{self._hub.address[1]}, and the others have not after "
+                    f"{worker_group.START_SECONDS:.0f} s. Check that all of Spark's machines reach that address, which "
+                    "is spark.driver.host."
+                ) from None
+            if isinstance(event, messages.Hello):
+                found[index] = event.introduction
+                deadline = deadline or time.monotonic() + worker_group.START_SECONDS
+            elif isinstance(event, hubs.JobEnded):
+                raise explain_job(event)
+        self._order = rank_placement.sort_by_node([found[index] for index in range(self._size)])
+        self._ranks = {index: rank for rank, index in enumerate(self._order)}
+        self.places = rank_placement.assign([found[index] for index in self._order])
+
+    def send(self, rank: int, message: messages.ToRank) -> None:
+        """Send a rank something."""
+        self._hub.send(self._order[rank], message)
+
+    def take(self, timeout_s: float | None = None) -> tuple[int, messages.FromRank | hubs.Lost]:
+        """Wait for what comes next; return it, and the rank that it is of.
+
+        Raises:
+            Empty: Nothing has come in time.
+            TrainingFailedError: Spark has ended the job.
+        """
+        while True:
+            index, event = self._hub.events.get(timeout=timeout_s)
+            if isinstance(event, hubs.JobEnded):
+                raise explain_job(event)
+            if index in self._ranks:
+                return self._ranks[index], event
+
+    def take_good(self) -> tuple[int, messages.FromRank]:
+        """Wait for what comes next, and is no failure.
+
+        Raises:
+            WorkerGroupError: A rank has failed.
+            TrainingFailedError: Spark has ended the job.
+        """
+        rank, event = self.take()
+        if isinstance(event, messages.Failed | messages.Died | hubs.Lost):
+            raise self._explain_event(rank, event)
+        return rank, event
+
+    def execute(self, function: Callable[..., object], args_by_rank: Sequence[tuple[object, ...]]) -> list[Any]:
+        """Call a function in all ranks at once; return what it returns, by rank.
+
+        Raises:
+            WorkerGroupError: It raised in a rank, or a rank died.
+        """
+        return self._call({rank: messages.Call(function, args) for rank, args in enumerate(args_by_rank)})
+
+    def call(self, rank: int, function: Callable[..., Any], *args: Any) -> Any:
+        """Call a function in one rank; return what it returns.
+
+        Raises:
+            WorkerGroupError: It raised, or a rank died.
+        """
+        return self._call({rank: messages.Call(function, args)})[0]
+
+    def list_addresses(self) -> list[str]:
+        """Return the address of each rank's machine, by rank."""
+        return [place.node_id for place in self.places]
+
+    def start_exchange(self, size: int) -> Any:
+        """Not here.
+
+        Raises:
+            TrainingFailedError: Always.
+        """
+        raise errors.TrainingFailedError(
+            f"The ranks are on {size} machines ({', '.join(sorted(set(self.list_addresses())))}), and Hocket's "
+            "collectives on numpy arrays join those of one machine only where Spark runs them. Use TorchTrainer, "
+            "whose ranks meet over gloo or NCCL, or fewer workers than a machine has slots for."
+        )
+
+    def shutdown(self) -> None:
+        """Close what backends have opened."""
+        self.resources.close()
+
+    def _call(self, calls: dict[int, messages.Call]) -> list[Any]:
+        values: dict[int, Any] = {}
+        for rank, message in calls.items():
+            self.send(rank, message)
+        while len(values) < len(calls):
+            rank, event = self.take_good()
+            assert isinstance(event, messages.Reply), "nothing else was asked for"
+            values[rank] = event.value
+        return [values[rank] for rank in calls]
+
+    # --- what has become of them --------------------------------------------------------------------------------------
+
+    def _explain_event(self, rank: int, event: messages.Failed | messages.Died | hubs.Lost) -> errors.WorkerGroupError:
+        """Return the group's error after a rank failed: if another one is dead, that was the cause."""
+        failed: dict[int, Exception] = {}
+        if isinstance(event, messages.Failed):
+            failed[rank] = event.failure.build_error()
+            dead = self._find_dead(rank)
+        else:
+            dead = {rank: self._describe_death(rank, event)}
+        failed = {**dead, **failed}
+        return errors.WorkerGroupError(failures.build_message(failed, len(self), self._name_hosts()), failed)
+
+    def _find_dead(self, asking: int) -> dict[int, Exception]:
+        """Return which other ranks are dead that have not raised an error."""
+        waiting = {rank for rank in range(len(self)) if rank != asking}
+        dead: dict[int, Exception] = {}
+        for rank in waiting:
+            self.send(rank, messages.Ping())
+        deadline = time.monotonic() + failures.PING_SECONDS
+        while waiting and (left := deadline - time.monotonic()) > 0:
+            try:
+                rank, event = self.take(left)
+            except (queue.Empty, errors.TrainingFailedError):
+                break
+            if rank in waiting and isinstance(event, messages.Died | hubs.Lost):
+                dead[rank] = self._describe_death(rank, event)
+            if isinstance(event, messages.Pong | messages.Failed | messages.Died | hubs.Lost):
+                waiting.discard(rank)
+        return dead
+
+    def _describe_death(self, rank: int, event: messages.Died | hubs.Lost) -> Exception:
+        deadline = time.monotonic() + DEATH_SECONDS
+        while not isinstance(event, messages.Died):
+            try:
+                other, found = self.take(max(0.0, deadline - time.monotonic()))
+            except (queue.Empty, errors.TrainingFailedError):
+                where = self.places[rank].node_id if self.places else "?"
+                text = f"The rank is dead: its process on {where}, or the machine, is gone without a word."
+                return exceptions.ActorDiedError(text)
+            if other == rank and isinstance(found, messages.Died):
+                event = found
+        return exceptions.ActorDiedError("The rank is dead.", death=event.death)
+
+    def _name_hosts(self) -> dict[int, str]:
+        are_apart = len(set(self.list_addresses())) > 1
+        return {rank: f" (on {place.node_id})" if are_apart else "" for rank, place in enumerate(self.places)}
+
+
+def explain_job(event: hubs.JobEnded) -> errors.TrainingFailedError:
+    """Return the error of a run whose job Spark has ended."""
+    told = str(event.error).partition("\n\tat ")[0].strip()  # what follows are Java's frames
+    return errors.TrainingFailedError(f"Spark has ended the barrier stage before the ranks were done: {told[-3000:]}")

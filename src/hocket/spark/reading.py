@@ -1,0 +1,34 @@
+"""Files that Spark has written for a data set, read again: by another process, or on another day."""
+
+from __future__ import annotations
+
+import os
+from typing import Final
+
+from hocket import data
+from hocket.data.spark import receiving
+
+CALLER: Final = "hocket.spark.read()"
+
+
+def read(path: str | os.PathLike[str]) -> data.Dataset:
+    """Return a data set of the files that `hocket.data.from_spark` has written, compared with what was noted of them.
+
+    It needs no Spark: where a program trains, PySpark need not be installed.
+
+    Args:
+        path: The folder that was given to `from_spark`.
+
+    Raises:
+        FileNotFoundError: `from_spark` has not written there, or not to the end; or a file is gone.
+        ValueError: A file has changed: its length now, its content when rows are asked for.
+        TypeError: It is no path.
+
+    Example:
+        >>> import tempfile
+        >>> from hocket import spark
+        >>> spark.read(tempfile.mkdtemp())
+        Traceback (most recent call last):
+        FileNotFoundError: hocket.spark.read(): the folder ... was never finished, or ...
+    """
+    return data.Dataset(receiving.open_written(CALLER, path))
