@@ -83,8 +83,9 @@ class Shelf:
             )
 
     def release(self, token: str) -> None:
-        """Stop to be the writer."""
+        """Remove what this writer has left half done, as a store that failed may be back, and stop to be the writer."""
         if files.read_optional(self.place.join(WRITER)) == token.encode():
+            self.sweep()
             files.remove(self.place.join(WRITER))
             files.remove_folder(self.place.join(PENDING))  # an object, in some stores
 

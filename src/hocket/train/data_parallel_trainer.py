@@ -140,7 +140,7 @@ class DataParallelTrainer:
             run_storage, config.checkpoint_config, self._validation, run_replica
         )
         if run_replica is not None:
-            manager.pass_over_damaged()
+            manager.bring_newest()
         book = report_book.ReportBook(context, manager, config.callbacks)
         try:
             with (

@@ -181,6 +181,12 @@ class CheckpointManager:
             self._note_damage(record.name, self.publish(record).origin, damage)
             self.committed.pop()
 
+    def bring_newest(self) -> None:
+        """Have the files of the newest checkpoint that is whole in the run's folder on this machine, when a run goes on
+        that is kept in a store; what is locally found at once, damage in the files, is found only now."""
+        self.pass_over_damaged()
+        self.next_number = self.committed[-1].number + 1 if self.committed else 0
+
     def _find_damage(self, record: Committed) -> str | None:
         folder = self._storage.path / record.name
         manifest = storage.get_optional_manifest(folder)
