@@ -103,7 +103,11 @@ class Handler(server.BaseHTTPRequestHandler):
             f"http://127.0.0.1:{self.at}{self.path}",
             data=body or None,
             method=self.command,
-            headers={name: value for name, value in self.headers.items() if name not in ("Host", "Transfer-Encoding", "Expect")},
+            headers={
+                name: value
+                for name, value in self.headers.items()
+                if name not in ("Host", "Transfer-Encoding", "Expect")
+            },
         )
         try:
             with urllib.request.urlopen(request) as found:

@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
-import fsspec
+import fsspec  # type: ignore[import-untyped,unused-ignore]  # it has no stubs
 import pytest
 
 from hocket import train
-from hocket.testing.checkpoint_store_contract import CheckpointStore, CheckpointStoreContract
 from hocket.stores import places
+from hocket.testing.checkpoint_store_contract import CheckpointStore, CheckpointStoreContract
 from hocket.train import configs
 from hocket.train.checkpoints import file_chunks, replica, storage
 from hocket.train.rank import reports

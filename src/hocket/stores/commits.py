@@ -89,8 +89,13 @@ class Shelf:
             files.remove(self.place.join(WRITER))
             files.remove_folder(self.place.join(PENDING))  # an object, in some stores
 
-    def commit(self, name: str, folder: Path, token: str) -> None:
+    def commit(self, name: str, folder: Path, token: str = "") -> None:
         """Send a folder of this machine that has its manifest: afterwards it is there, whole, under its name.
+
+        Args:
+            name: Its name on the shelf.
+            folder: What is sent.
+            token: What `claim` returned. Default: nobody else writes under the name.
 
         Raises:
             StoreError: The store fails, or another writer has come.
@@ -104,7 +109,8 @@ class Shelf:
         for inner, record in _do_all(lambda inner: files.send(folder / inner, target.join(inner)), names):
             if expected.get(inner, record) != record:
                 raise DamagedError(f"{inner!r} has changed since it was saved")
-        self.check_claim(token)
+        if token:
+            self.check_claim(token)
         files.write(target.join(self.manifest), manifest)
         files.remove(mark)
 
@@ -145,6 +151,32 @@ class Shelf:
         return read_manifest(self.place.join(name), self.manifest)
 
 
+def put(place: places.Place, folder: Path, manifest: str) -> None:
+    """Commit a folder of this machine at a place that only this process writes.
+
+    What is there is removed first: a kill in between leaves nothing there.
+
+    Args:
+        place: Where.
+        folder: What.
+        manifest: See `Shelf`.
+
+    Raises:
+        FileExistsError: There is something else.
+        ValueError: The place is no folder's in a folder or bucket.
+        StoreError: The store fails.
+    """
+    outer = place.find_parent()
+    if outer is None:
+        raise ValueError(f"{place.shown!r} is a bucket. Write the path of a folder in it.")
+    sizes, shelf = files.list_sizes(place), Shelf(outer, manifest)
+    if sizes and manifest not in sizes and not is_pending(place):
+        raise FileExistsError(f"{place.shown!r} exists, and has no {manifest}. Choose a path that does not exist.")
+    if sizes:
+        shelf.remove(place.name)
+    shelf.commit(place.name, folder)
+
+
 def read_manifest(place: places.Place, name: str) -> dict[str, Any] | None:
     """Return what the manifest of that name says in a folder; None if there is none that can be read."""
     blob = files.read_optional(place.join(name))
@@ -156,11 +188,12 @@ def read_manifest(place: places.Place, name: str) -> dict[str, Any] | None:
 
 
 def read_records(manifest: Mapping[str, Any], loose: Collection[str] = ()) -> dict[str, files.Record]:
-    """Return what a manifest says of files that do not change after the commit."""
+    """Return what a manifest says of files that do not change after the commit; nothing of those that it describes in
+    another way."""
     return {
         inner: files.Record(record["size_bytes"], record["sha256"])
-        for inner, record in manifest["files"].items()
-        if inner not in loose
+        for inner, record in manifest.get("files", {}).items()
+        if inner not in loose and isinstance(record, dict)
     }
 
 

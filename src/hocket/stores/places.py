@@ -55,10 +55,6 @@ class Place:
         outer = self.path.rstrip("/").rpartition("/")[0]
         return Place(self.filesystem, outer, self.shown.rstrip("/").rpartition("/")[0]) if outer else None
 
-    def get_optional_folder(self) -> Path | None:
-        """Return the path on this machine; None if it is in another store."""
-        return Path(self.path) if is_local(self.filesystem) else None
-
 
 def is_address(given: str | os.PathLike[str]) -> bool:
     """Tell whether a path begins with a scheme, such as ``s3://``."""
@@ -91,6 +87,17 @@ def find_place(given: str | os.PathLike[str], filesystem: object, caller: str) -
     if found is None:
         return Place(_load(caller, "pyarrow.fs").LocalFileSystem(), str(Path(text).expanduser().absolute()), text)
     return _open_address(found.group(1).lower(), found.group(2), text, caller)
+
+
+def locate(given: str | os.PathLike[str], filesystem: object, caller: str) -> str | os.PathLike[str] | Place:
+    """Return where a path is in a store; or the path on this machine, as it was given if it was no address.
+
+    A plain path needs no library. See `find_place`.
+    """
+    if filesystem is None and not is_address(given):
+        return given
+    place = find_place(given, filesystem, caller)
+    return place.path if is_local(place.filesystem) else place
 
 
 def read_filesystem(given: Any, caller: str) -> FileSystem:

@@ -319,14 +319,9 @@ class RunConfig:
                     "from it, and pass an instance."
                 )
 
-    def find_place(self) -> places.Place | None:
-        """Return the folder that holds the runs, if a store has it; None if it is a folder of this machine."""
-        return find_store(self.storage_path, self.storage_filesystem)
-
-    @property
-    def folder(self) -> Path:
-        """The folder that holds the runs, if it is one of this machine."""
-        return find_folder(self.storage_path, self.storage_filesystem)
+    def locate(self) -> Path | places.Place:
+        """Return the folder that holds the runs, here or in a store."""
+        return locate(self.storage_path, self.storage_filesystem)
 
     def _fill_in(self) -> None:
         """Put the default where a program written for Ray gave None, and check the types."""
@@ -373,22 +368,13 @@ def check_storage(path: object, filesystem: object) -> None:
             f"storage_path must be a folder's path or an address, but received {path!r}. Write 's3://bucket/runs', or "
             "leave it out."
         )
-    find_store(path, filesystem)
+    locate(path, filesystem)
 
 
-def find_store(path: str | os.PathLike[str] | None, filesystem: object) -> places.Place | None:
-    """Return where runs are kept, if that is in a store; None if it is a folder of this machine."""
-    if path is None or (filesystem is None and not places.is_address(path)):
-        return None
-    place = places.find_place(path, filesystem, "RunConfig(storage_path=...)")
-    return place if place.get_optional_folder() is None else None
-
-
-def find_folder(path: str | os.PathLike[str] | None, filesystem: object) -> Path:
-    """Return where runs are kept, if that is not in a store. A relative path stays one."""
-    if path is not None and (filesystem is not None or places.is_address(path)):
-        return Path(places.find_place(path, filesystem, "RunConfig(storage_path=...)").path)
-    return Path(path or DEFAULT_STORAGE).expanduser()
+def locate(path: str | os.PathLike[str] | None, filesystem: object) -> Path | places.Place:
+    """Return the folder that holds the runs, here or in a store. A relative path stays one."""
+    found = places.locate(path or DEFAULT_STORAGE, filesystem, "RunConfig(storage_path=...)")
+    return found if isinstance(found, places.Place) else Path(found).expanduser()
 
 
 def check_score_order(order: object) -> None:

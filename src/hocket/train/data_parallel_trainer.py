@@ -14,6 +14,7 @@ from typing import NoReturn, Self
 
 from hocket import data, exceptions
 from hocket.core import session
+from hocket.stores import places
 from hocket.train import configs, refusals, user_callback, validation
 from hocket.train import result as result_module
 from hocket.train.checkpoints import replica, storage
@@ -242,12 +243,11 @@ class DataParallelTrainer:
 @contextlib.contextmanager
 def _hold(config: configs.RunConfig, name: str) -> Iterator[tuple[storage.Storage, replica.Replica | None]]:
     """Keep other runs of the name out of its folder in the block, which is a working folder if a store has the run."""
-    place = config.find_place()
-    if place is not None:
-        with replica.hold(place, name) as held:
+    given = config.locate()
+    if isinstance(given, places.Place):
+        with replica.hold(given, name) as held:
             yield held
         return
-    given = config.folder
     try:
         folder = os.path.realpath(given)  # which a circle of links does not stop: making the folder names it
     except FileNotFoundError as error:

@@ -82,12 +82,10 @@ class Result:
             >>> train.Result.from_path(result.path).metrics
             {'loss': 0.5}
         """
-        if storage_filesystem is not None or places.is_address(path):
-            place = places.find_place(path, storage_filesystem, "Result.from_path()")
-            path = place.path
-            if place.get_optional_folder() is None:
-                return _read_stored(place)
-        folder = Path(path).expanduser().resolve()
+        found = places.locate(path, storage_filesystem, "Result.from_path()")
+        if isinstance(found, places.Place):
+            return _read_stored(found)
+        folder = Path(found).expanduser().resolve()
         if not folder.is_dir():
             raise RuntimeError(f"The run's folder {str(folder)!r} does not exist. Pass the path of a run, Result.path.")
         run_storage = storage.Storage(str(folder.parent), folder.name)

@@ -63,13 +63,9 @@ class Checkpoint:
             raise TypeError(
                 f"A checkpoint's path must be a str or a Path, but received {path!r}. Pass a folder's path."
             )
-        self._place: places.Place | None = None
-        if filesystem is not None or places.is_address(path):
-            place = places.find_place(path, filesystem, "Checkpoint()")
-            folder = place.get_optional_folder()
-            self._place = place if folder is None else None
-            path = folder if folder is not None else place.path
-        self._origin = str(Path(path).resolve()) if self._place is None else self._place.path
+        found = places.locate(path, filesystem, "Checkpoint()")
+        self._place = found if isinstance(found, places.Place) else None
+        self._origin = found.path if isinstance(found, places.Place) else str(Path(found).resolve())
         self._fetch: Fetch | None = None
 
     @property

@@ -215,7 +215,7 @@ def _is_beside(name: str) -> bool:
 
 def _list_beside(folder: Path) -> Iterator[str]:
     """Give the files beside the checkpoints, by path relative to the run's folder."""
-    for inner in sorted(folder.iterdir()):
+    for inner in sorted(folder.iterdir()) if folder.is_dir() else ():  # an empty one is removed after a failure
         if inner.is_file() and not inner.name.startswith("."):
             yield inner.name
         elif inner.is_dir() and _is_beside(inner.name) and not (inner / storage.MANIFEST_NAME).is_file():
