@@ -311,7 +311,7 @@ def test_one_run_of_a_name_at_a_time(s3_store: Store) -> None:
         def before_run(self, run_context: train.TrainRunContext) -> None:
             fit(bucket, filesystem)
 
-    with pytest.raises(train.TrainingFailedError, match=r"The run 'run' in .* goes on already"):
+    with pytest.raises(train.TrainingFailedError, match=r"'run' goes on already, in '.*/run'"):
         fit(bucket, filesystem, callbacks=[FitsAgain()])
 
 

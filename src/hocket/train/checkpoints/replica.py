@@ -160,7 +160,7 @@ def hold(place: places.Place, name: str) -> Iterator[tuple[storage.Storage, Repl
         StoreError: The store fails.
         TrainingFailedError: Another run of that name goes on.
     """
-    with _hold_folder(place.join(name)) as folder:
+    with hold_folder(place.join(name)) as folder:
         run_storage = storage.Storage(str(folder), name)
         storage.open_storage(run_storage)
         replica = Replica(place.join(name), run_storage)
@@ -175,7 +175,13 @@ def hold(place: places.Place, name: str) -> Iterator[tuple[storage.Storage, Repl
 
 
 @contextlib.contextmanager
-def _hold_folder(place: places.Place) -> Iterator[Path]:
+def hold_folder(place: places.Place) -> Iterator[Path]:
+    """Make a folder for what is kept at a place in a store, keep others out of it in the block, and remove it after
+    that.
+
+    Raises:
+        TrainingFailedError: Another process has it, or another fit() here.
+    """
     parent = Path(cache.find_temporary())
     cache.remove_abandoned(parent)
     folder = parent / f"{cache.FOLDER_PREFIX}{os.getuid()}-{_digest(place)}"
@@ -186,7 +192,7 @@ def _hold_folder(place: places.Place) -> Iterator[Path]:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise errors.TrainingFailedError(
-                f"The run {place.name!r} in {place.shown!r} goes on already: another fit(), here or in another "
+                f"{place.name!r} goes on already, in {place.shown!r}: another fit(), here or in another "
                 "process, has not returned. Wait for it, or give RunConfig(name=...) another name."
             ) from None
         try:
