@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 from pyarrow import fs
-from tests import stores
+from tests import s3_server
 
 import hocket
 from hocket import data
@@ -62,10 +62,10 @@ def test_what_is_gone_in_between_is_named(s3_store: tuple[fs.S3FileSystem, str])
 
 
 def test_a_store_that_is_slow_for_a_moment_is_asked_again(
-    s3_proxy: stores.Proxy, s3_store: tuple[fs.S3FileSystem, str]
+    s3_proxy: s3_server.Proxy, s3_store: tuple[fs.S3FileSystem, str]
 ) -> None:
     direct, bucket = s3_store
-    filesystem = stores.open_store(s3_proxy.port)
+    filesystem = s3_server.open_store(s3_proxy.port)
     with hocket.init(num_cpus=2, engine="inprocess"):
         data.range(10).write_parquet(f"{bucket}/rows", filesystem=direct)
         s3_proxy.fault = "once"
@@ -73,9 +73,9 @@ def test_a_store_that_is_slow_for_a_moment_is_asked_again(
     assert s3_proxy.count > 2, "the fault fired"
 
 
-def test_refused_credentials_are_told(s3_proxy: stores.Proxy, s3_store: tuple[fs.S3FileSystem, str]) -> None:
+def test_refused_credentials_are_told(s3_proxy: s3_server.Proxy, s3_store: tuple[fs.S3FileSystem, str]) -> None:
     direct, bucket = s3_store
-    filesystem = stores.open_store(s3_proxy.port, retry_strategy=fs.AwsStandardS3RetryStrategy(max_attempts=1))
+    filesystem = s3_server.open_store(s3_proxy.port, retry_strategy=fs.AwsStandardS3RetryStrategy(max_attempts=1))
     with hocket.init(num_cpus=2, engine="inprocess"):
         data.range(10).write_parquet(f"{bucket}/rows", filesystem=direct)
         rows = data.read_parquet(f"{bucket}/rows", filesystem=filesystem)

@@ -22,7 +22,7 @@ from hocket import exceptions, train
 from hocket.stores import calls, commits
 from hocket.train import loggers
 from hocket.train.checkpoints import cache
-from tests import conftest, stores
+from tests import conftest, s3_server
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
 
@@ -203,6 +203,24 @@ def test_what_a_training_function_may_not_report(s3_store: Store) -> None:
     assert list_names(filesystem, f"{bucket}/run") == [], "a run that has nothing leaves nothing"
 
 
+def test_a_name_is_given_once(s3_store: Store) -> None:
+    filesystem, bucket = s3_store
+
+    def loop() -> None:
+        for name in ("first", "second", "third", "first"):
+            with tempfile.TemporaryDirectory() as folder:
+                train.report({"name": name}, train.Checkpoint(folder), checkpoint_dir_name=name)
+
+    trainer = train.DataParallelTrainer(
+        loop,
+        scaling_config=train.ScalingConfig(num_workers=0),
+        run_config=train.RunConfig(name="run", storage_path=bucket, storage_filesystem=filesystem),
+    )
+    with pytest.raises(FileExistsError, match=r"checkpoint '.*/run/first' exists already\. Give each"):
+        trainer.fit()
+    assert len(train.Result.from_path(f"{bucket}/run", filesystem).best_checkpoints) == 3
+
+
 def test_a_damaged_checkpoint_is_passed_over(s3_store: Store) -> None:
     filesystem, bucket = s3_store
     fit(bucket, filesystem)
@@ -220,14 +238,14 @@ def test_a_damaged_checkpoint_is_passed_over(s3_store: Store) -> None:
 
 DRIVER = """
 import sys
-from tests import stores
+from tests import s3_server
 from tests.train import test_stored_runs
-test_stored_runs.fit(sys.argv[2], stores.open_store(int(sys.argv[1])), steps=3)
+test_stored_runs.fit(sys.argv[2], s3_server.open_store(int(sys.argv[1])), steps=3)
 """
 
 
 @pytest.mark.parametrize("where", ["checkpoint_000001/inner/weights", "checkpoint_000001/.hocket-manifest.json"])
-def test_a_driver_that_is_killed_while_it_sends(where: str, s3_store: Store, s3_proxy: stores.Proxy) -> None:
+def test_a_driver_that_is_killed_while_it_sends(where: str, s3_store: Store, s3_proxy: s3_server.Proxy) -> None:
     filesystem, bucket = s3_store
     s3_proxy.fault, s3_proxy.only = "hang", f"PUT /{bucket}/run/{where}"
     driver = subprocess.Popen([sys.executable, "-c", DRIVER, str(s3_proxy.port), bucket])
@@ -261,8 +279,8 @@ def test_what_is_left_half_done_is_removed(s3_store: Store) -> None:
     assert not any("000007" in name for name in names)
 
 
-def test_refused_credentials_are_told(s3_store: Store, s3_proxy: stores.Proxy) -> None:
-    filesystem = stores.open_store(s3_proxy.port, retry_strategy=fs.AwsStandardS3RetryStrategy(max_attempts=1))
+def test_refused_credentials_are_told(s3_store: Store, s3_proxy: s3_server.Proxy) -> None:
+    filesystem = s3_server.open_store(s3_proxy.port, retry_strategy=fs.AwsStandardS3RetryStrategy(max_attempts=1))
     s3_proxy.fault = "denied"
     with pytest.raises(exceptions.StoreAccessError, match=r"refuses to write '.*/run/\.writer'.*Check the credentials"):
         fit(s3_store[1], filesystem)
@@ -274,10 +292,10 @@ def test_refused_credentials_are_told(s3_store: Store, s3_proxy: stores.Proxy) -
 
 @pytest.mark.parametrize("workers", [0, 2])
 def test_a_store_that_is_gone_in_the_middle_ends_the_run(
-    workers: int, s3_store: Store, s3_proxy: stores.Proxy, opened: None
+    workers: int, s3_store: Store, s3_proxy: s3_server.Proxy, opened: None
 ) -> None:
     direct, bucket = s3_store
-    filesystem = stores.open_store(s3_proxy.port, retry_strategy=fs.AwsStandardS3RetryStrategy(max_attempts=1))
+    filesystem = s3_server.open_store(s3_proxy.port, retry_strategy=fs.AwsStandardS3RetryStrategy(max_attempts=1))
     s3_proxy.fault, s3_proxy.only = "cut", f"PUT /{bucket}/run/checkpoint_000001/step"
     with pytest.raises(
         exceptions.StoreError, match=r"cannot write '.*checkpoint_000001/step'.* tried 3 times.*network"
@@ -288,17 +306,17 @@ def test_a_store_that_is_gone_in_the_middle_ends_the_run(
 
 
 def test_a_store_that_says_nothing_is_given_up(
-    s3_store: Store, s3_proxy: stores.Proxy, monkeypatch: pytest.MonkeyPatch
+    s3_store: Store, s3_proxy: s3_server.Proxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(calls, "PATIENCE_SECONDS", 1.0)
-    filesystem = stores.open_store(s3_proxy.port, request_timeout=50)
+    filesystem = s3_server.open_store(s3_proxy.port, request_timeout=50)
     s3_proxy.fault = "hang"
     with pytest.raises(exceptions.StoreError, match=r"did not write .* within 1 s.*HOCKET_STORE_TIMEOUT_S"):
         fit(s3_store[1], filesystem)
 
 
-def test_a_store_that_is_busy_is_asked_again(s3_store: Store, s3_proxy: stores.Proxy) -> None:
-    filesystem = stores.open_store(s3_proxy.port, retry_strategy=fs.AwsStandardS3RetryStrategy(max_attempts=1))
+def test_a_store_that_is_busy_is_asked_again(s3_store: Store, s3_proxy: s3_server.Proxy) -> None:
+    filesystem = s3_server.open_store(s3_proxy.port, retry_strategy=fs.AwsStandardS3RetryStrategy(max_attempts=1))
     s3_proxy.fault = "once"
     assert fit(s3_store[1], filesystem, steps=1).metrics == {"step": 1}
     assert s3_proxy.count > 2, "the fault fired"

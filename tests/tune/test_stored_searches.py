@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from pyarrow import fs
-from tests import stores
+from tests import s3_server
 
 import hocket
 from hocket import exceptions, train, tune
@@ -89,15 +89,15 @@ def test_a_search_is_kept_in_a_store(engine: str, s3_store: Store) -> None:
 DRIVER = """
 import sys
 import hocket
-from tests import stores
+from tests import s3_server
 from tests.tune import test_stored_searches as here
 with hocket.init(num_cpus=2, engine=sys.argv[3]):
-    here.build(sys.argv[2], stores.open_store(int(sys.argv[1]))).fit()
+    here.build(sys.argv[2], s3_server.open_store(int(sys.argv[1]))).fit()
 """
 
 
 @pytest.mark.parametrize("engine", ["local", "inprocess"])
-def test_a_search_that_is_killed_goes_on_elsewhere(engine: str, s3_store: Store, s3_proxy: stores.Proxy) -> None:
+def test_a_search_that_is_killed_goes_on_elsewhere(engine: str, s3_store: Store, s3_proxy: s3_server.Proxy) -> None:
     filesystem, bucket = s3_store
     s3_proxy.fault, s3_proxy.only = "hang", "checkpoint_000002/step?partNumber"
     driver = subprocess.Popen([sys.executable, "-c", DRIVER, str(s3_proxy.port), bucket, engine])
@@ -167,9 +167,9 @@ def test_a_trainer_in_a_trial(s3_store: Store) -> None:
     assert pickle.loads(pickle.dumps(found[0].checkpoint)) == found[0].checkpoint
 
 
-def test_a_store_that_is_gone_ends_the_search(s3_store: Store, s3_proxy: stores.Proxy) -> None:
+def test_a_store_that_is_gone_ends_the_search(s3_store: Store, s3_proxy: s3_server.Proxy) -> None:
     direct, bucket = s3_store
-    filesystem = stores.open_store(s3_proxy.port, retry_strategy=fs.AwsStandardS3RetryStrategy(max_attempts=1))
+    filesystem = s3_server.open_store(s3_proxy.port, retry_strategy=fs.AwsStandardS3RetryStrategy(max_attempts=1))
     s3_proxy.fault, s3_proxy.only = "cut", "checkpoint_000002/step?partNumber"
     with hocket.init(num_cpus=2, engine="inprocess"):
         with pytest.raises(exceptions.StoreError, match=r"cannot write '.*checkpoint_000002/step'.*tried 3 times"):

@@ -120,6 +120,7 @@ def read_filesystem(given: Any, caller: str) -> FileSystem:
 
 def _open_address(scheme: str, rest: str, text: str, caller: str) -> Place:
     fs = _load(caller, "pyarrow.fs")
+    shown = text.partition("?")[0]  # what follows may be a password
     if scheme in ("file", "local"):
         return Place(fs.LocalFileSystem(), parse.unquote(f"/{rest.lstrip('/')}"), text)
     address = parse.urlsplit(f"{scheme}://{rest}")
@@ -129,7 +130,7 @@ def _open_address(scheme: str, rest: str, text: str, caller: str) -> Place:
         unknown = sorted(set(options) - _S3_OPTIONS)
         if unknown:
             raise ValueError(
-                f"{caller}: the address {text!r} has {unknown[0]!r}, which is none of {sorted(_S3_OPTIONS)}."
+                f"{caller}: the address {shown!r} has {unknown[0]!r}, which is none of {sorted(_S3_OPTIONS)}."
             )
         if "anonymous" in options:
             options["anonymous"] = options["anonymous"].lower() in ("1", "true", "yes")
@@ -141,11 +142,11 @@ def _open_address(scheme: str, rest: str, text: str, caller: str) -> Place:
         made = fsspec.filesystem(scheme)
     except ValueError:
         raise ValueError(
-            f"{caller}: nothing is known of {scheme!r} in the address {text!r}. Write a path of this machine, s3://, "
+            f"{caller}: nothing is known of {scheme!r} in the address {shown!r}. Write a path of this machine, s3://, "
             "gs://, or what fsspec knows; or pass filesystem=."
         ) from None
     except ImportError as error:
-        raise ImportError(f"{caller}: the address {text!r} needs a library that is not installed: {error}") from error
+        raise ImportError(f"{caller}: the address {shown!r} needs a library that is not installed: {error}") from error
     return Place(fs.PyFileSystem(fs.FSSpecHandler(made)), made._strip_protocol(f"{scheme}://{rest}"), text)
 
 

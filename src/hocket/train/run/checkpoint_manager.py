@@ -156,9 +156,11 @@ class CheckpointManager:
                     f"given{', and other ranks left the upload to report()' if parts else ''}. Pass the same "
                     "checkpoint_upload_mode and checkpoint_dir_name in all ranks."
                 )
+            self._check_free(Path(adopted[0]).name)
             storage.adopt(Path(adopted[0]), manifest)
             return checkpoint_module.Checkpoint(adopted[0])
         name = next((report.dir_name for report in row if report.dir_name), f"checkpoint_{number:06d}")
+        self._check_free(name)
         self._clear_name(name)
         self._damaged.discard(name)
         disputed = storage.commit(self._storage, name, parts, manifest)
@@ -169,6 +171,14 @@ class CheckpointManager:
                 stacklevel=2,
             )
         return checkpoint_module.Checkpoint(self._storage.path / name)
+
+    def _check_free(self, name: str) -> None:
+        """Raise if a checkpoint has the name whose files are in a store, and not here, where it would be seen."""
+        if self._replica is not None and any(record.name == name for record in self.committed):
+            raise FileExistsError(
+                f"The checkpoint {self._replica.place.join(name).shown!r} exists already. Give each report() another "
+                "checkpoint_dir_name, or leave it out."
+            )
 
     def pass_over_damaged(self) -> None:
         """Look whether the newest checkpoint is still what was committed; if not, warn, and go back to the one
