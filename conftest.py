@@ -1,4 +1,5 @@
-"""For the examples in docstrings: a session that one has opened by itself, as a search does, ends with the example."""
+"""For the examples in docstrings: a session that one has opened by itself, as a search does, ends with the example.
+And where the fixtures are that tests of several rooms share."""
 
 from __future__ import annotations
 
@@ -7,6 +8,8 @@ from collections.abc import Iterator
 import pytest
 
 import hocket
+
+pytest_plugins = ["tests.s3_server"]
 
 
 @pytest.fixture(autouse=True)

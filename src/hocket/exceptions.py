@@ -43,6 +43,9 @@
     │   ├── NodeDiedError
     │   ├── RpcError                                a message between machines was lost
     │   └── LocalEngineDiedError                    the whole session is gone
+    ├── a store of files fails: look at the store, then try again
+    │   └── StoreError (OSError)                    S3 and the like do not answer, or not as they should
+    │       └── StoreAccessError (PermissionError)  the store refuses
     ├── the machine is full: free something
     │   ├── DescriptorLimitError (OSError)          this process may not open what a session needs
     │   └── ObjectStoreFullError
@@ -452,6 +455,15 @@ class LocalEngineDiedError(HocketError):
 
 
 # --- the machine is full, or the session closed -----------------------------------------------------------------------
+
+
+class StoreError(HocketError, OSError):
+    """A store of files, such as S3, did not do what was asked, also when it was asked again. The message says which,
+    what and why."""
+
+
+class StoreAccessError(StoreError, PermissionError):
+    """A store of files refuses: the credentials are wrong, or may not do this."""
 
 
 class DescriptorLimitError(HocketError, OSError):

@@ -5,6 +5,7 @@ A4 #51, A5 #67, #72, A6 #75, #76.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import shutil
 from pathlib import Path
@@ -239,3 +240,27 @@ def test_a_damaged_checkpoint_is_refused_by_file(
             read(path)
     assert weights.numpy().sum() == 0
     strategy.close()
+
+
+def test_it_goes_to_a_store_and_back(tmp_path: Path) -> None:
+    pytest.importorskip("fsspec")
+    path = f"memory://{tmp_path.name}/runs/checkpoint"
+    with contextlib.closing(_make(2)) as strategy:
+        _train(strategy, 5, 0)
+        assert strategy.save(path, {"epoch": 3}) == path
+        before = _read(strategy)
+        _train(strategy, 5, 1)
+        strategy.save(path, {"epoch": 4})  # in place of the first
+        after = _read(strategy)
+        assert ps.load_checkpoint(path)["counts"].tolist() == [10, 11, 12, 13, 14]
+    with contextlib.closing(_make(3)) as strategy:
+        assert strategy.restore(path) == {"epoch": 4}
+        assert _read(strategy) == after != before
+        with pytest.raises(FileNotFoundError, match=r"There is no folder 'memory://.*/gone' in the store"):
+            strategy.restore(f"memory://{tmp_path.name}/gone")
+        with pytest.raises(FileExistsError, match=r"exists, and has no manifest\.json"):
+            strategy.save(f"memory://{tmp_path.name}/runs")
+        with pytest.raises(ValueError, match="nothing is known of 'floppy'"):
+            strategy.save("floppy://a/b")
+    with pytest.raises(ValueError, match="SidecarEvaluator's folder must be a path of this machine"):
+        ps.SidecarEvaluator(len, "memory://x")

@@ -7,12 +7,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
+import fsspec  # type: ignore[import-untyped,unused-ignore]  # it has no stubs
 import pytest
 
 from hocket import train
+from hocket.stores import places
 from hocket.testing.checkpoint_store_contract import CheckpointStore, CheckpointStoreContract
 from hocket.train import configs
-from hocket.train.checkpoints import file_chunks, storage
+from hocket.train.checkpoints import file_chunks, replica, storage
 from hocket.train.rank import reports
 from hocket.train.run import checkpoint_manager
 
@@ -79,6 +81,28 @@ class Uploaded(Shared):
         return storage.Adopted(str(folder))
 
 
+class Stored(Shared):
+    """A run that is kept in a store, which is a folder that fsspec writes to."""
+
+    def __init__(self, place: Path, num_to_keep: int | None) -> None:
+        self._copies = place.parent / "copies"
+        shutil.rmtree(place.parent / "work", ignore_errors=True)
+        self.storage = storage.Storage(str(place.parent / "work"), "run")
+        storage.open_storage(self.storage)
+        self.filesystem = fsspec.filesystem("dir", path=str(place), fs=fsspec.filesystem("file", auto_mkdir=True))
+        stored = replica.Replica(places.find_place("run", self.filesystem, "a test"), self.storage)
+        stored.open()
+        config = configs.CheckpointConfig(num_to_keep=num_to_keep)
+        self._manager = checkpoint_manager.CheckpointManager(self.storage, config, None, stored)
+        self._manager.bring_newest()
+
+    def open_checkpoint(self, step: int) -> Path:
+        record = next(record for record in self._manager.committed if record.metrics["step"] == step)
+        target = self._copies / str(step)
+        shutil.rmtree(target, ignore_errors=True)
+        return Path(self._manager.publish(record).to_directory(target))
+
+
 class TestSharedFolder(CheckpointStoreContract):
     def open_store(self, place: Path, num_to_keep: int | None = None) -> CheckpointStore:
         return Shared(place, num_to_keep)
@@ -92,6 +116,17 @@ class TestSentFiles(CheckpointStoreContract):
 class TestOwnUpload(CheckpointStoreContract):
     def open_store(self, place: Path, num_to_keep: int | None = None) -> CheckpointStore:
         return Uploaded(place, num_to_keep)
+
+
+class TestStore(CheckpointStoreContract):
+    limits: ClassVar = {"damage": "What is read is a copy. tests/train/test_stored_runs.py damages the store."}
+
+    def open_store(self, place: Path, num_to_keep: int | None = None) -> CheckpointStore:
+        return Stored(place, num_to_keep)
+
+    @pytest.mark.parametrize("kind", ["many", "large", "deep"])  # names are text in stores, and nothing is in no folder
+    def test_what_is_saved_is_found_whole(self, kind: str, place: Path, tmp_path: Path) -> None:
+        super().test_what_is_saved_is_found_whole(kind, place, tmp_path)
 
 
 class Trained:

@@ -7,30 +7,33 @@
 - ``<name>/ids.npy``: a table's ids, one for each row; with ``hits.npy`` and ``last_steps.npy``.
 
 Shards are put together when it is written, and split again when it is read, so it does not matter how many servers
-there are. It is written beside its place and renamed, so a half checkpoint cannot be seen. It is one cut: the gate is
-held meanwhile.
+there are. It is written beside its place and renamed, so a half checkpoint cannot be seen; in a store such as S3 its
+manifest is written last (`hocket.stores.commits`). It is one cut: the gate is held meanwhile.
 """
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
 import shutil
+import tempfile
 import urllib.parse
 import uuid
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 
-from hocket import addresses
 from hocket.ps import errors, initializers, links, placement, records, snapshots
 from hocket.ps.memory import Array
+from hocket.stores import commits, places
 
 MANIFEST: Final = "manifest.json"
 _FORMAT: Final = 1
+_CALLER: Final = "A checkpoint of variables"
 
 
 def save(
@@ -44,15 +47,23 @@ def save(
     Args:
         address: Where the servers are.
         made: Which variables.
-        path: A directory that does not exist, or is a checkpoint, which is replaced.
+        path: A directory that does not exist, or is a checkpoint, which is replaced; or an address such as
+            ``s3://bucket/folder``, where what is replaced is removed first.
         extra: What else to remember; JSON.
 
     Raises:
         FileExistsError: The path is something else.
         OSError: It cannot be written there.
     """
-    addresses.refuse(path, "A checkpoint's path")
-    target = Path(path)
+    found = places.locate(path, None, _CALLER)
+    if not isinstance(found, places.Place):
+        return _save(address, made, Path(found), extra)
+    with tempfile.TemporaryDirectory(prefix="checkpoint-") as folder:
+        commits.put(found, Path(_save(address, made, Path(folder, "checkpoint"), extra)), MANIFEST)
+    return os.fspath(path)
+
+
+def _save(address: links.Address, made: list[records.VariableRecord], target: Path, extra: Mapping[str, object]) -> str:
     if target.exists() and not (target / MANIFEST).is_file():
         raise FileExistsError(f"{target} exists, and is no checkpoint. Choose a path that does not exist.")
     target.parent.mkdir(parents=True, exist_ok=True)
@@ -79,6 +90,22 @@ def save(
     return str(target)
 
 
+@contextlib.contextmanager
+def opened(path: str | os.PathLike[str]) -> Iterator[str | os.PathLike[str]]:
+    """Give the folder of a checkpoint; of one in a store a copy, for the duration of the block.
+
+    Raises:
+        FileNotFoundError: There is none in the store.
+    """
+    found = places.locate(path, None, _CALLER)
+    if not isinstance(found, places.Place):
+        yield found
+        return
+    with tempfile.TemporaryDirectory(prefix="checkpoint-") as folder:
+        commits.fetch(found, Path(folder), MANIFEST)
+        yield folder
+
+
 def read_manifest(path: str | os.PathLike[str]) -> dict[str, Any]:
     """Return a checkpoint's manifest.
 
@@ -86,7 +113,6 @@ def read_manifest(path: str | os.PathLike[str]) -> dict[str, Any]:
         FileNotFoundError: It is no checkpoint.
         CheckpointDamagedError: It is not what was written.
     """
-    addresses.refuse(path, "A checkpoint's path")
     file = Path(path) / MANIFEST
     try:
         found: Any = json.loads(file.read_text(encoding="utf-8"))
@@ -147,6 +173,13 @@ def restore(
         CheckpointMismatchError: A variable has another shape, dtype, kind or optimizer, or is missing.
         CheckpointDamagedError: It is not what was written.
     """
+    with opened(path) as folder:
+        return _restore(address, made, folder, strict=strict)
+
+
+def _restore(
+    address: links.Address, made: list[records.VariableRecord], path: str | os.PathLike[str], *, strict: bool
+) -> dict[str, Any]:
     manifest = read_manifest(path)
     _verify(path, manifest)
     kept = manifest["variables"]
@@ -178,12 +211,17 @@ def load_checkpoint(path: str | os.PathLike[str]) -> snapshots.Snapshot:
     """Read a checkpoint without servers, to evaluate it.
 
     Args:
-        path: The checkpoint.
+        path: The checkpoint, or its address.
 
     Raises:
         FileNotFoundError: It is no checkpoint, or was deleted meanwhile.
         CheckpointDamagedError: It is not what was written.
     """
+    with opened(path) as folder:
+        return _load(folder)
+
+
+def _load(path: str | os.PathLike[str]) -> snapshots.Snapshot:
     manifest = read_manifest(path)
     _verify(path, manifest)
     values: dict[str, Array | snapshots.Table] = {}

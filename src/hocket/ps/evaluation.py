@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, final
 
+from hocket import addresses
 from hocket.ps import checkpoints, snapshots, strategy
 
 POLL_SECONDS: Final = 0.5
@@ -82,6 +83,8 @@ class SidecarEvaluator:
                 "min_pushes and max_evaluations must be 1 or more, and poll_s more than 0, but received "
                 f"{min_pushes!r}, {max_evaluations!r} and {poll_s!r}."
             )
+        if isinstance(source, str | os.PathLike):
+            addresses.refuse(source, "SidecarEvaluator's folder")
         self._evaluate = evaluate
         self._source = source
         self._min_pushes = min_pushes

@@ -334,7 +334,7 @@ class ParameterServerStrategy(BaseStrategy):
         See `hocket.ps.checkpoints`.
 
         Args:
-            path: A directory that does not exist, or a checkpoint, which is replaced.
+            path: A directory that does not exist, or a checkpoint, which is replaced; or an address (``s3://...``).
             extra: What else to remember: what JSON can hold.
 
         Raises:
@@ -346,7 +346,7 @@ class ParameterServerStrategy(BaseStrategy):
         """Set all variables to what a checkpoint has, also one of another number of servers; return what it remembers.
 
         Args:
-            path: The checkpoint.
+            path: The checkpoint, or its address.
             strict: Whether all variables must be in it, and all of its variables be here.
 
         Raises:

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from hocket import addresses
 from hocket.engine import node
+from hocket.stores import places
 from hocket.train import refusals
 from hocket.train import user_callback as callbacks_module
 
@@ -268,16 +268,16 @@ class RunConfig:
     A run with the name and storage path of an earlier one continues it: `get_checkpoint` returns its latest checkpoint.
 
     Raises:
-        ValueError: The name is not one folder's name; a file system is given; or the path is an address, such as
-            ``s3://bucket``.
+        ValueError: The name is not one folder's name; or nobody knows the scheme of the storage path.
         TypeError: A callback is not a `UserCallback`, or a value has another wrong type.
+        MissingExtraError: The storage path is in a store, and needs a library that is not installed.
         DeprecationWarning: A value is given that Ray Train has given up too.
     """
 
     name: str | None = None
     """The folder of the run in `storage_path`. Default: one with date, time and a random part."""
     storage_path: str | Path | None = None
-    """The folder that holds the runs. Default: ``~/hocket_results``."""
+    """The folder that holds the runs, or an address such as ``s3://bucket/runs``. Default: ``~/hocket_results``."""
     failure_config: FailureConfig = field(default_factory=FailureConfig)
     """What happens when a rank fails."""
     checkpoint_config: CheckpointConfig = field(default_factory=CheckpointConfig)
@@ -289,23 +289,23 @@ class RunConfig:
     ``{"env_vars": {"OMP_NUM_THREADS": "1"}}``."""
     logging_config: LoggingConfig = field(default_factory=LoggingConfig)
     """What is logged."""
-    storage_filesystem: None = None
-    """For programs written for Ray; must be None, as the next five."""
+    storage_filesystem: Any = None
+    """Where `storage_path` is: one of pyarrow's file systems or of fsspec's. Default: this machine, unless it is an
+    address."""
     sync_config: None = None
-    """See `storage_filesystem`."""
+    """For programs written for Ray; must be None, as the next four."""
     verbose: None = None
-    """See `storage_filesystem`."""
+    """See `sync_config`."""
     stop: None = None
-    """See `storage_filesystem`."""
+    """See `sync_config`."""
     progress_reporter: None = None
-    """See `storage_filesystem`."""
+    """See `sync_config`."""
     log_to_file: None = None
-    """See `storage_filesystem`."""
+    """See `sync_config`."""
 
     def __post_init__(self) -> None:
         refusals.check_fields(self)
-        if isinstance(self.storage_path, str | os.PathLike):
-            addresses.refuse(self.storage_path, "storage_path")
+        check_storage(self.storage_path, self.storage_filesystem)
         self._fill_in()
         if self.name is not None and (self.name in ("", ".", "..") or {"/", "\0"} & {*self.name}):
             raise ValueError(
@@ -318,6 +318,10 @@ class RunConfig:
                     f"callbacks must be instances of hocket.train.UserCallback, but received {callback!r}. Inherit "
                     "from it, and pass an instance."
                 )
+
+    def locate(self) -> Path | places.Place:
+        """Return the folder that holds the runs, here or in a store."""
+        return locate(self.storage_path, self.storage_filesystem)
 
     def _fill_in(self) -> None:
         """Put the default where a program written for Ray gave None, and check the types."""
@@ -342,6 +346,35 @@ class RunConfig:
                 f"worker_runtime_env must be a dict, but received {self.worker_runtime_env!r}. Write {{'env_vars': "
                 "{'NAME': 'value'}}."
             )
+
+
+def check_storage(path: object, filesystem: object) -> None:
+    """Refuse what says of no place where it is.
+
+    Raises:
+        TypeError: The path is none, or the file system.
+        ValueError: Nobody knows the scheme of the address; or a file system is given without a path.
+        MissingExtraError: It needs a library that is not installed.
+    """
+    if path is None and filesystem is not None:
+        raise ValueError(
+            f"storage_filesystem={filesystem!r:.80} needs storage_path, the folder there that holds the runs. Write "
+            "storage_path='bucket/runs'."
+        )
+    if path is None:
+        return
+    if not isinstance(path, str | os.PathLike) or not os.fspath(path):
+        raise TypeError(
+            f"storage_path must be a folder's path or an address, but received {path!r}. Write 's3://bucket/runs', or "
+            "leave it out."
+        )
+    locate(path, filesystem)
+
+
+def locate(path: str | os.PathLike[str] | None, filesystem: object) -> Path | places.Place:
+    """Return the folder that holds the runs, here or in a store. A relative path stays one."""
+    found = places.locate(path or DEFAULT_STORAGE, filesystem, "RunConfig(storage_path=...)")
+    return found if isinstance(found, places.Place) else Path(found).expanduser()
 
 
 def check_score_order(order: object) -> None:

@@ -9,14 +9,14 @@ import functools
 import inspect
 import logging
 import os
-from collections.abc import Callable, Mapping
-from pathlib import Path
+from collections.abc import Callable, Iterator, Mapping
 from typing import NoReturn, Self
 
 from hocket import data, exceptions
+from hocket.stores import places
 from hocket.train import configs, refusals, user_callback, validation
 from hocket.train import result as result_module
-from hocket.train.checkpoints import storage
+from hocket.train.checkpoints import replica, storage
 from hocket.train.progress import display
 from hocket.train.rank import datasets as datasets_module
 from hocket.train.rank import usage
@@ -108,6 +108,8 @@ class DataParallelTrainer:
             InfeasibleResourcesError: The ranks ask for more than the session can ever have.
             ValueError: A data set has no rows.
             TaskError: A data set cannot be made.
+            StoreError: The store that keeps the run failed, also when it was asked again, or refuses; or another run
+                of this name has begun there. What was committed before is whole.
         """
         return self.fit_with(runner.choose(self._scaling))
 
@@ -123,24 +125,19 @@ class DataParallelTrainer:
         logging.getLogger("hocket.train").setLevel(self._run_config.logging_config.log_level)
         config = display.add_display(self._run_config)
         name = config.name or _build_name()
-        given = Path(config.storage_path or configs.DEFAULT_STORAGE).expanduser()
         try:
-            folder = os.path.realpath(given)  # which a circle of links does not stop: making the folder names it
-        except FileNotFoundError as error:
-            raise FileNotFoundError(
-                f"RunConfig(storage_path={os.fspath(given)!r}) is relative to the working directory, and that has been "
-                "removed. Give a whole path, beginning with /."
-            ) from error
-        run_storage = storage.Storage(folder, name)
-        try:
-            with storage.hold_storage(run_storage):
-                return self._fit(config, run_storage, ranks_runner)
+            with _hold(config, name) as (run_storage, run_replica):
+                return self._fit(config, run_storage, run_replica, ranks_runner)
         except exceptions.HocketError as error:
             exceptions.hide_frames(error)
             raise
 
     def _fit(
-        self, config: configs.RunConfig, run_storage: storage.Storage, ranks_runner: runner.Runner
+        self,
+        config: configs.RunConfig,
+        run_storage: storage.Storage,
+        run_replica: replica.Replica | None,
+        ranks_runner: runner.Runner,
     ) -> result_module.Result:
         context = user_callback.TrainRunContext(
             experiment_name=run_storage.experiment_name,
@@ -148,7 +145,11 @@ class DataParallelTrainer:
             num_workers=self._scaling.max_workers,
             train_loop_config=self._config,
         )
-        manager = checkpoint_manager.CheckpointManager(run_storage, config.checkpoint_config, self._validation)
+        manager = checkpoint_manager.CheckpointManager(
+            run_storage, config.checkpoint_config, self._validation, run_replica
+        )
+        if run_replica is not None:
+            manager.bring_newest()
         book = report_book.ReportBook(context, manager, config.callbacks)
         try:
             ranks_runner.prepare(self._function, self._backend, self._scaling)
@@ -182,7 +183,8 @@ class DataParallelTrainer:
         finally:
             storage.close_storage(run_storage)
         value, sharding = usage.unwrap(returned)
-        return result_module.build(manager, book.history, run_storage, value, statistics, sharding)
+        place = None if run_replica is None else run_replica.place
+        return result_module.build(manager, book.history, run_storage, value, statistics, sharding, place)
 
     def derive(
         self,
@@ -246,6 +248,26 @@ class DataParallelTrainer:
             DeprecationWarning: Always.
         """
         refusals.refuse("DataParallelTrainer", "can_restore", cls.__name__)
+
+
+@contextlib.contextmanager
+def _hold(config: configs.RunConfig, name: str) -> Iterator[tuple[storage.Storage, replica.Replica | None]]:
+    """Keep other runs of the name out of its folder in the block, which is a working folder if a store has the run."""
+    given = config.locate()
+    if isinstance(given, places.Place):
+        with replica.hold(given, name) as held:
+            yield held
+        return
+    try:
+        folder = os.path.realpath(given)  # which a circle of links does not stop: making the folder names it
+    except FileNotFoundError as error:
+        raise FileNotFoundError(
+            f"RunConfig(storage_path={os.fspath(given)!r}) is relative to the working directory, and that has been "
+            "removed. Give a whole path, beginning with /."
+        ) from error
+    run_storage = storage.Storage(folder, name)
+    with storage.hold_storage(run_storage):
+        yield run_storage, None
 
 
 def _build_name() -> str:

@@ -10,10 +10,6 @@ _TIMES = (
     "to report()."
 )
 _TPU = "TPUs are not supported: leave out use_tpu, topology and resources_per_worker['TPU'], and use CPUs or GPUs."
-_FILES = (
-    "storage_filesystem must be None, but received {value}: runs are kept in ordinary folders. Mount what is not "
-    "one, and pass the folder as storage_path."
-)
 _CONFIG = "RunConfig({name}=...) is not supported, as in Ray Train."
 _CONTEXT = "TrainContext.{name}() is not supported, as in Ray Train."
 
@@ -44,14 +40,8 @@ TABLE: Final[Mapping[str, Mapping[str, str]]] = {
         "progress_reporter": _CONFIG + " Write a UserCallback with after_report, and pass it in callbacks.",
         "log_to_file": _CONFIG
         + " Leave it out; what the ranks print comes to the driver's output, which may go into a file.",
-        "storage_filesystem": _FILES,
     },
     "Result": {
-        "storage_filesystem": _FILES,
-        "filesystem": (
-            "Result.filesystem does not exist: runs are kept in ordinary folders, and this one in {value}. Use "
-            "pathlib or shutil on Result.path, or pyarrow.fs.LocalFileSystem() where pyarrow is wanted."
-        ),
         "config": "Result.config does not exist for a training run. What it was configured with is what you gave to "
         "train_loop_config; to have it in the result, report it as a metric.",
     },
@@ -88,8 +78,6 @@ TABLE: Final[Mapping[str, Mapping[str, str]]] = {
 """By what is asked, then by the argument, attribute or method: the text of the error."""
 
 _KINDS: Final[Mapping[str, type[Exception]]] = {
-    "storage_filesystem": ValueError,
-    "filesystem": RuntimeError,
     **dict.fromkeys(
         ("label_selector", "use_tpu", "topology", "relax_collectives_on_preemption", "dataset"), NotImplementedError
     ),

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn
 
-from hocket import addresses
+from hocket.stores import places
 from hocket.train import configs, refusals
 from hocket.train.checkpoints import checkpoint as checkpoint_module
-from hocket.train.checkpoints import storage
+from hocket.train.checkpoints import replica, storage
 from hocket.train.rank import usage
 from hocket.train.run import checkpoint_manager
 from hocket.train.tracking import plain
@@ -32,7 +33,8 @@ class Result:
     checkpoint: checkpoint_module.Checkpoint | None = None
     """The latest checkpoint; None if none was saved."""
     path: str = ""
-    """The run's folder."""
+    """The run's folder, as `filesystem` has it: on this machine a whole path, in a store such as S3
+    ``"bucket/runs/name"``."""
     best_checkpoints: list[tuple[checkpoint_module.Checkpoint, dict[str, Any]]] = field(default_factory=list)
     """The checkpoints that are kept, each with rank 0's metrics of its report. The best one is the last, as with Ray
     (`CheckpointConfig`; without a score, the newest)."""
@@ -47,20 +49,24 @@ class Result:
     error: Exception | None = None
     """Always None: `fit` raises. Here for programs written for Ray."""
     _committed: tuple[checkpoint_manager.Committed, ...] = field(default=(), repr=False)
+    _place: places.Place | None = field(default=None, repr=False)
 
     @classmethod
-    def from_path(cls, path: str | os.PathLike[str], storage_filesystem: None = None) -> Result:
+    def from_path(cls, path: str | os.PathLike[str], storage_filesystem: object = None) -> Result:
         """Return the result of an earlier run, from what is in its folder: its whole checkpoints with their metrics.
 
         Reports without a checkpoint, and what the training function returned, are not in there.
 
         Args:
-            path: The run's folder, `Result.path`.
-            storage_filesystem: For programs written for Ray; must be None.
+            path: The run's folder, `Result.path`, or an address such as ``s3://bucket/runs/name``.
+            storage_filesystem: Where the path is, `Result.filesystem`. Default: this machine, unless the path is an
+                address.
 
         Raises:
             RuntimeError: There is no such folder, or no checkpoint in it.
-            ValueError: A file system was given.
+            TypeError: The file system is none.
+            ValueError: Nobody knows the scheme of the address.
+            StoreError: The store does not answer, or refuses.
 
         Example:
             >>> import tempfile
@@ -76,29 +82,24 @@ class Result:
             >>> train.Result.from_path(result.path).metrics
             {'loss': 0.5}
         """
-        refusals.check("Result", storage_filesystem=storage_filesystem)
-        addresses.refuse(path, "path")
-        folder = Path(path).expanduser().resolve()
+        found = places.locate(path, storage_filesystem, "Result.from_path()")
+        if isinstance(found, places.Place):
+            return _read_stored(found)
+        folder = Path(found).expanduser().resolve()
         if not folder.is_dir():
             raise RuntimeError(f"The run's folder {str(folder)!r} does not exist. Pass the path of a run, Result.path.")
         run_storage = storage.Storage(str(folder.parent), folder.name)
-        manager = checkpoint_manager.CheckpointManager(run_storage, configs.CheckpointConfig())
-        if not manager.committed:
-            raise RuntimeError(
-                f"The folder {str(folder)!r} holds no whole checkpoint, so nothing of a run can be read from it. Pass "
-                "the path of a run (Result.path), not of one of its checkpoints."
-            )
-        history = [record.metrics for record in manager.committed]
-        return build(manager, history, run_storage, None)
+        return _read(checkpoint_manager.CheckpointManager(run_storage, configs.CheckpointConfig()), run_storage)
 
     @property
-    def filesystem(self) -> NoReturn:
-        """Not here: `path` is a folder of this machine.
+    def filesystem(self) -> Any:
+        """What `path` is a path of, as one of pyarrow's file systems.
 
         Raises:
-            RuntimeError: Always.
+            MissingExtraError: pyarrow is not installed.
         """
-        refusals.refuse("Result", "filesystem", repr(self.path))
+        place = self._place or places.find_place(self.path, None, "Result.filesystem")
+        return place.filesystem
 
     @property
     def config(self) -> NoReturn:
@@ -148,6 +149,27 @@ class Result:
         return checkpoint_manager.sort_by_metric(with_metric, metric, mode)[0].checkpoint
 
 
+def _read(
+    manager: checkpoint_manager.CheckpointManager, run_storage: storage.Storage, place: places.Place | None = None
+) -> Result:
+    if not manager.committed:
+        shown = str(run_storage.path) if place is None else place.shown
+        raise RuntimeError(
+            f"The folder {shown!r} holds no whole checkpoint, so nothing of a run can be read from it. Pass "
+            "the path of a run (Result.path), not of one of its checkpoints."
+        )
+    history = [record.metrics for record in manager.committed]
+    return build(manager, history, run_storage, None, place=place)
+
+
+def _read_stored(place: places.Place) -> Result:
+    """Return the result of a run that is kept in a store: its manifests are read, and nothing else."""
+    run_storage = storage.Storage(os.devnull, place.name)  # nothing of it is on this machine
+    stored = replica.Replica(place, run_storage)
+    manager = checkpoint_manager.CheckpointManager(run_storage, configs.CheckpointConfig(), None, stored)
+    return _read(manager, run_storage, place)
+
+
 def build(
     manager: checkpoint_manager.CheckpointManager,
     history: list[dict[str, Any]],
@@ -155,6 +177,7 @@ def build(
     returned: object,
     statistics: dict[str, Any] | None = None,
     sharding: usage.ShardingUsage | None = None,
+    place: places.Place | None = None,
 ) -> Result:
     """Return the result of a run.
 
@@ -165,15 +188,18 @@ def build(
         returned: What the training function returned in rank 0.
         statistics: What the strategy has counted.
         sharding: What it moved and kept.
+        place: Where its folder is in a store, if it is kept in one.
     """
+    published = [dataclasses.replace(record, checkpoint=manager.publish(record)) for record in manager.committed]
     return Result(
         metrics=history[-1] if history else manager.committed[-1].metrics if manager.committed else None,
         metrics_history=history,
-        checkpoint=manager.latest,
-        path=str(run_storage.path),
-        best_checkpoints=[(record.checkpoint, record.metrics) for record in reversed(manager.sort_by_score())],
+        checkpoint=published[-1].checkpoint if published else None,
+        path=str(run_storage.path) if place is None else place.path,
+        best_checkpoints=[(manager.publish(record), record.metrics) for record in reversed(manager.sort_by_score())],
         return_value=returned,
         statistics=statistics or {},
         sharding=sharding,
-        _committed=tuple(manager.committed),
+        _committed=tuple(published),
+        _place=place,
     )

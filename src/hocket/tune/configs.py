@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from hocket import addresses
+from hocket.stores import places
 from hocket.train import configs as train_configs
 from hocket.tune import callback, checks, progress_reporter, stopper, trial
 from hocket.tune.schedulers import contract
@@ -175,16 +175,18 @@ class RunConfig:
     """What a search is called, where it is kept, when trials stop, and how it is watched.
 
     Raises:
-        ValueError: The name is not one folder's name, or the path is an address, such as ``s3://bucket``.
+        ValueError: The name is not one folder's name, or nobody knows the scheme of the path.
         TypeError: A value has the wrong type.
+        MissingExtraError: The path is in a store, and needs a library that is not installed.
     """
 
     name: str | None = None
     """The search's folder in `storage_path`. Default: one with date, time and a random part."""
     storage_path: str | os.PathLike[str] | None = None
-    """The folder that holds searches. Default: ``~/hocket_results``."""
-    storage_filesystem: None = None
-    """For programs written for Ray; must be None."""
+    """The folder that holds searches, or an address such as ``s3://bucket/searches``. Default: ``~/hocket_results``."""
+    storage_filesystem: Any = None
+    """Where `storage_path` is: one of pyarrow's file systems or of fsspec's. Default: this machine, unless it is an
+    address."""
     failure_config: FailureConfig = field(default_factory=FailureConfig)
     """What happens when a trial fails."""
     checkpoint_config: train_configs.CheckpointConfig = field(default_factory=CheckpointConfig)
@@ -215,15 +217,7 @@ class RunConfig:
                 f"name must be the name of one folder, but received {given!r}. Put the folders above it into "
                 "storage_path."
             )
-        if self.storage_path is not None:
-            path: object = self.storage_path
-            if not isinstance(path, str | os.PathLike) or not os.fspath(path):
-                raise TypeError(f"storage_path must be a folder's path, but received {path!r}. Leave it out.")
-            addresses.refuse(self.storage_path, "storage_path")
-        if self.storage_filesystem is not None:
-            raise ValueError(
-                "storage_filesystem must be None: searches are kept in a folder of this machine. Leave it out."
-            )
+        train_configs.check_storage(self.storage_path, self.storage_filesystem)
         verbose: Any = self.verbose
         checks.check_int("verbose", int(verbose) if isinstance(verbose, bool) else verbose, "0 or more", least=0)
         checks.read_output_files(self.log_to_file)
@@ -260,10 +254,10 @@ class RunConfig:
         """The names of the files that `log_to_file` means."""
         return checks.read_output_files(self.log_to_file)
 
-    @property
-    def folder(self) -> Path:
-        """Where searches are kept, as a whole path."""
-        return Path(self.storage_path or train_configs.DEFAULT_STORAGE).expanduser().absolute()
+    def locate(self) -> Path | places.Place:
+        """Return where searches are kept: a whole path, or a place in a store."""
+        found = train_configs.locate(self.storage_path, self.storage_filesystem)
+        return found if isinstance(found, places.Place) else found.absolute()
 
 
 class ResumeType(enum.Enum):

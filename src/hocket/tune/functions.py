@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, Final
 
+from hocket.stores import places
 from hocket.train import configs as train_configs
 from hocket.tune import callback, checks, configs, errors, experiment_analysis, resources, tuner
 from hocket.tune import progress_reporter as reporters
@@ -51,7 +52,7 @@ def run(
     resources_per_trial: Any = None,
     num_samples: int = 1,
     storage_path: str | os.PathLike[str] | None = None,
-    storage_filesystem: None = None,
+    storage_filesystem: object = None,
     search_alg: searcher.Searcher | str | None = None,
     scheduler: contract.TrialScheduler | str | None = None,
     checkpoint_config: train_configs.CheckpointConfig | None = None,
@@ -84,8 +85,8 @@ def run(
         config: The space.
         resources_per_trial: What a trial holds; see `with_resources`.
         num_samples: How many configurations are sampled.
-        storage_path: The folder that holds searches.
-        storage_filesystem: For programs written for Ray; must be None.
+        storage_path: The folder that holds searches, or an address.
+        storage_filesystem: Where that is, as in `RunConfig`.
         search_alg: What proposes configurations, or its name.
         scheduler: What decides which trials go on, or its name.
         checkpoint_config: Which checkpoints are kept.
@@ -182,15 +183,18 @@ def _prepare(
         raise ValueError(
             f"resume={resume!r} needs the name of the search. Write tune.run(..., name='mine', resume=True)."
         )
-    folder = run_config.folder / run_config.name
+    home = run_config.locate()
+    folder = home.join(run_config.name).path if isinstance(home, places.Place) else home / run_config.name
+    filesystem = home.filesystem if isinstance(home, places.Place) else None
     errored = isinstance(resume, str) and "ERRORED" in resume
-    if isinstance(resume, str) and resume.startswith("AUTO") and not tuner.Tuner.can_restore(folder):
+    if isinstance(resume, str) and resume.startswith("AUTO") and not tuner.Tuner.can_restore(folder, filesystem):
         return tuner.Tuner(trainable, param_space=space, tune_config=tune_config, run_config=run_config)
     return tuner.Tuner.restore(
         folder,
         trainable,
         resume_errored=errored,
         param_space=space,
+        storage_filesystem=filesystem,
         tune_config=tune_config,
         run_config=run_config,
         _resume_config=resume_config,

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
+from hocket.stores import places
 from hocket.train.checkpoints import checkpoint as checkpoints
 from hocket.tune import errors, log, result, scores
 from hocket.tune import trial as trials
@@ -104,12 +105,30 @@ class TrialHistory:
         self.saved.append((record["checkpoint"], self.reports[-1] if self.reports else {}))
 
     def build_result(self, experiment: Path) -> result.Result:
-        """Return what `ResultGrid` gives."""
-        last = dict(self.reports[-1], done=self.trial.is_finished) if self.reports else {}
+        """Return what `ResultGrid` gives.
+
+        Args:
+            experiment: The search's folder.
+        """
         folder = experiment / self.folder
-        kept = [
-            (checkpoints.Checkpoint(folder / name), metrics) for name, metrics in self.saved if (folder / name).is_dir()
-        ]
+        found = {name: checkpoints.Checkpoint(folder / name) for name, _ in self.saved if (folder / name).is_dir()}
+        return self._build(str(folder), found)
+
+    def build_stored_result(self, experiment: places.Place, committed: Collection[str]) -> result.Result:
+        """Return what `ResultGrid` gives of a search that is kept in a store.
+
+        Args:
+            experiment: The search's folder.
+            committed: The checkpoints that are there, by path relative to it.
+        """
+        folder = experiment.join(self.folder)
+        there = [name for name, _ in self.saved if f"{self.folder}/{name}" in committed]
+        found = {name: checkpoints.build(folder.join(name).path, None, folder.join(name)) for name in there}
+        return self._build(folder.path, found)
+
+    def _build(self, path: str, found: Mapping[str, checkpoints.Checkpoint]) -> result.Result:
+        last = dict(self.reports[-1], done=self.trial.is_finished) if self.reports else {}
+        kept = [(found[name], metrics) for name, metrics in self.saved if name in found]
         attribute, order, most = self.keeps
         ranked = sorted(kept, key=lambda pair: scores.score(pair[1], attribute, order)) if attribute else kept
         return result.Result(
@@ -118,7 +137,7 @@ class TrialHistory:
             metrics=last,
             checkpoint=kept[-1][0] if kept else None,
             error=self.error if self.trial.status is trials.Status.ERROR else None,
-            path=str(folder),
+            path=path,
             status=self.trial.status,
             reason=self.trial.reason,
             metrics_history=self.reports,

@@ -7,7 +7,7 @@ import pickle
 import secrets
 import time
 import weakref
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, TypeVar
@@ -43,13 +43,16 @@ def check_space(setup: Setup) -> None:
         _prepare_searcher(basic_variant.BasicVariantGenerator(), setup, 0)
 
 
-def run(setup: Setup, folder: Path, resume: configs.ResumeConfig) -> None:
+def run(
+    setup: Setup, folder: Path, resume: configs.ResumeConfig, follow: Callable[[bool], None] = lambda _: None
+) -> None:
     """Run a search to its end.
 
     Args:
         setup: What it was given.
         folder: Where it is kept; if its log has something, the search goes on.
         resume: What becomes of trials that had not ended.
+        follow: See `hocket.tune.run.search.Search`.
     """
     described = program_builder.describe(setup.trainable, reuses=bool(setup.tune.reuse_actors))
     first = log.check_folder(folder) if log.has_records(folder) else {}
@@ -67,7 +70,7 @@ def run(setup: Setup, folder: Path, resume: configs.ResumeConfig) -> None:
             mode=given.mode,
             keeps=[kept.checkpoint_score_attribute, kept.checkpoint_score_order, kept.num_to_keep],
         )
-        search = searches.Search(given, writer)
+        search = searches.Search(given, writer, follow=follow)
         if records:
             replay.replay(search, records, resume)
         engine = session.get_engine()

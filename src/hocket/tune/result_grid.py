@@ -7,11 +7,12 @@ import math
 import os
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, Final, NoReturn, final, overload
+from typing import Any, Final, final, overload
 
+from hocket.stores import places
 from hocket.train.tracking import plain
 from hocket.train.tracking import values as flat_values
-from hocket.tune import errors, history, plots, scores, tables
+from hocket.tune import errors, history, log, plots, scores, stored, tables
 from hocket.tune import result as results
 from hocket.tune import trial as trials
 
@@ -25,7 +26,7 @@ class ResultGrid(Sequence[results.Result]):
     It reads the search's log when it is first asked.
 
     Args:
-        folder: The search's.
+        folder: The search's, here or in a store.
         metric: What counts unless a call says otherwise.
         mode: ``"max"`` or ``"min"``.
 
@@ -42,11 +43,22 @@ class ResultGrid(Sequence[results.Result]):
         (3, {'x': 2}, [])
     """
 
-    def __init__(self, folder: str | os.PathLike[str], metric: str | None = None, mode: str | None = None) -> None:
-        self._folder, self._metric, self._mode = Path(folder), metric, mode
+    def __init__(
+        self,
+        folder: str | os.PathLike[str] | places.Place,
+        metric: str | None = None,
+        mode: str | None = None,
+    ) -> None:
+        found = folder if isinstance(folder, places.Place) else places.locate(folder, None, "ResultGrid()")
+        self._folder = found if isinstance(found, places.Place) else Path(found)
+        self._metric, self._mode = metric, mode
 
     @functools.cached_property
     def _results(self) -> list[results.Result]:
+        if isinstance(self._folder, places.Place):
+            committed = stored.list_committed(self._folder)
+            with stored.brought(self._folder, log.NAME) as folder:
+                return [one.build_stored_result(self._folder, committed) for one in history.read(folder)]
         return [one.build_result(self._folder) for one in history.read(self._folder)]
 
     def __len__(self) -> int:
@@ -64,20 +76,19 @@ class ResultGrid(Sequence[results.Result]):
 
     @property
     def experiment_path(self) -> str:
-        """The search's folder."""
-        return str(self._folder)
+        """The search's folder, as `filesystem` has it."""
+        return self._folder.path if isinstance(self._folder, places.Place) else str(self._folder)
 
     @property
-    def filesystem(self) -> NoReturn:
-        """Not here: `experiment_path` is a folder of this machine.
+    def filesystem(self) -> Any:
+        """What `experiment_path` is a path of, as one of pyarrow's file systems.
 
         Raises:
-            RuntimeError: Always.
+            MissingExtraError: pyarrow is not installed.
         """
-        raise RuntimeError(
-            f"ResultGrid has no filesystem: the search is in a folder of this machine, {str(self._folder)!r} "
-            "(ResultGrid.experiment_path). Read it with pathlib."
-        )
+        folder = self._folder
+        found = folder if isinstance(folder, places.Place) else places.find_place(folder, None, "ResultGrid.filesystem")
+        return found.filesystem
 
     @property
     def errors(self) -> list[BaseException]:
@@ -209,7 +220,7 @@ class ResultGrid(Sequence[results.Result]):
         return tables.write_html(self._results, self._metric, self._mode, 10)
 
     def __repr__(self) -> str:
-        return f"ResultGrid({str(self._folder)!r}, {len(self)} trials, {self.num_errors} failed)"
+        return f"ResultGrid({self.experiment_path!r}, {len(self)} trials, {self.num_errors} failed)"
 
 
 def _check_metric(metric: str | None, mode: str | None) -> tuple[str, float]:

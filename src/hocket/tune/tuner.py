@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import datetime as dt
 import os
 import re
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, final
 
 import cloudpickle
 
-from hocket import addresses
+from hocket.stores import places
 from hocket.train.checkpoints import storage
-from hocket.tune import checks, configs, encoding, errors, log, opening, program_builder, result_grid
+from hocket.tune import checks, configs, encoding, errors, log, opening, program_builder, result_grid, stored
 
 SETUP_NAME: Final = "tuner.pickle"
 """The file in a search's folder that has what its `Tuner` was given, for `Tuner.restore`."""
@@ -72,7 +73,7 @@ class Tuner:
         )
         program_builder.describe(trainable, reuses=False)
         opening.check_space(self._setup)
-        self._restored: Path | None = None
+        self._restored: Path | places.Place | None = None
         self._resume = configs.ResumeConfig()
 
     @classmethod
@@ -84,7 +85,7 @@ class Tuner:
         resume_errored: bool = False,
         restart_errored: bool = False,
         param_space: Mapping[str, Any] | None = None,
-        storage_filesystem: None = None,
+        storage_filesystem: object = None,
         _resume_config: configs.ResumeConfig | None = None,
         *,
         tune_config: configs.TuneConfig | None = None,
@@ -96,31 +97,28 @@ class Tuner:
         moved.
 
         Args:
-            path: The search's folder.
+            path: The search's folder, or an address such as ``s3://bucket/searches/name``.
             trainable: What it searches over: the same function.
             resume_unfinished: Whether trials that had not ended go on from their latest checkpoints.
             resume_errored: Whether trials that failed go on from theirs.
             restart_errored: Whether trials that failed begin anew.
             param_space: Another space, for the trials that are still to be proposed, such as a narrower one.
-            storage_filesystem: For programs written for Ray; must be None.
+            storage_filesystem: Where the path is: one of pyarrow's file systems or of fsspec's. Default: this machine,
+                unless the path is an address.
             tune_config: Changed settings, such as more samples or another scheduler. Default: those of the search.
             run_config: Changed settings, such as another stop rule; its name and path do not count. Default: as above.
 
         Raises:
             TuneError: There is no search in the folder.
+            StoreError: The store does not answer, or refuses.
         """
-        _check_path(path)
-        addresses.refuse(path, "path")
+        home = _locate(path, storage_filesystem)
         for name, flag in (("unfinished", resume_unfinished), ("errored", resume_errored)):
             checks.check_flag(f"resume_{name}", flag)
         checks.check_flag("restart_errored", restart_errored)
         run_config = _check("run_config", run_config, configs.RunConfig) if run_config is not None else None
         if _resume_config is not None:
             _check("resume_config", _resume_config, configs.ResumeConfig)
-        if storage_filesystem is not None:
-            raise ValueError("storage_filesystem must be None: searches are folders of this machine. Leave it out.")
-        folder = Path(path).expanduser().absolute()
-        log.check_folder(folder)
         tuner = cls(
             trainable,
             param_space=param_space,
@@ -128,10 +126,12 @@ class Tuner:
             run_config=dataclasses.replace(run_config or configs.RunConfig(), name=None),
         )
         given = {"space": param_space, "tune": tune_config, "run": run_config}
-        known = _read_setup(folder, [name for name, value in given.items() if value is None])
+        with _opened(home) as folder:
+            log.check_folder(folder)
+            known = _read_setup(folder, [name for name, value in given.items() if value is None])
         tuner._setup = dataclasses.replace(tuner._setup, **known)
         opening.check_space(tuner._setup)
-        tuner._restored = folder
+        tuner._restored = home
         kinds = configs.ResumeType
         errored = kinds.RESUME if resume_errored else kinds.RESTART if restart_errored else kinds.SKIP
         unfinished = kinds.RESUME if resume_unfinished else kinds.SKIP
@@ -139,11 +139,11 @@ class Tuner:
         return tuner
 
     @classmethod
-    def can_restore(cls, path: str | os.PathLike[str], storage_filesystem: None = None) -> bool:
-        """Tell whether there is a search in a folder."""
-        _check_path(path)
+    def can_restore(cls, path: str | os.PathLike[str], storage_filesystem: object = None) -> bool:
+        """Tell whether there is a search in a folder, as for `restore`."""
         try:
-            log.check_folder(Path(path).expanduser())
+            with _opened(_locate(path, storage_filesystem)) as folder:
+                log.check_folder(folder)
         except errors.TuneError:
             return False
         return True
@@ -157,22 +157,41 @@ class Tuner:
         Raises:
             TuneError: Another search of this name is there or goes on, a trial has not reported the metric, or the log
                 cannot be written.
+            StoreError: The store that keeps the search failed, also when it was asked again, or refuses. What was
+                sent before is whole.
             InfeasibleResourcesError: A trial holds more than the session can ever have.
         """
-        setup, folder = self._setup, self._restored
-        if folder is None:
-            name = setup.run.name or build_name(program_builder.describe(setup.trainable, reuses=False).name)
-            folder = setup.run.folder / name
-            if self.can_restore(folder):
-                raise errors.TuneError(
-                    f"There is a search in {str(folder)!r} already. Go on with it by Tuner.restore({str(folder)!r}, "
-                    "trainable).fit(), or give RunConfig(name=...) another name."
-                )
-            storage.open_storage(storage.Storage(str(folder.parent), folder.name))
-            storage.write_whole(folder / SETUP_NAME, _pickle_setup(setup))
-        opening.run(setup, folder, self._resume)
-        self._restored = folder
+        home, is_new = self._restored, self._restored is None
+        if home is None:
+            home = self._name_home()
+        if isinstance(home, places.Place):
+            with stored.hold(home) as (folder, kept):
+                self._fit(folder, kept.follow, is_new=is_new)
+        else:
+            self._fit(home, lambda _: None, is_new=is_new)
+        self._restored = home
         return self.get_results()
+
+    def _name_home(self) -> Path | places.Place:
+        """Return where a new search is to be."""
+        setup = self._setup
+        name = setup.run.name or build_name(program_builder.describe(setup.trainable, reuses=False).name)
+        outer = setup.run.locate()
+        home = outer.join(name) if isinstance(outer, places.Place) else outer / name
+        path, filesystem = (home.path, home.filesystem) if isinstance(home, places.Place) else (str(home), None)
+        if self.can_restore(path, filesystem):
+            shown = home.shown if isinstance(home, places.Place) else path
+            raise errors.TuneError(
+                f"There is a search in {shown!r} already. Go on with it by Tuner.restore({shown!r}, "
+                "trainable).fit(), or give RunConfig(name=...) another name."
+            )
+        return home
+
+    def _fit(self, folder: Path, follow: Callable[[bool], None], *, is_new: bool) -> None:
+        if is_new:
+            storage.open_storage(storage.Storage(str(folder.parent), folder.name))
+            storage.write_whole(folder / SETUP_NAME, _pickle_setup(self._setup))
+        opening.run(self._setup, folder, self._resume, follow)
 
     def get_results(self) -> result_grid.ResultGrid:
         """Return what became of the trials so far.
@@ -192,7 +211,9 @@ def build_name(of: str) -> str:
 
 
 def _pickle_setup(setup: opening.Setup) -> bytes:
-    given = {"space": setup.space, "tune": setup.tune, "run": setup.run}
+    # Where it is does not count when it is restored, and may hold a password.
+    run = dataclasses.replace(setup.run, storage_path=None, storage_filesystem=None)
+    given = {"space": setup.space, "tune": setup.tune, "run": run}
     blob: bytes = cloudpickle.dumps({name: encoding.try_pickle(value) for name, value in given.items()})
     return blob
 
@@ -216,12 +237,25 @@ def _read_setup(folder: Path, names: Sequence[str]) -> dict[str, Any]:
     return {name: cloudpickle.loads(found[name]) for name in names}
 
 
-def _check_path(given: object) -> None:
+def _locate(given: object, filesystem: object) -> Path | places.Place:
+    """Return where a search is that is named by its folder."""
     if not isinstance(given, str | os.PathLike):
         raise TypeError(
             f"path must be the folder of a search, but received {given!r}. Write ResultGrid.experiment_path, or "
             "RunConfig.storage_path with RunConfig.name."
         )
+    found = places.locate(given, filesystem, "Tuner.restore()")
+    return found if isinstance(found, places.Place) else Path(found).expanduser().absolute()
+
+
+@contextlib.contextmanager
+def _opened(home: Path | places.Place) -> Iterator[Path]:
+    """Give a folder that has a search's log and what its tuner was given."""
+    if not isinstance(home, places.Place):
+        yield home
+        return
+    with stored.brought(home, log.NAME, SETUP_NAME) as folder:
+        yield folder
 
 
 def _check_space(given: object) -> dict[str, Any]:

@@ -1,36 +1,20 @@
-"""Files on any file system: this machine's, S3, and whatever Arrow or fsspec know.
-
-Everything goes through Arrow's file systems; one of fsspec's is wrapped. They can be sent to tasks.
-"""
+"""The files of datasets on any file system that `hocket.stores.places` finds: this machine's, S3, and whatever Arrow or
+fsspec know."""
 
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias, final
 from urllib import parse
 
-from hocket.data import arrow, extras
+from hocket.data import arrow
+from hocket.stores import places
 
-FileSystem: TypeAlias = Any
+FileSystem: TypeAlias = places.FileSystem
 """One of pyarrow's file systems."""
-
-_ADDRESS = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+)://?(.*)", re.DOTALL)
-
-
-@final
-@dataclass(frozen=True)
-class Place:
-    """A file or folder on a file system."""
-
-    filesystem: FileSystem
-    path: str
-    """As the file system has it."""
-    given: str
-    """As the user wrote it."""
 
 
 @final
@@ -42,71 +26,6 @@ class File:
     size: int
     root: str
     """The folder that was asked for, or its own."""
-
-
-def find_place(given: str | os.PathLike[str], filesystem: object, caller: str) -> Place:
-    """Return where a path is.
-
-    Args:
-        given: A path of this machine, or an address such as ``s3://bucket/folder``. With a file system, a path on it.
-        filesystem: One of pyarrow's or fsspec's. Default: the address says it.
-        caller: For messages.
-
-    Raises:
-        TypeError: The file system is none.
-        ValueError: Nobody knows the scheme of the address.
-        MissingExtraError: It needs a library that is not installed.
-    """
-    text = os.fspath(given)
-    found = _ADDRESS.match(text)
-    if filesystem is not None:
-        path = f"{found.group(2)}" if found is not None else text
-        return Place(_read_filesystem(filesystem, caller), path.rstrip("/") or path, text)
-    if found is None:
-        return Place(arrow.load(caller, "pyarrow.fs").LocalFileSystem(), str(Path(text).expanduser().absolute()), text)
-    return _open_address(found.group(1).lower(), text, caller)
-
-
-def _read_filesystem(given: Any, caller: str) -> FileSystem:
-    fs = arrow.load(caller, "pyarrow.fs")
-    if isinstance(given, fs.FileSystem):
-        return given
-    if hasattr(given, "protocol") and hasattr(given, "open") and hasattr(given, "ls"):
-        return fs.PyFileSystem(fs.FSSpecHandler(given))
-    raise TypeError(
-        f"{caller}: filesystem must be one of pyarrow's or fsspec's, but received {given!r:.80}. Write "
-        "filesystem=fsspec.filesystem('s3', ...), or leave it out and pass an address."
-    )
-
-
-def _open_address(scheme: str, text: str, caller: str) -> Place:
-    fs = arrow.load(caller, "pyarrow.fs")
-    address = parse.urlsplit(text)
-    path = (address.netloc + address.path).rstrip("/")
-    options = dict(parse.parse_qsl(address.query))
-    if scheme in ("file", "local"):
-        return Place(fs.LocalFileSystem(), address.path or "/", text)
-    if scheme in ("s3", "s3a"):
-        known = {"endpoint_override", "region", "access_key", "secret_key", "session_token", "scheme", "anonymous"}
-        unknown = sorted(set(options) - known)
-        if unknown:
-            raise ValueError(f"{caller}: the address {text!r} has {unknown[0]!r}, which is none of {sorted(known)}.")
-        if "anonymous" in options:
-            options = {**options, "anonymous": options["anonymous"].lower() in ("1", "true", "yes")}  # type: ignore[dict-item]
-        return Place(fs.S3FileSystem(**options), path, text)
-    if scheme in ("gs", "gcs"):
-        return Place(fs.GcsFileSystem(**options), path, text)
-    fsspec = extras.load("fsspec", caller, "fsspec", "Run pip install 'hocket[data]'.")
-    try:
-        made = fsspec.filesystem(scheme)
-    except ValueError:
-        raise ValueError(
-            f"{caller}: nothing is known of {scheme!r} in the address {text!r}. Write a path of this machine, s3://, "
-            "gs://, or what fsspec knows; or pass filesystem=."
-        ) from None
-    except ImportError as error:
-        raise ImportError(f"{caller}: the address {text!r} needs a library that is not installed: {error}") from error
-    return Place(fs.PyFileSystem(fs.FSSpecHandler(made)), made._strip_protocol(text), text)
 
 
 def list_files(
@@ -122,7 +41,7 @@ def list_files(
     Args:
         caller: For messages.
         paths: A path, or several, all on one file system.
-        filesystem: See `find_place`.
+        filesystem: See `hocket.stores.places.find_place`.
         endings: How the names of files end that are taken from folders; none: all. Names that begin with a dot or an
             underscore are left out, and so is what lies in a folder of such a name.
         ignore_missing_paths: Whether a path that is not there is left out.
@@ -140,30 +59,30 @@ def list_files(
         )
     if not given:
         raise ValueError(f"{caller} was given no path. Name a file or a folder.")
-    places = [find_place(path, filesystem, caller) for path in given]
-    if any(place.filesystem != places[0].filesystem for place in places):
+    found_places = [places.find_place(path, filesystem, caller) for path in given]
+    if any(place.filesystem != found_places[0].filesystem for place in found_places):
         raise ValueError(
             f"{caller}: all paths must be on one file system, but received {list(map(str, given))!r:.200}."
         )
-    shared = places[0].filesystem
+    shared = found_places[0].filesystem
     found: list[File] = []
-    for place, info in zip(places, _look(shared, places, caller), strict=True):
+    for place, info in zip(found_places, _look(shared, found_places, caller), strict=True):
         found += _list_place(caller, place, info, endings, ignore_missing_paths=ignore_missing_paths)
     if not found:
         raise FileNotFoundError(f"{caller}: none of the paths is there: {list(map(str, given))!r:.200}.")
     return shared, found
 
 
-def _look(shared: FileSystem, places: Sequence[Place], caller: str) -> Iterable[Any]:
+def _look(shared: FileSystem, wanted: Sequence[places.Place], caller: str) -> Iterable[Any]:
     try:
-        infos: Iterable[Any] = shared.get_file_info([place.path for place in places])
+        infos: Iterable[Any] = shared.get_file_info([place.path for place in wanted])
     except OSError as error:
-        raise explain(error, caller, places[0].given) from error
+        raise explain(error, caller, wanted[0].given) from error
     return infos
 
 
 def _list_place(
-    caller: str, place: Place, info: Any, endings: Sequence[str], *, ignore_missing_paths: bool
+    caller: str, place: places.Place, info: Any, endings: Sequence[str], *, ignore_missing_paths: bool
 ) -> list[File]:
     fs = arrow.load(caller, "pyarrow.fs")
     if info.type == fs.FileType.NotFound:

@@ -22,7 +22,9 @@ from typing import Any, Final, Protocol, final
 import numpy as np
 
 from hocket.data import arrow, blocks, extras
-from hocket.data.sources import filesystems, naming, partitions
+from hocket.data.sources import naming, partitions
+from hocket.stores import files as store_files
+from hocket.stores import places
 
 MANIFEST: Final = "_MANIFEST"
 
@@ -168,7 +170,7 @@ class Target:
     """
 
     caller: str
-    place: filesystems.Place
+    place: places.Place
     form: Form
     run: str
     partition_cols: tuple[str, ...] = ()
@@ -220,7 +222,7 @@ class Target:
         filesystem, path = self.place.filesystem, f"{self.place.path}/{name}"
         if "/" in name:
             filesystem.create_dir(path.rpartition("/")[0], recursive=True)
-        renames = is_local(filesystem)
+        renames = places.is_local(filesystem)
         temporary = f"{path}.{secrets.token_hex(4)}.tmp" if renames else path
         try:
             whole = io.BytesIO()  # a store has what was written when the stream is closed, also by an error
@@ -267,11 +269,6 @@ def _quote(value: object) -> str:
     return "".join(f"%{ord(letter):02X}" if letter in '/%=\\:*?"<>|\x00' else letter for letter in text)
 
 
-def is_local(filesystem: filesystems.FileSystem) -> bool:
-    """Return whether files are renamed at no cost."""
-    return isinstance(filesystem, arrow.load("write", "pyarrow.fs").LocalFileSystem)
-
-
 def explain(error: Exception, caller: str, path: str) -> Exception:
     """Return an error that says which file could not be written."""
     if isinstance(error, OSError):
@@ -296,7 +293,7 @@ class Folder:
         kept: What its manifest says of files that stay.
     """
 
-    place: filesystems.Place
+    place: places.Place
     old: tuple[str, ...]
     kept: tuple[Mapping[str, Any], ...]
 
@@ -315,7 +312,7 @@ def open_folder(caller: str, path: Any, filesystem: object, mode: str, ending: s
         raise ValueError(f"mode must be one of {', '.join(map(repr, MODES))}, but received {mode!r}.")
     if not isinstance(path, str | os.PathLike) or not os.fspath(path):
         raise ValueError(f"{caller} takes the path of a folder, but received {path!r}. Write {caller[:-1]}'folder').")
-    place = filesystems.find_place(path, filesystem, caller)
+    place = places.find_place(path, filesystem, caller)
     try:
         inside = place.filesystem.get_file_info(fs.FileSelector(place.path, allow_not_found=True, recursive=True))
         if inside and mode == "ignore":
@@ -348,9 +345,4 @@ def finish(folder: Folder, run: str, written: Sequence[Mapping[str, Any]]) -> No
         filesystem.delete_file(path)
     every = [*folder.kept, *written]
     text = json.dumps({"run": run, "rows": sum(one["rows"] for one in every), "files": every}, indent=1)
-    path = f"{folder.place.path}/{MANIFEST}"
-    renames = is_local(filesystem)
-    with filesystem.open_output_stream(path + ".tmp" if renames else path, compression=None) as stream:
-        stream.write(text.encode())
-    if renames:
-        filesystem.move(path + ".tmp", path)
+    store_files.write(folder.place.join(MANIFEST), text.encode())

@@ -13,7 +13,7 @@ from typing import Any, Final, TypeAlias, final
 
 from hocket.data import arrow, extras
 from hocket.data.execution import scratch
-from hocket.data.sources import filesystems
+from hocket.stores import places
 
 Session: TypeAlias = Any
 """A `pyspark.sql.SparkSession`."""
@@ -80,7 +80,7 @@ def is_local(session: Session) -> bool:
 class Folder:
     """A folder for files, as both sides name it."""
 
-    place: filesystems.Place
+    place: places.Place
     """For Arrow."""
     address: str
     """For Spark."""
@@ -99,12 +99,12 @@ def find_folder(caller: str, path: str | os.PathLike[str]) -> Folder:
             f"{caller}: path must name a folder, but received {path!r:.80}. Write path='/shared/rows', or an address "
             "such as s3a://bucket/rows."
         )
-    place = filesystems.find_place(path, None, caller)
+    place = places.find_place(path, None, caller)
     is_here = isinstance(place.filesystem, arrow.load(caller, "pyarrow.fs").LocalFileSystem)
     return Folder(place=place, address=Path(place.path).as_uri() if is_here else place.given)
 
 
-def check_empty(caller: str, place: filesystems.Place) -> None:
+def check_empty(caller: str, place: places.Place) -> None:
     """Raise if a folder has files.
 
     Raises:

@@ -17,6 +17,7 @@ from typing import Final, final
 
 from hocket.data import arrow, blocks, settings
 from hocket.data.sources import files, filesystems, parquet, writing
+from hocket.stores import places
 
 CHUNK_BYTES: Final = 4 << 20
 """How much is digested at a time. A guess: enough for a store to be asked rarely."""
@@ -51,7 +52,7 @@ def compute_digest(filesystem: filesystems.FileSystem, path: str) -> tuple[int, 
     return count, digest.hexdigest()
 
 
-def note(caller: str, place: filesystems.Place) -> list[Record]:
+def note(caller: str, place: places.Place) -> list[Record]:
     """Return what there is to note of the files in a folder.
 
     Raises:
@@ -69,12 +70,12 @@ def note(caller: str, place: filesystems.Place) -> list[Record]:
         return list(pool.map(look, found))
 
 
-def write(place: filesystems.Place, records: Sequence[Record]) -> None:
+def write(place: places.Place, records: Sequence[Record]) -> None:
     """Write the notes: with them, the folder is whole."""
     writing.finish(writing.Folder(place, (), ()), secrets.token_hex(6), [asdict(record) for record in records])
 
 
-def read(caller: str, place: filesystems.Place) -> list[Record]:
+def read(caller: str, place: places.Place) -> list[Record]:
     """Return what is noted of a folder's files.
 
     Raises:
@@ -101,7 +102,7 @@ def read(caller: str, place: filesystems.Place) -> list[Record]:
         ) from None
 
 
-def plan_reads(caller: str, place: filesystems.Place, records: Sequence[Record]) -> list[CheckedRead]:
+def plan_reads(caller: str, place: places.Place, records: Sequence[Record]) -> list[CheckedRead]:
     """Return what reads the files that are noted, small ones together.
 
     Raises:
@@ -148,7 +149,7 @@ class CheckedRead:
     """
 
     caller: str
-    place: filesystems.Place
+    place: places.Place
     records: tuple[Record, ...]
 
     @property

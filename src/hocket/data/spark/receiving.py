@@ -12,8 +12,8 @@ from __future__ import annotations
 import os
 from typing import Any, Final
 
-from hocket.data.sources import filesystems
 from hocket.data.spark import access, kinds, manifest
+from hocket.stores import places
 
 CALLER: Final = "from_spark()"
 
@@ -74,7 +74,7 @@ def _write(frame: access.Frame, address: str) -> int:
     return int(counted.get["rows"])
 
 
-def _list_written(place: filesystems.Place, count: int) -> list[manifest.Record]:
+def _list_written(place: places.Place, count: int) -> list[manifest.Record]:
     if place.filesystem.get_file_info(f"{place.path}/{_DONE}").size is None:
         raise OSError(
             f"{CALLER}: Spark has written to {place.given!r}, but there is no {_DONE} in the folder of this name that "

@@ -11,8 +11,9 @@ from dataclasses import dataclass
 from typing import Any, Final, final
 
 from hocket.data import arrow, blocks
-from hocket.data.sources import filesystems, writing
+from hocket.data.sources import writing
 from hocket.data.spark import access, kinds
+from hocket.stores import places
 
 CALLER: Final = "to_spark()"
 
@@ -95,7 +96,7 @@ def build_frame(spark: access.Session, folder: access.Folder) -> access.Frame:
     return spark.read.parquet(folder.address)
 
 
-def _unify(place: filesystems.Place, names: Sequence[str]) -> bool:
+def _unify(place: places.Place, names: Sequence[str]) -> bool:
     """Have all files have the same columns: a block in which all values of one are missing knows no type for it.
     Return whether there are any.
 
@@ -128,7 +129,7 @@ def _fill(pa: Any, kind: Any) -> Any:
     return pa.string() if pa.types.is_null(kind) else kind
 
 
-def _replace(place: filesystems.Place, name: str, table: Any) -> None:
+def _replace(place: places.Place, name: str, table: Any) -> None:
     path = f"{place.path}/{name}"
     written = f"{place.path}/_{secrets.token_hex(4)}.tmp"
     with place.filesystem.open_output_stream(written, compression=None) as stream:

@@ -1,8 +1,8 @@
 """A folder that holds the state of a training run.
 
-A handle names a folder of the machine where it was made. One that `hocket.train.get_checkpoint` gives names the run's
-folder, which a rank on another machine may not see. There the handle has a `Fetch`: the first use of its path brings
-the files.
+A handle names a folder of the machine where it was made, or one in a store such as S3, which is the same from
+everywhere. One that `hocket.train.get_checkpoint` gives names the run's folder, which a rank on another machine may not
+see. There the handle has a `Fetch`: the first use of its path brings the files.
 """
 
 from __future__ import annotations
@@ -14,12 +14,19 @@ import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, final
+from typing import Any, Final, final
 
-from hocket import addresses
+from hocket.stores import commits, files, places
+from hocket.train import errors
 
-METADATA_NAME = ".metadata.json"
+METADATA_NAME: Final = ".metadata.json"
 """The file in the folder that holds what `Checkpoint.set_metadata` was given."""
+
+MANIFEST_NAME: Final = ".hocket-manifest.json"
+"""The file that makes a folder a committed checkpoint: which files it has, with sizes and digests."""
+
+LOOSE: Final = frozenset({METADATA_NAME})
+"""The files that may change after the commit."""
 
 Fetch = Callable[[str], str]
 """Brings the files of a folder of the driver's to this node; returns the path of the copy."""
@@ -33,7 +40,14 @@ class Checkpoint:
     not count.
 
     Args:
-        path: The folder. It need not exist yet.
+        path: The folder, or an address such as ``s3://bucket/folder``. It need not exist yet.
+        filesystem: Where the path is: one of pyarrow's file systems or of fsspec's. Default: this machine, unless the
+            path is an address.
+
+    Raises:
+        TypeError: The path is no path, or the file system none.
+        ValueError: Nobody knows the scheme of the address.
+        MissingExtraError: It needs a library that is not installed.
 
     Example:
         >>> import tempfile
@@ -44,18 +58,20 @@ class Checkpoint:
         {'epoch': 3}
     """
 
-    def __init__(self, path: str | os.PathLike[str]) -> None:
+    def __init__(self, path: str | os.PathLike[str], filesystem: object = None) -> None:
         if not isinstance(path, str | os.PathLike):
             raise TypeError(
                 f"A checkpoint's path must be a str or a Path, but received {path!r}. Pass a folder's path."
             )
-        addresses.refuse(path, "A checkpoint's path")
-        self._origin = str(Path(path).resolve())
+        found = places.locate(path, filesystem, "Checkpoint()")
+        self._place = found if isinstance(found, places.Place) else None
+        self._origin = found.path if isinstance(found, places.Place) else str(Path(found).resolve())
         self._fetch: Fetch | None = None
 
     @property
     def path(self) -> str:
-        """The folder, as an absolute path that can be read here.
+        """The folder, as `filesystem` has it: on this machine an absolute path that can be read here, in a store such
+        as S3 ``"bucket/folder"``.
 
         In a rank that does not share the run's folder, what `get_checkpoint` returned is copied to the rank's node when
         this is first asked for, once for all ranks of the node, and compared with the digests of the commit. The copy
@@ -65,6 +81,24 @@ class Checkpoint:
             TransferError: The files did not arrive as they were committed.
         """
         return self._origin if self._fetch is None else self._fetch(self._origin)
+
+    @property
+    def filesystem(self) -> Any:
+        """What `path` is a path of, as one of pyarrow's file systems.
+
+        Raises:
+            MissingExtraError: pyarrow is not installed.
+        """
+        return (
+            places.find_place(self.path, None, "Checkpoint.filesystem").filesystem
+            if self._place is None
+            else (self._place.filesystem)
+        )
+
+    @property
+    def place(self) -> places.Place | None:
+        """Where it is in a store; None on this machine."""
+        return self._place
 
     @property
     def origin(self) -> str:
@@ -79,23 +113,46 @@ class Checkpoint:
     def to_directory(self, path: str | os.PathLike[str] | None = None) -> str:
         """Copy the files to a folder, and return its path.
 
+        What comes from a store is compared with the digests of the commit.
+
         Args:
             path: The folder; made if need be. Default: a new one in the system's temporary folder, which the caller
                 removes.
+
+        Raises:
+            FileNotFoundError: There is no such checkpoint.
+            TransferError: The files are not those that were committed.
+            StoreError: The store does not give them.
         """
-        source = self._find()
+        source = self._find() if self._place is None else None
         target = str(Path(path).resolve()) if path is not None else tempfile.mkdtemp(prefix="checkpoint-")
-        shutil.copytree(source, target, dirs_exist_ok=True)
+        if source is not None:
+            shutil.copytree(source, target, dirs_exist_ok=True)
+        elif self._place is not None:
+            bring(self._place, Path(target))
         return target
 
     @contextlib.contextmanager
     def as_directory(self) -> Iterator[str]:
         """Give the path of a folder with the files, to read from: the folder itself where it can be seen, else the
-        node's copy."""
-        yield self._find()
+        node's copy; what is in a store is copied for the duration of the block.
+
+        Raises:
+            FileNotFoundError: There is no such checkpoint.
+            TransferError: The files are not those that were committed.
+            StoreError: The store does not give them.
+        """
+        if self._place is None:
+            yield self._find()
+            return
+        with tempfile.TemporaryDirectory(prefix="checkpoint-") as folder:
+            bring(self._place, Path(folder))
+            yield folder
 
     def get_metadata(self) -> dict[str, Any]:
         """Return what `set_metadata` stored; an empty dict if nothing."""
+        if self._place is not None:
+            return commits.read_manifest(self._place, METADATA_NAME) or {}
         try:
             metadata: dict[str, object] = json.loads(self._metadata_path.read_text(encoding="utf-8"))
         except FileNotFoundError:
@@ -114,9 +171,15 @@ class Checkpoint:
                 f"set_metadata() was called in a rank that has only a copy of {self._origin!r}, so it would be lost. "
                 "Call it before report(), on the checkpoint that is reported, or in the driver."
             )
+        text = json.dumps(dict(metadata))
+        if self._place is not None:
+            if not files.list_sizes(self._place):
+                raise FileNotFoundError(f"There is no checkpoint {self._place.shown!r} in the store. Check the path.")
+            files.write(self._place.join(METADATA_NAME), text.encode())
+            return
         self._find()
         beside = self._metadata_path.with_suffix(".tmp")
-        beside.write_text(json.dumps(dict(metadata)), encoding="utf-8")
+        beside.write_text(text, encoding="utf-8")
         beside.replace(self._metadata_path)
 
     def update_metadata(self, metadata: Mapping[str, object]) -> None:
@@ -139,26 +202,54 @@ class Checkpoint:
         return path
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Checkpoint) and self._origin == other._origin
+        if not isinstance(other, Checkpoint) or self._origin != other._origin:
+            return False
+        here, there = self._place, other._place
+        return here is there or (
+            here is not None and there is not None and bool(here.filesystem.equals(there.filesystem))
+        )
 
     def __hash__(self) -> int:
         return hash(self._origin)
 
     def __repr__(self) -> str:
-        return f"Checkpoint({self._origin!r})"
+        return f"Checkpoint({self._origin if self._place is None else self._place.shown!r})"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return build, (self._origin,)
+        return build, (self._origin, None, self._place)
 
 
-def build(origin: str, fetch: Fetch | None = None) -> Checkpoint:
+def build(origin: str, fetch: Fetch | None = None, place: places.Place | None = None) -> Checkpoint:
     """Return a handle on a folder that may be another machine's: nothing is looked at.
 
     Args:
         origin: The folder's absolute path there.
         fetch: Brings the files, if they cannot be read here.
+        place: Where it is, if that is in a store.
     """
     checkpoint = object.__new__(Checkpoint)
     checkpoint._origin = origin
     checkpoint._fetch = fetch
+    checkpoint._place = place
     return checkpoint
+
+
+def bring(place: places.Place, target: Path) -> None:
+    """Bring a checkpoint's files from a store to a folder, and compare them with its manifest.
+
+    Raises:
+        FileNotFoundError: There is no such checkpoint.
+        TransferError: The files are not those that were committed.
+        StoreError: The store does not give them.
+    """
+    try:
+        commits.fetch(place, target, MANIFEST_NAME, LOOSE)
+    except FileNotFoundError as error:
+        raise FileNotFoundError(
+            f"There is no checkpoint {place.shown!r} in the store, or it was not committed. Was it removed "
+            "(CheckpointConfig.num_to_keep)? Check the path."
+        ) from error
+    except commits.DamagedError as error:
+        raise errors.TransferError(
+            f"The checkpoint {place.shown!r} is damaged in the store: {error}. Use another one of the run."
+        ) from None

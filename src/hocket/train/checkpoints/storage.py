@@ -31,11 +31,12 @@ from pathlib import Path
 from typing import Any, BinaryIO, Final
 
 from hocket import texts
+from hocket.stores import commits
+from hocket.stores import files as files_module
 from hocket.train import errors
 from hocket.train.checkpoints import checkpoint as checkpoint_module
 
-MANIFEST_NAME = ".hocket-manifest.json"
-"""The file that makes a folder a committed checkpoint: which files it has, with sizes and digests."""
+MANIFEST_NAME = checkpoint_module.MANIFEST_NAME
 
 _CHUNK_BYTES = 1 << 20  # copied and digested at a time; a guess, far above where the size matters
 
@@ -64,12 +65,8 @@ class Storage:
         return str(self.path / checkpoint_name)
 
 
-@dataclass(frozen=True, slots=True)
-class FileRecord:
-    """What the manifest says of one file."""
-
-    size_bytes: int
-    sha256: str
+FileRecord = files_module.Record
+"""What the manifest says of one file."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -416,9 +413,13 @@ def _write_manifest(folder: Path, files: Mapping[str, FileRecord], extra: Mappin
 
 def replace_manifest(folder: Path, manifest: Mapping[str, object]) -> None:
     """Write a checkpoint's manifest, in place of the one that it may have: whoever reads finds one of them, whole."""
-    text = json.dumps(manifest, indent=1, default=_simplify)
-    write_whole(folder / MANIFEST_NAME, text.encode())
+    write_whole(folder / MANIFEST_NAME, encode_manifest(manifest))
     _sync_folder(folder)
+
+
+def encode_manifest(manifest: Mapping[str, object]) -> bytes:
+    """Return a manifest as it is in its file."""
+    return json.dumps(manifest, indent=1, default=_simplify).encode()
 
 
 def write_whole(path: Path, data: bytes) -> None:
@@ -454,11 +455,7 @@ def get_optional_manifest(folder: Path) -> dict[str, Any] | None:
 
 def read_records(manifest: Mapping[str, Any]) -> dict[str, FileRecord]:
     """Return what a manifest says of files that do not change after the commit."""
-    return {
-        relative: FileRecord(record["size_bytes"], record["sha256"])
-        for relative, record in manifest["files"].items()
-        if relative != checkpoint_module.METADATA_NAME
-    }
+    return commits.read_records(manifest, checkpoint_module.LOOSE)
 
 
 def find_damage(folder: Path, manifest: Mapping[str, object]) -> str | None:

@@ -99,6 +99,11 @@ class Upload:
                     f"{returned!r}. Write return Checkpoint(path)."
                 )
             checkpoint = returned
+        if checkpoint.place is not None:
+            raise ValueError(
+                f"checkpoint_upload_fn returned {checkpoint!r}, which is in a store, but a run's checkpoints get there "
+                "by way of its folder here. Leave it out: with RunConfig(storage_path='s3://...') report() sends them."
+            )
         folder = Path(checkpoint.path)
         if folder.parent != run_storage.path.resolve():
             raise ValueError(

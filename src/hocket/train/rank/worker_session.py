@@ -398,7 +398,7 @@ class WorkerSession:
 
     def _adapt(self, checkpoint: checkpoint_module.Checkpoint) -> checkpoint_module.Checkpoint:
         """Return the handle with which this rank reads a committed checkpoint."""
-        if self._cache is None:
+        if self._cache is None or checkpoint.place is not None:
             return checkpoint
         return checkpoint_module.build(checkpoint.origin, self._cache.fetch)
 
@@ -429,6 +429,12 @@ def _check_checkpoint(checkpoint: object, dir_name: str | None) -> None:
         raise TypeError(
             f"report() takes a Checkpoint, but received {checkpoint!r}. Write Checkpoint.from_directory(path) for a "
             "folder."
+        )
+    if checkpoint is not None and checkpoint.place is not None:
+        raise ValueError(
+            f"report() takes a checkpoint in a folder of this machine, but received {checkpoint!r} of a store. "
+            "Write with checkpoint.as_directory() as folder: report(metrics, checkpoint=Checkpoint(folder)); what is "
+            "reported goes to the run's own store, RunConfig(storage_path=...)."
         )
     if dir_name is not None and (not dir_name or "/" in dir_name or dir_name.startswith(".")):
         raise ValueError(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import re
 import shutil
 import warnings
 from collections.abc import Sequence
@@ -14,15 +13,9 @@ from typing import Any
 
 from hocket.train import configs, errors, validation
 from hocket.train.checkpoints import checkpoint as checkpoint_module
-from hocket.train.checkpoints import reported, storage
+from hocket.train.checkpoints import kept, replica, reported, storage
 from hocket.train.rank import reports
 from hocket.train.tracking import plain
-
-DAMAGED_SUFFIX = ".damaged"
-"""What the name of a damaged checkpoint gets when another one needs its name."""
-
-_OWN_NAME = re.compile(r"checkpoint_\d{6,}")
-"""What a checkpoint is called unless the user says otherwise."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,7 +24,10 @@ class Committed:
 
     number: int
     """Its place in the order of commits, from 0."""
+    name: str
+    """That of its folder in the run's."""
     checkpoint: checkpoint_module.Checkpoint
+    """In the run's folder on this machine; of a run that is kept in a store, only as long as the files are here."""
     metrics: reports.Metrics
     """Rank 0's metrics of the same report; its validation adds to them."""
     status: reported.ReportedCheckpointStatus = reported.ReportedCheckpointStatus.COMMITTED
@@ -49,6 +45,7 @@ class CheckpointManager:
         run_storage: Where the run is kept.
         config: What is kept.
         validation_config: How checkpoints are validated whose report asks for it.
+        run_replica: The run's folder in a store, if it is kept in one.
     """
 
     def __init__(
@@ -56,13 +53,15 @@ class CheckpointManager:
         run_storage: storage.Storage,
         config: configs.CheckpointConfig,
         validation_config: validation.ValidationConfig | None = None,
+        run_replica: replica.Replica | None = None,
     ) -> None:
         self._storage = run_storage
+        self._replica = run_replica
         self._config = config
         self._validation = validation_config
         self._damaged: set[str] = set()
         """The names of folders that were checkpoints."""
-        self.committed = self._find_committed(run_storage.path)
+        self.committed = self._find_committed()
         """Oldest first."""
         self.next_number = self.committed[-1].number + 1 if self.committed else 0
         """That of the next commit."""
@@ -72,33 +71,28 @@ class CheckpointManager:
         """The newest one: where a new attempt starts from."""
         return self.committed[-1].checkpoint if self.committed else None
 
-    def _find_committed(self, run_path: Path) -> list[Committed]:
+    def publish(self, record: Committed) -> checkpoint_module.Checkpoint:
+        """Return the handle on a checkpoint that holds when the run is over."""
+        return record.checkpoint if self._replica is None else self._replica.get_handle(record.name)
+
+    def _find_committed(self) -> list[Committed]:
         """Return the whole checkpoints in a run's folder; warn of damaged ones."""
         found: list[Committed] = []
-        for folder in run_path.iterdir() if run_path.is_dir() else ():
-            if folder.name.endswith(DAMAGED_SUFFIX):
+        listed = kept.list_local(self._storage.path) if self._replica is None else self._replica.list_kept()
+        for one in listed:
+            if one.damage is not None:
+                self._note_damage(one.name, one.shown, one.damage)
                 continue
-            if not (folder / storage.MANIFEST_NAME).is_file():
-                if _OWN_NAME.fullmatch(folder.name) and folder.is_dir():
-                    self._note_damage(folder, "it has no manifest, so it was not committed, or has lost files")
-                continue
-            manifest = storage.get_optional_manifest(folder)
-            if manifest is None:
-                self._note_damage(folder, "its manifest cannot be read")
-                continue
-            damage = storage.find_damage(folder, manifest)
-            if damage is not None:
-                self._note_damage(folder, damage)
-                continue
-            status, task = _parse(manifest.get("validation"))
+            status, task = _parse(one.manifest.get("validation"))
             found.append(
                 Committed(
-                    number=manifest["number"],
-                    checkpoint=checkpoint_module.Checkpoint(folder),
-                    metrics=manifest["metrics"],
+                    number=one.manifest["number"],
+                    name=one.name,
+                    checkpoint=one.checkpoint,
+                    metrics=one.manifest["metrics"],
                     status=status,
                     task=task,
-                    positions=manifest.get("positions", {}),  # earlier versions wrote none
+                    positions=one.manifest.get("positions", {}),  # earlier versions wrote none
                 )
             )
         return sorted(found, key=lambda record: record.number)
@@ -134,10 +128,18 @@ class CheckpointManager:
         checkpoint = self._commit_files(row, number, manifest)
         self.committed.append(
             Committed(
-                number=number, checkpoint=checkpoint, metrics=metrics, status=status, task=task, positions=positions
+                number=number,
+                name=Path(checkpoint.origin).name,
+                checkpoint=checkpoint,
+                metrics=metrics,
+                status=status,
+                task=task,
+                positions=positions,
             )
         )
         self.next_number += 1
+        if self._replica is not None:
+            self._replica.commit(self.committed[-1].name)
         self._remove_surplus()
         return checkpoint
 
@@ -154,9 +156,11 @@ class CheckpointManager:
                     f"given{', and other ranks left the upload to report()' if parts else ''}. Pass the same "
                     "checkpoint_upload_mode and checkpoint_dir_name in all ranks."
                 )
+            self._check_free(Path(adopted[0]).name)
             storage.adopt(Path(adopted[0]), manifest)
             return checkpoint_module.Checkpoint(adopted[0])
         name = next((report.dir_name for report in row if report.dir_name), f"checkpoint_{number:06d}")
+        self._check_free(name)
         self._clear_name(name)
         self._damaged.discard(name)
         disputed = storage.commit(self._storage, name, parts, manifest)
@@ -168,33 +172,63 @@ class CheckpointManager:
             )
         return checkpoint_module.Checkpoint(self._storage.path / name)
 
+    def _check_free(self, name: str) -> None:
+        """Raise if a checkpoint has the name whose files are in a store, and not here, where it would be seen."""
+        if self._replica is not None and any(record.name == name for record in self.committed):
+            raise FileExistsError(
+                f"The checkpoint {self._replica.place.join(name).shown!r} exists already. Give each report() another "
+                "checkpoint_dir_name, or leave it out."
+            )
+
     def pass_over_damaged(self) -> None:
         """Look whether the newest checkpoint is still what was committed; if not, warn, and go back to the one
-        before, and so on."""
+        before, and so on. What is in a store is brought."""
         while self.committed:
-            folder = Path(self.committed[-1].checkpoint.path)
-            manifest = storage.get_optional_manifest(folder)
-            damage = "its manifest cannot be read" if manifest is None else storage.find_damage(folder, manifest)
+            record = self.committed[-1]
+            damage = self._find_damage(record)
             if damage is None:
                 return
-            self._note_damage(folder, damage)
+            self._note_damage(record.name, self.publish(record).origin, damage)
             self.committed.pop()
 
-    def _note_damage(self, folder: Path, damage: str) -> None:
-        self._damaged.add(folder.name)
+    def bring_newest(self) -> None:
+        """Have the files of the newest checkpoint that is whole in the run's folder on this machine, when a run goes on
+        that is kept in a store; what is locally found at once, damage in the files, is found only now."""
+        self.pass_over_damaged()
+        self.next_number = self.committed[-1].number + 1 if self.committed else 0
+
+    def _find_damage(self, record: Committed) -> str | None:
+        folder = self._storage.path / record.name
+        manifest = storage.get_optional_manifest(folder)
+        damage = "its manifest cannot be read" if manifest is None else storage.find_damage(folder, manifest)
+        if damage is None or self._replica is None:
+            return damage
+        damage = self._replica.bring(record.name)
+        if damage is None:
+            self._replace(record, checkpoint=checkpoint_module.Checkpoint(folder))
+        return damage
+
+    def _replace(self, record: Committed, **changes: Any) -> None:
+        self.committed[self.committed.index(record)] = dataclasses.replace(record, **changes)
+
+    def _note_damage(self, name: str, shown: str, damage: str) -> None:
+        self._damaged.add(name)
         warnings.warn(
-            f"The checkpoint {str(folder)!r} is damaged and not used: {damage}. The one before it is used, if there "
-            "is one.",
+            f"The checkpoint {shown!r} is damaged and not used: {damage}. The one before it is used, if there is one.",
             stacklevel=3,
         )
 
     def _clear_name(self, name: str) -> None:
         """Move a damaged checkpoint aside, if it has a name that is needed."""
+        if name not in self._damaged:
+            return
         folder = self._storage.path / name
-        if name in self._damaged and folder.exists():
-            aside = self._storage.path / f"{name}{DAMAGED_SUFFIX}"
-            shutil.rmtree(aside, ignore_errors=True)
-            folder.rename(aside)
+        aside = f"{name}{kept.DAMAGED_SUFFIX}"
+        if folder.exists():
+            shutil.rmtree(self._storage.path / aside, ignore_errors=True)
+            folder.rename(self._storage.path / aside)
+        if self._replica is not None:
+            self._replica.move_aside(name, aside)
 
     def settle_validation(
         self, number: int, status: reported.ReportedCheckpointStatus, metrics: reports.Metrics | None = None
@@ -206,12 +240,18 @@ class CheckpointManager:
         record = self.committed[place]
         record.metrics.update(metrics or {})  # in place: the history and the result hold the same dict
         self.committed[place] = dataclasses.replace(record, status=status)
-        folder = Path(record.checkpoint.path)
+        folder = self._storage.path / record.name
         manifest = storage.get_optional_manifest(folder)
+        is_here = manifest is not None
+        if manifest is None and self._replica is not None:
+            manifest = self._replica.read_manifest(record.name)
         if manifest is not None:
             score = self._get_score(record.metrics, is_final=False)
             changes = {"score": score, "metrics": record.metrics, "validation": _describe(status, record.task)}
-            storage.replace_manifest(folder, {**manifest, **changes})
+            if is_here:
+                storage.replace_manifest(folder, {**manifest, **changes})
+            if self._replica is not None:
+                self._replica.replace_manifest(record.name, {**manifest, **changes})
         self._remove_surplus()
 
     def list_reported(self) -> list[reported.ReportedCheckpoint]:
@@ -250,6 +290,7 @@ class CheckpointManager:
         return sort_by_metric(self.committed, key, order)
 
     def _remove_surplus(self) -> None:
+        self._drop_copies()
         keep = self._config.num_to_keep
         if keep is None:
             return
@@ -259,7 +300,18 @@ class CheckpointManager:
             is_pending = record.status is reported.ReportedCheckpointStatus.PENDING_VALIDATION
             if record not in kept and record is not latest and not is_pending:
                 self.committed.remove(record)
-                storage.remove(self._storage, Path(record.checkpoint.path))
+                storage.remove(self._storage, self._storage.path / record.name)
+                if self._replica is not None:
+                    self._replica.remove(record.name)
+
+    def _drop_copies(self) -> None:
+        """Remove what is in the store too, but for the newest two, which ranks may read: a disk for temporary files
+        need not hold a whole run."""
+        for record in self.committed[:-2] if self._replica is not None else ():
+            is_pending = record.status is reported.ReportedCheckpointStatus.PENDING_VALIDATION
+            if record.checkpoint.place is None and not is_pending:
+                self._replace(record, checkpoint=self.publish(record))
+                storage.remove(self._storage, self._storage.path / record.name)
 
 
 def _choose_positions(row: Sequence[reports.Report]) -> reports.Positions:

@@ -115,8 +115,9 @@ class ReportBook:
             self._commits.append((self._manager.next_number - 1, len(self.history)))
             self.commit_count += 1
         self.row_count += 1
+        published = committed and self._manager.publish(self._manager.committed[-1])
         for callback in self._callbacks:
-            callback.after_report(self.run_context, metrics, committed)
+            callback.after_report(self.run_context, metrics, published)
         return Acknowledgement(row[0].index, committed) if committed is not None else None
 
     def _check_counts(self) -> None:

@@ -50,7 +50,8 @@ class TuneReportCheckpointCallback(booster_reports.BoosterReports):
     @classmethod
     def get_model(cls, checkpoint: checkpoints.Checkpoint, filename: str = CHECKPOINT_NAME) -> Any:
         """Return the model, a ``lightgbm.Booster``, that a checkpoint holds."""
-        return lightgbm.Booster(model_file=str(Path(checkpoint.path, filename)))
+        with checkpoint.as_directory() as folder:
+            return lightgbm.Booster(model_file=str(Path(folder, filename)))
 
     def __call__(self, env: Any) -> None:
         """Called by LightGBM after each iteration."""

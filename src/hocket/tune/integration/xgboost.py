@@ -55,7 +55,8 @@ class TuneReportCheckpointCallback(booster_reports.BoosterReports, xgboost.callb
     def get_model(cls, checkpoint: checkpoints.Checkpoint, filename: str = CHECKPOINT_NAME) -> Any:
         """Return the model, an ``xgboost.Booster``, that a checkpoint holds."""
         booster = xgboost.Booster()
-        booster.load_model(str(Path(checkpoint.path, filename)))
+        with checkpoint.as_directory() as folder:
+            booster.load_model(str(Path(folder, filename)))
         return booster
 
     def after_iteration(self, model: Any, epoch: int, evals_log: Mapping[str, Mapping[str, Any]]) -> bool:

@@ -29,10 +29,17 @@ class Search:
         given: What it is.
         writer: Its log.
         clock: Returns seconds since 1970.
+        follow: Called after each event of a trial, with whether it has saved a checkpoint.
     """
 
-    def __init__(self, given: settings.Settings, writer: log.Writer, clock: Callable[[], float] = time.time) -> None:
-        self.settings, self.log, self._clock = given, writer, clock
+    def __init__(
+        self,
+        given: settings.Settings,
+        writer: log.Writer,
+        clock: Callable[[], float] = time.time,
+        follow: Callable[[bool], None] = lambda _: None,
+    ) -> None:
+        self.settings, self.log, self._clock, self._follow = given, writer, clock, follow
         self.live: dict[str, live_trial.LiveTrial] = {}
         self.counts: dict[trials.Status, int] = dict.fromkeys(trials.Status, 0)
         """How many trials have ended, by how."""
@@ -83,6 +90,11 @@ class Search:
         `PENDING` if it is to go on at once.
         """
         self.iteration += 1
+        order = self._take(live, event)
+        self._follow(isinstance(event, orders.Report | orders.Saved) and event.checkpoint is not None)
+        return order
+
+    def _take(self, live: live_trial.LiveTrial, event: orders.Event) -> orders.Order | None:
         if isinstance(event, orders.Report):
             return self._take_report(live, event)
         if isinstance(event, orders.Introduction):

@@ -81,4 +81,9 @@ class TuneReportCallback(train.UserCallback):
         checkpoint: train.Checkpoint | None,
     ) -> None:
         """Report rank 0's metrics."""
-        trial_session.get_session("TuneReportCallback").report_now(copy.copy(metrics[0]), checkpoint)
+        session = trial_session.get_session("TuneReportCallback")
+        if checkpoint is None or checkpoint.place is None:
+            session.report_now(copy.copy(metrics[0]), checkpoint)
+            return
+        with checkpoint.as_directory() as folder:  # a trial's own are in its folder
+            session.report_now(copy.copy(metrics[0]), train.Checkpoint(folder))

@@ -1,0 +1,113 @@
+"""What is asked of a store has an end: it answers, or after a bounded time an error says which store, what, and why.
+
+A client may wait for ever for a store that takes a connection and says nothing. So each call runs in a thread of its
+own, and who waits for it gives up. The thread is left behind then, as nobody can end it; it is a daemon, which does not
+keep the process.
+
+What fails is tried again a few times, because stores refuse now and then when they are busy; not so what was refused
+for good, such as credentials, and what is not there.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable
+from typing import Final, TypeVar
+
+from hocket import exceptions, texts
+from hocket.stores import places
+
+T = TypeVar("T")
+
+PATIENCE_SECONDS: Final = float(os.environ.get("HOCKET_STORE_TIMEOUT_S", "60"))
+"""How long a store may take to answer, besides the time that its bytes take. A guess: clients give up earlier."""
+
+LEAST_RATE: Final = 1 << 20
+"""Bytes a second below which a store counts as gone. A guess, far below any network where training makes sense."""
+
+TRIES: Final = 3
+"""How often a call is made that fails; a guess, on top of what clients do by themselves."""
+
+_PAUSE_SECONDS: Final = 0.2  # before the second try, and twice as long before each next one; a guess
+
+_REFUSALS: Final = (
+    "ACCESS_DENIED",
+    "AccessDenied",
+    "Forbidden",
+    "INVALID_ACCESS_KEY",
+    "InvalidAccessKeyId",
+    "SIGNATURE_DOES_NOT",
+    "SignatureDoesNotMatch",
+    "EXPIRED_TOKEN",
+    "ExpiredToken",
+    "INVALID_CLIENT_TOKEN",
+    "HTTP response code 403",
+    "HTTP response code 401",
+)
+"""How the clients of stores say that who asks may not; Arrow raises a plain OSError with such a text."""
+
+
+def is_refusal(error: Exception) -> bool:
+    """Tell whether a store said that this user may not."""
+    return isinstance(error, PermissionError) or any(word in str(error) for word in _REFUSALS)
+
+
+def ask(place: places.Place, what: str, action: Callable[[], T], *, size_bytes: int = 0) -> T:
+    """Return what a call of a store's client returns.
+
+    Args:
+        place: What it is about.
+        what: For the message: what was to be done, such as ``"write"``.
+        action: The call. It may be made several times.
+        size_bytes: How much it moves.
+
+    Raises:
+        StoreAccessError: The store refuses.
+        StoreError: It does not answer, or fails each time.
+        FileNotFoundError: There is no such file.
+    """
+    for attempt in range(TRIES):
+        try:
+            return _wait(place, what, action, PATIENCE_SECONDS + size_bytes / LEAST_RATE)
+        except (FileNotFoundError, exceptions.StoreError):
+            raise
+        except Exception as error:
+            is_last = attempt == TRIES - 1 or not isinstance(error, OSError)
+            if is_refusal(error):
+                raise exceptions.StoreAccessError(
+                    f"The store refuses to {what} {place.shown!r}: {texts.safe_text(error).rstrip('.')}. Check the "
+                    "credentials, and who may read and write there."
+                ) from error
+            if is_last:
+                raise exceptions.StoreError(
+                    f"The store cannot {what} {place.shown!r}, also when it was tried {attempt + 1} times: "
+                    f"{texts.safe_text(error).rstrip('.')}. Check the address, the network and the store's room; what "
+                    "was committed before is whole."
+                ) from error
+            time.sleep(_PAUSE_SECONDS * 2**attempt)
+    raise AssertionError("the last try returns or raises")
+
+
+def _wait(place: places.Place, what: str, action: Callable[[], T], limit_s: float) -> T:
+    returned: list[T] = []
+    raised: list[Exception] = []
+
+    def run() -> None:
+        try:
+            returned.append(action())
+        except Exception as error:  # noqa: BLE001 (it is raised where the caller waits)
+            raised.append(error)
+
+    thread = threading.Thread(target=run, name="hocket-store", daemon=True)
+    thread.start()
+    thread.join(limit_s)
+    if thread.is_alive():
+        raise exceptions.StoreError(
+            f"The store did not {what} {place.shown!r} within {limit_s:.0f} s. Check the network and the store, or "
+            "give it longer: HOCKET_STORE_TIMEOUT_S in the environment."
+        )
+    if raised:
+        raise raised[0]
+    return returned[0]

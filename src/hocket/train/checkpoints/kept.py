@@ -1,0 +1,71 @@
+"""What is in a run's folder: whole checkpoints, and what is left of damaged ones; on this machine or in a store."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, final
+
+from hocket.stores import commits
+from hocket.train.checkpoints import checkpoint as checkpoint_module
+from hocket.train.checkpoints import storage
+
+DAMAGED_SUFFIX: Final = ".damaged"
+"""What the name of a damaged checkpoint gets when another one needs its name."""
+
+OWN_NAME: Final = re.compile(r"checkpoint_\d{6,}")
+"""What a checkpoint is called unless the user says otherwise."""
+
+_NO_MANIFEST: Final = "it has no manifest, so it was not committed, or has lost files"
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """A folder that is a checkpoint, or was one."""
+
+    name: str
+    shown: str
+    """How messages call it."""
+    checkpoint: checkpoint_module.Checkpoint
+    manifest: Mapping[str, Any]
+    damage: str | None = None
+    """What is wrong with it; None if it is whole."""
+
+
+def list_local(run_path: Path) -> Iterator[Kept]:
+    """Give the checkpoints in a run's folder; each file is compared with its digest."""
+    for folder in run_path.iterdir() if run_path.is_dir() else ():
+        if folder.name.endswith(DAMAGED_SUFFIX):
+            continue
+        manifest, damage = None, "its manifest cannot be read"
+        if not (folder / storage.MANIFEST_NAME).is_file():
+            if not (OWN_NAME.fullmatch(folder.name) and folder.is_dir()):
+                continue
+            damage = _NO_MANIFEST
+        else:
+            manifest = storage.get_optional_manifest(folder)
+        found = damage if manifest is None else storage.find_damage(folder, manifest)
+        yield Kept(folder.name, str(folder), checkpoint_module.Checkpoint(folder), manifest or {}, found)
+
+
+def list_stored(shelf: commits.Shelf) -> Iterator[Kept]:
+    """Give the checkpoints in a run's folder in a store; names and sizes of the files are compared, as their contents
+    are when they are read."""
+    folders = shelf.list_folders()
+    pending = folders.get(commits.PENDING, {})
+    for name, sizes in folders.items():
+        if name.endswith(DAMAGED_SUFFIX):
+            continue
+        manifest, damage = None, "its manifest cannot be read"
+        if storage.MANIFEST_NAME not in sizes:
+            if not OWN_NAME.fullmatch(name) or name in pending:
+                continue
+            damage = _NO_MANIFEST
+        else:
+            manifest = shelf.read_manifest(name)
+        found = damage if manifest is None else commits.find_gap(manifest, sizes, shelf.loose)
+        place = shelf.place.join(name)
+        yield Kept(name, place.shown, checkpoint_module.build(place.path, None, place), manifest or {}, found)

@@ -1,0 +1,233 @@
+"""A run that is kept in a store: it goes on in a working folder of this machine, and the store has all that is
+committed.
+
+Ranks, staging, tokens and renaming are as for a run in a folder, because they see the working folder only. What is new
+is done by the driver: a checkpoint that is committed in the working folder is sent to the store, and committed there
+(`hocket.stores.commits`), before the ranks are told. So what a rank knows to be committed is in the store, whatever
+becomes of this machine. A store that fails ends the run, with what was committed before.
+
+The working folder is made anew for each `fit`, among the temporary files, and removed at its end; one that a killed
+process has left is removed by the next run that is kept in a store, as are nodes' copies (`cache`). So there is one way
+to go on with a run, be it here or on another machine: from what the store has. The newest checkpoint's files are
+brought at the start; of others only the manifests are read.
+
+Files beside the checkpoints, such as loggers', are brought at the start, and sent with each checkpoint and at the end,
+if they have changed. Those that a killed run wrote after its last commit are lost.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import json
+import os
+import pickle
+import shutil
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final, final
+
+from hocket import exceptions
+from hocket.stores import commits, files, places
+from hocket.train import errors
+from hocket.train.checkpoints import cache, kept, storage
+from hocket.train.checkpoints import checkpoint as checkpoint_module
+
+_LOCK_NAME: Final = ".lock"  # as in `cache`, which removes folders whose lock nobody holds
+
+
+@final
+class Replica:
+    """The driver's side of a run's folder in a store. Used by one thread.
+
+    Args:
+        place: The run's folder there.
+        run_storage: The working folder.
+    """
+
+    def __init__(self, place: places.Place, run_storage: storage.Storage) -> None:
+        self.place = place
+        self._folder = run_storage.path
+        self._shelf = open_shelf(place)
+        self._token = ""
+        self._sent: dict[str, tuple[int, int]] = {}
+        """Size and time of each file beside the checkpoints, as it is in the store."""
+
+    def open(self) -> None:
+        """Become the one that writes there, remove what was left half done, and bring the files beside the
+        checkpoints.
+
+        Raises:
+            StoreError: The store fails.
+        """
+        self._token = self._shelf.claim()
+        self._shelf.sweep()
+        for name, sizes in self._shelf.list_folders().items():
+            if _is_beside(name) and storage.MANIFEST_NAME not in sizes:
+                for inner, size in sizes.items():
+                    path = f"{name}/{inner}" if name else inner
+                    if not path.startswith("."):
+                        files.bring(self.place.join(path), self._folder / path, size)
+                        self._sent[path] = _read_state(self._folder / path)
+
+    def close(self) -> None:
+        """Send the files beside the checkpoints, and let others write.
+
+        Raises:
+            StoreError: The store fails, or another run of that name has begun.
+        """
+        self._shelf.check_claim(self._token)
+        self._send_files()
+        self._shelf.release(self._token)
+
+    def list_kept(self) -> Iterator[kept.Kept]:
+        """Give the checkpoints that are there."""
+        return kept.list_stored(self._shelf)
+
+    def get_handle(self, name: str) -> checkpoint_module.Checkpoint:
+        """Return the handle on a checkpoint there."""
+        place = self.place.join(name)
+        return checkpoint_module.build(place.path, None, place)
+
+    def commit(self, name: str) -> None:
+        """Send a checkpoint that is committed in the working folder, and the files beside it.
+
+        Raises:
+            StoreError: The store fails, or another run of that name has begun.
+            TrainingFailedError: The checkpoint's files change meanwhile.
+        """
+        try:
+            self._shelf.commit(name, self._folder / name, self._token)
+        except commits.DamagedError as error:
+            raise errors.TrainingFailedError(
+                f"The checkpoint {str(self._folder / name)!r} was changed while it was sent to the store: {error}. "
+                "Leave the run's folder alone."
+            ) from None
+        self._send_files()
+
+    def bring(self, name: str) -> str | None:
+        """Bring a checkpoint's files to the working folder; return what is wrong with them, or None."""
+        target, beside = self._folder / name, self._folder / f".brought-{name}"
+        shutil.rmtree(beside, ignore_errors=True)
+        try:
+            commits.fetch(self.place.join(name), beside, storage.MANIFEST_NAME, checkpoint_module.LOOSE)
+        except (FileNotFoundError, commits.DamagedError) as error:
+            return str(error)
+        shutil.rmtree(target, ignore_errors=True)
+        beside.rename(target)
+        return None
+
+    def remove(self, name: str) -> None:
+        """Remove a checkpoint."""
+        self._shelf.remove(name)
+
+    def move_aside(self, name: str, aside: str) -> None:
+        """Give what is left of a damaged checkpoint another name."""
+        self._shelf.move_aside(name, aside)
+
+    def read_manifest(self, name: str) -> dict[str, Any] | None:
+        """Return a checkpoint's manifest; None if there is none."""
+        return self._shelf.read_manifest(name)
+
+    def replace_manifest(self, name: str, manifest: Mapping[str, object]) -> None:
+        """Write a checkpoint's manifest in place of the one that it has."""
+        self._shelf.check_claim(self._token)
+        files.write(self.place.join(name, storage.MANIFEST_NAME), storage.encode_manifest(manifest))
+
+    def _send_files(self) -> None:
+        for path in _list_beside(self._folder):
+            state = _read_state(self._folder / path)
+            if self._sent.get(path) != state:
+                files.send(self._folder / path, self.place.join(path))
+                self._sent[path] = state
+
+
+def open_shelf(place: places.Place) -> commits.Shelf:
+    """Return a run's folder in a store, for its checkpoints."""
+    return commits.Shelf(place, storage.MANIFEST_NAME, checkpoint_module.LOOSE)
+
+
+@contextlib.contextmanager
+def hold(place: places.Place, name: str) -> Iterator[tuple[storage.Storage, Replica]]:
+    """Make a run's working folder, keep other runs out of it in the block, and remove it after that.
+
+    Args:
+        place: The folder in a store that holds the runs.
+        name: The run's.
+
+    Raises:
+        StoreError: The store fails.
+        TrainingFailedError: Another run of that name goes on.
+    """
+    with hold_folder(place.join(name)) as folder:
+        run_storage = storage.Storage(str(folder), name)
+        storage.open_storage(run_storage)
+        replica = Replica(place.join(name), run_storage)
+        replica.open()
+        try:
+            yield run_storage, replica
+        except BaseException:
+            with contextlib.suppress(exceptions.StoreError, OSError):  # it may be what has failed
+                replica.close()
+            raise
+        replica.close()
+
+
+@contextlib.contextmanager
+def hold_folder(place: places.Place) -> Iterator[Path]:
+    """Make a folder for what is kept at a place in a store, keep others out of it in the block, and remove it after
+    that.
+
+    Raises:
+        TrainingFailedError: Another process has it, or another fit() here.
+    """
+    parent = Path(cache.find_temporary())
+    cache.remove_abandoned(parent)
+    folder = parent / f"{cache.FOLDER_PREFIX}{os.getuid()}-{_digest(place)}"
+    folder.mkdir(mode=0o700, exist_ok=True)
+    lock = os.open(folder / _LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise errors.TrainingFailedError(
+                f"{place.name!r} goes on already, in {place.shown!r}: another fit(), here or in another "
+                "process, has not returned. Wait for it, or give RunConfig(name=...) another name."
+            ) from None
+        try:
+            yield folder
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+            with contextlib.suppress(OSError):
+                fcntl.flock(lock, fcntl.LOCK_UN)  # also for processes that were forked meanwhile and have it
+    finally:
+        os.close(lock)
+
+
+def _digest(place: places.Place) -> str:
+    """Return a short name for a place, which is the same in all processes of this machine."""
+    try:
+        blob = pickle.dumps(place.filesystem)
+    except Exception:  # noqa: BLE001 (a file system of the user's that cannot be pickled: its kind must do)
+        blob = place.filesystem.type_name.encode()
+    return hashlib.sha256(json.dumps([blob.hex(), place.path]).encode()).hexdigest()[:16]
+
+
+def _is_beside(name: str) -> bool:
+    """Tell whether a folder of that name in a run's folder has files of the user's, and no checkpoint's."""
+    return not (name.startswith((".", "checkpoint_")) or name.endswith(kept.DAMAGED_SUFFIX))
+
+
+def _list_beside(folder: Path) -> Iterator[str]:
+    """Give the files beside the checkpoints, by path relative to the run's folder."""
+    for inner in sorted(folder.iterdir()) if folder.is_dir() else ():  # an empty one is removed after a failure
+        if inner.is_file() and not inner.name.startswith("."):
+            yield inner.name
+        elif inner.is_dir() and _is_beside(inner.name) and not (inner / storage.MANIFEST_NAME).is_file():
+            yield from (f"{inner.name}/{path}" for path in files.list_local(inner))
+
+
+def _read_state(file: Path) -> tuple[int, int]:
+    found = file.stat()
+    return found.st_size, found.st_mtime_ns
