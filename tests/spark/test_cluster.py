@@ -89,8 +89,7 @@ def run(program: str, folder: Path) -> str:
     assert done.returncode == 0, done.stderr
     left = [path.name for path in temporary.iterdir() if path.name.startswith("hocket")]
     assert left == []
-    processes = [psutil.Process(pid) for pid in psutil.pids()]
-    assert [process for process in processes if is_of(process, str(temporary))] == []
+    assert [process for process in psutil.process_iter() if is_of(process, str(temporary))] == []
     return done.stdout
 
 
