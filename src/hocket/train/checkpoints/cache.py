@@ -149,6 +149,9 @@ def remove_folder(folder: str, pids: Sequence[int]) -> None:
     while any(_is_alive(pid) for pid in pids) and time.monotonic() < deadline:
         time.sleep(0.005)
     shutil.rmtree(folder, ignore_errors=True)
+    while Path(folder).exists() and time.monotonic() < deadline:  # a process that is being killed still writes there
+        time.sleep(0.005)
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _is_alive(pid: int) -> bool:

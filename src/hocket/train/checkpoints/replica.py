@@ -198,7 +198,7 @@ def hold_folder(place: places.Place) -> Iterator[Path]:
         try:
             yield folder
         finally:
-            shutil.rmtree(folder, ignore_errors=True)
+            cache.remove_folder(str(folder), ())
             with contextlib.suppress(OSError):
                 fcntl.flock(lock, fcntl.LOCK_UN)  # also for processes that were forked meanwhile and have it
     finally:
