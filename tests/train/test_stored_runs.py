@@ -71,6 +71,15 @@ def fit(path: str, filesystem: Any = None, *, steps: int = 3, workers: int = 0, 
     ).fit()
 
 
+@pytest.fixture(autouse=True)
+def own_temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A folder for temporary files that no other test uses: what is left there is this one's."""
+    folder = tmp_path / "temporary"
+    folder.mkdir()
+    monkeypatch.setenv("TMPDIR", str(folder))
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
+
+
 def list_names(filesystem: Any, path: str) -> list[str]:
     """Return the files in a folder and what is in it, by path relative to it."""
     infos = filesystem.get_file_info(fs.FileSelector(path, recursive=True, allow_not_found=True))

@@ -50,6 +50,15 @@ def build(path: str, filesystem: Any = None, xs: tuple[int, ...] = (1, 2), train
     )
 
 
+@pytest.fixture(autouse=True)
+def own_temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A folder for temporary files that no other test uses: what is left there is this one's."""
+    folder = tmp_path / "temporary"
+    folder.mkdir()
+    monkeypatch.setenv("TMPDIR", str(folder))
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
+
+
 def list_names(filesystem: Any, path: str) -> list[str]:
     infos = filesystem.get_file_info(fs.FileSelector(path, recursive=True, allow_not_found=True))
     return sorted(info.path[len(path) + 1 :] for info in infos if info.type == fs.FileType.File)
