@@ -104,8 +104,11 @@ def check_store(options: settings.ExecutionOptions) -> None:
     Raises:
         ValueError: It may.
     """
-    most, held = options.get_store_memory(), int(api.cluster_resources().get("object_store_memory", 0))
-    if most is not None and held > most:
+    most = options.get_store_memory()
+    if most is None:
+        return
+    held = int(api.cluster_resources().get("object_store_memory", 0))
+    if held > most:
         raise ValueError(
             f"ExecutionOptions(memory_limit={options.memory_limit}) was given, but this keeps rows in the session's "
             f"store, which may have {held:,} bytes in memory, and a sixth of the limit is {most:,}. Start the "
