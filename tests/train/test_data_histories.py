@@ -66,7 +66,10 @@ def read_rows(config: dict[str, Any]) -> None:
     rank, size = context.get_world_rank(), context.get_world_size()
     shard = train.get_dataset_shard("train")
     start = train.get_checkpoint()
-    step = json.loads(Path(start.path, "step").read_text()) if start else 0
+    step = 0
+    if start is not None:
+        with start.as_directory() as folder:
+            step = json.loads(Path(folder, "step").read_text())
     log = Path(config["log"])
     if rank == 0:
         (log / f"{config['part']}-start").write_text(str(step))
@@ -96,6 +99,22 @@ def test_each_row_comes_once_an_epoch(number: int, session: hocket.SessionContex
     chosen = [draw.choice(build_steps(draw, names)) for _ in range(draw.randint(2, 5))]
     for step in chosen:
         rows = step(rows)
+    check_history(draw, rows, tmp_path, {"storage_path": tmp_path})
+
+
+def test_each_row_comes_once_an_epoch_from_a_store(
+    s3_store: tuple[Any, str], session: hocket.SessionContext, tmp_path: Path
+) -> None:
+    """The files are in S3, and so is the run with its checkpoints."""
+    store, bucket = s3_store
+    data.range(120, override_num_blocks=4).map_batches(spread).write_parquet(f"{bucket}/rows", filesystem=store)
+    rows = data.read_parquet(f"{bucket}/rows", filesystem=store).sort("id").random_shuffle(seed=5)
+    rows = rows.filter(expr="y > 10").map(lambda row: {**row, "y": row["y"] + 1}).random_shuffle(seed=6)
+    kept = {"storage_path": f"{bucket}/runs", "storage_filesystem": store}
+    check_history(random.Random(7), rows, tmp_path, kept)
+
+
+def check_history(draw: random.Random, rows: data.Dataset, tmp_path: Path, kept: dict[str, Any]) -> None:
     wanted = [(row["id"], row["y"]) for row in rows.take_all()]
     log = tmp_path / "log"
     log.mkdir()
@@ -117,7 +136,7 @@ def test_each_row_comes_once_an_epoch(number: int, session: hocket.SessionContex
             train_loop_config=config,
             datasets={"train": rows},
             scaling_config=train.ScalingConfig(num_workers=size),
-            run_config=train.RunConfig(name="run", storage_path=tmp_path),
+            run_config=train.RunConfig(name="run", **kept),
         )
         try:
             trainer.fit()
