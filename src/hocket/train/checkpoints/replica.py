@@ -185,16 +185,16 @@ def hold_folder(place: places.Place) -> Iterator[Path]:
     parent = Path(cache.find_temporary())
     cache.remove_abandoned(parent)
     folder = parent / f"{cache.FOLDER_PREFIX}{os.getuid()}-{_digest(place)}"
-    folder.mkdir(mode=0o700, exist_ok=True)
-    lock = os.open(folder / _LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    lock = _lock(folder)
     try:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+        if lock is None:
             raise errors.TrainingFailedError(
                 f"{place.name!r} goes on already, in {place.shown!r}: another fit(), here or in another "
                 "process, has not returned. Wait for it, or give RunConfig(name=...) another name."
-            ) from None
+            )
+        for left in folder.iterdir():  # by a process that wrote while it was removed
+            if left.name != _LOCK_NAME:
+                shutil.rmtree(left, ignore_errors=True)
         try:
             yield folder
         finally:
@@ -202,6 +202,27 @@ def hold_folder(place: places.Place) -> Iterator[Path]:
             with contextlib.suppress(OSError):
                 fcntl.flock(lock, fcntl.LOCK_UN)  # also for processes that were forked meanwhile and have it
     finally:
+        if lock is not None:
+            os.close(lock)
+
+
+def _lock(folder: Path) -> int | None:
+    """Make a folder and take its lock; return the lock's descriptor, or None if somebody else has it."""
+    while True:
+        folder.mkdir(mode=0o700, exist_ok=True)
+        try:
+            lock = os.open(folder / _LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except FileNotFoundError:  # who had it has just removed it
+            continue
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if os.path.samestat(os.fstat(lock), (folder / _LOCK_NAME).stat()):
+                return lock
+        except BlockingIOError:
+            os.close(lock)
+            return None
+        except FileNotFoundError:  # as above
+            pass
         os.close(lock)
 
 
