@@ -205,3 +205,15 @@ def test_expressions_can_be_sent_and_read() -> None:
 def test_a_mistake_is_told(make: Any, error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message):
         make(build_rows())
+
+
+def test_quotients_and_rests_of_fractions_are_pythons() -> None:
+    pairs = [(1.0, 0.1), (5.5, 0.1), (1e300, 0.1), (-5.0, math.inf), (5.0, math.inf), (-7.5, 2.0), (7.5, -2.0)]
+    rows = data.from_items([{"x": x, "y": y} for x, y in [*pairs, (None, 1.0)]])
+    found = rows.with_column("q", col("x") // col("y")).with_column("r", col("x") % col("y")).take_all()
+    assert [(row["q"], row["r"]) for row in found[:-1]] == [(x // y, x % y) for x, y in pairs]
+    assert found[-1]["q"] is None or math.isnan(found[-1]["q"])
+    with pytest.raises(ValueError, match="divide by zero"):
+        rows.with_column("q", col("x") // 0.0).take_all()
+    lists = data.from_arrow(pa.table({"x": [[3.0, math.nan, 1.0, None, 2.0]]}))
+    assert lists.with_column("s", col("x").list.sort()).take(1)[0]["s"][:3] == [1.0, 2.0, 3.0]

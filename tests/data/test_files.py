@@ -579,5 +579,7 @@ def test_only_columns_that_are_looked_at_are_read(tmp_path: Path) -> None:
     assert rows.select_columns(["x", "shop"]).take(1) == [{"x": 1.0, "shop": "a"}]
     with pytest.raises(KeyError, match="the columns are 'k', 'x', 'y', 'shop'"):
         rows.groupby("nope").sum("x").take_all()
+    with pytest.raises(ValueError, match=r"which are 'k', 'x', 'y', and received '\(shop == \"a\"\)'"):
+        data.read_parquet(tmp_path, filter=pc.field("shop") == "a")
     filtered = data.read_parquet(tmp_path, filter=pc.field("y") == "r").groupby("k").sum("x")
     assert filtered.take_all() == [{"k": 1, "sum(x)": 6.0}]

@@ -66,6 +66,32 @@ def test_shuffle_in_two_passes_has_the_rows_of_one() -> None:
     assert sorted(row["id"] for row in kept) == list(range(0, 300_000, 3))
 
 
+@pytest.mark.parametrize("engine", ["local", "inprocess"])
+def test_columns_that_some_blocks_lack_outlast_a_shuffle_in_two_passes(engine: str) -> None:
+    context = data.DataContext.get_current()
+    before, context.execution_options = context.execution_options, data.ExecutionOptions(max_bytes_in_flight=100)
+    try:
+        with hocket.init(num_cpus=2, engine=engine):
+            for is_lacking in (lambda at: at == 0, lambda at: at > 0):  # the first block, and all others
+                rows = data.range(100, override_num_blocks=10).map_batches(
+                    lambda batch, is_lacking=is_lacking: (
+                        {"id": batch["id"]} if is_lacking(batch["id"][0]) else {"id": batch["id"], "a": batch["id"]}
+                    )
+                )
+                wanted = sorted((row["id"], row.get("a")) for row in rows.take_all())
+                found = rows.random_shuffle(seed=1).take_all()
+                assert sorted((row["id"], row.get("a")) for row in found) == wanted
+    finally:
+        context.execution_options = before
+
+
+def test_many_small_blocks_are_shuffled_in_two_passes() -> None:
+    wanted = order.Order(3000, seed=2, epoch=0).rows(np.arange(3000))
+    with hocket.init(num_cpus=2):
+        rows = data.range(3000, override_num_blocks=1000).random_shuffle(seed=2)
+        assert [row["id"] for row in rows.iter_rows()] == wanted.tolist()
+
+
 def test_store_that_is_too_large_for_the_limit_is_refused() -> None:
     context = data.DataContext.get_current()
     before, context.execution_options = context.execution_options, data.ExecutionOptions(memory_limit=LIMIT)

@@ -99,22 +99,24 @@ def test_each_row_comes_once_an_epoch(number: int, session: hocket.SessionContex
     chosen = [draw.choice(build_steps(draw, names)) for _ in range(draw.randint(2, 5))]
     for step in chosen:
         rows = step(rows)
-    check_history(draw, rows, tmp_path, {"storage_path": tmp_path})
+    check_history(draw, rows, {"storage_path": tmp_path}, tmp_path)
 
 
-def test_each_row_comes_once_an_epoch_from_a_store(
-    s3_store: tuple[Any, str], session: hocket.SessionContext, tmp_path: Path
-) -> None:
+def test_each_row_comes_once_an_epoch_from_a_store(s3_store: tuple[Any, str], tmp_path: Path) -> None:
     """The files are in S3, and so is the run with its checkpoints."""
     store, bucket = s3_store
+    with hocket.init(num_cpus=2):
+        check_history(random.Random(7), *build_stored(store, bucket), tmp_path)
+
+
+def build_stored(store: Any, bucket: str) -> tuple[data.Dataset, dict[str, Any]]:
     data.range(120, override_num_blocks=4).map_batches(spread).write_parquet(f"{bucket}/rows", filesystem=store)
     rows = data.read_parquet(f"{bucket}/rows", filesystem=store).sort("id").random_shuffle(seed=5)
     rows = rows.filter(expr="y > 10").map(lambda row: {**row, "y": row["y"] + 1}).random_shuffle(seed=6)
-    kept = {"storage_path": f"{bucket}/runs", "storage_filesystem": store}
-    check_history(random.Random(7), rows, tmp_path, kept)
+    return rows, {"storage_path": f"{bucket}/runs", "storage_filesystem": store}
 
 
-def check_history(draw: random.Random, rows: data.Dataset, tmp_path: Path, kept: dict[str, Any]) -> None:
+def check_history(draw: random.Random, rows: data.Dataset, kept: dict[str, Any], tmp_path: Path) -> None:
     wanted = [(row["id"], row["y"]) for row in rows.take_all()]
     log = tmp_path / "log"
     log.mkdir()

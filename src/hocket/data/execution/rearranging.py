@@ -17,6 +17,9 @@ from hocket.data.execution import tasks
 MOST_GROUPS = 256
 """Of a shuffle: each block is cut into so many pieces, and each piece costs a message."""
 
+MOST_PARTS = 64
+"""How many blocks a task of a shuffle looks at, however small they are: each costs a message, for each new block."""
+
 LEAST_PIECE = 320 << 10
 """Bytes. What is smaller than 256 KiB travels in messages instead of shared memory, through the driver, and no limit of
 the store holds for it. Pieces are not all of one size."""
@@ -29,7 +32,9 @@ def rearrange(
     name = type(barrier).__name__.lower()
     sizes = [part.num_rows for part in parts]
     num_bytes = sum(part.num_bytes for part in parts)
-    num_groups = min(-(-num_bytes // _choose_group_bytes(num_bytes, options)), len(parts), MOST_GROUPS)
+    by_bytes = -(-num_bytes // _choose_group_bytes(num_bytes, options))
+    by_count = math.isqrt(len(parts)) if len(parts) > MOST_PARTS else 1
+    num_groups = min(max(by_bytes, by_count), len(parts), MOST_GROUPS)
     if isinstance(barrier, plan.Shuffle) and num_groups > 1:
         return _exchange(name, parts, barrier.rearrange(sizes), num_groups, options)
     task = tasks.make_task(_gather, name, tasks.choose_cpus(options))
@@ -171,10 +176,13 @@ def _sort_by_group(
     group = np.searchsorted(how.borders, positions, side="right") - 1
     by_group = np.argsort(group, kind="stable")
     ends = np.searchsorted(group[by_group], np.arange(len(how.borders)))
-    found: dict[str, Any] = {}
-    for name in parts[0].columns:  # one by one, so that one alone is there twice
-        found |= blocks.join([part.select([name]) for part in parts]).pick(by_group).columns
-    block = blocks.Block(found, num_rows)
+    if all(part.columns.keys() == parts[0].columns.keys() for part in parts):
+        found: dict[str, Any] = {}
+        for name in parts[0].columns:  # one by one, so that one alone is there twice
+            found |= blocks.join([part.select([name]) for part in parts]).pick(by_group).columns
+        block = blocks.Block(found, num_rows)
+    else:
+        block = blocks.join(parts).pick(by_group)
     if how.is_tight:
         tasks.give_memory_back()
     size = tasks.measure(block)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
+import numpy as np
+
 from hocket.data import arrow
 
 Value = Any
@@ -33,7 +35,7 @@ def _divide(compute: Any, left: Value, right: Value) -> Value:
 def _floor_divide(compute: Any, left: Value, right: Value) -> Value:
     types = _load().types
     if not (types.is_integer(left.type) and types.is_integer(right.type)):
-        return compute.floor(compute.divide_checked(left.cast("float64"), right))
+        return _as_python(compute, left, right, np.floor_divide)
     quotient = compute.divide_checked(left, right)  # towards zero
     rest = compute.subtract(left, compute.multiply(quotient, right))
     is_below = compute.and_(compute.not_equal(rest, 0), compute.xor(compute.less(rest, 0), compute.less(right, 0)))
@@ -41,7 +43,23 @@ def _floor_divide(compute: Any, left: Value, right: Value) -> Value:
 
 
 def _modulo(compute: Any, left: Value, right: Value) -> Value:
+    types = _load().types
+    if not (types.is_integer(left.type) and types.is_integer(right.type)):
+        return _as_python(compute, left, right, np.mod)
     return compute.subtract(left, compute.multiply(_floor_divide(compute, left, right), right))
+
+
+def _as_python(compute: Any, left: Value, right: Value, function: Any) -> Value:
+    """Return what numpy, which has Python's rules for the digits of fractions, makes of two numbers."""
+    pa = _load()
+    sides = [one.cast("float64") for one in (left, right)]
+    mask = compute.is_null(compute.divide_checked(*sides))  # which raises where something is divided by 0
+    values = [one.as_py() if isinstance(one, pa.Scalar) else one.to_numpy(zero_copy_only=False) for one in sides]
+    if isinstance(mask, pa.Scalar):
+        return pa.scalar(None if mask.as_py() else float(function(*values)), "float64")
+    with np.errstate(invalid="ignore"):
+        found = function(*[np.nan if one is None else one for one in values])
+    return pa.array(found, mask=mask.to_numpy(zero_copy_only=False))
 
 
 def _is_in(compute: Any, value: Value, *, values: tuple[Any, ...]) -> Value:
@@ -104,7 +122,8 @@ def _sort_lists(compute: Any, value: Value) -> Value:
 
 
 def _place_missing(value: Any) -> tuple[bool, Any]:
-    return value is None, 0 if value is None else value
+    is_gone = value is None or value != value  # noqa: PLR0124 (NaN alone)
+    return is_gone, 0 if is_gone else value
 
 
 FUNCTIONS: Final[Mapping[str, Callable[..., Value]]] = {

@@ -236,7 +236,14 @@ def _plan_file(
     if selection.filter is not None:  # groups whose statistics say that they have nothing of it are not read
         pa = arrow.load(CALLER)
         schema = pa.schema(list({**footer.types, **missing}.items()))
-        parts = _open_fragment(shared, file.path, None).split_by_row_group(filter=selection.filter, schema=schema)
+        try:
+            parts = _open_fragment(shared, file.path, None).split_by_row_group(filter=selection.filter, schema=schema)
+        except pa.ArrowInvalid as error:
+            raise ValueError(
+                f"{CALLER} filters by columns of the files, which are {', '.join(map(repr, schema.names))}, and "
+                f"received {str(selection.filter)!r}: {error}. Write read_parquet(...).filter(expr=...) for a column "
+                "that folders' names say, or partition_filter=..."
+            ) from error
         kept = [part.row_groups[0].id for part in parts]
     reads = []
     for places in join_groups([sizes[at] for at in kept], most):
