@@ -155,6 +155,36 @@ def test_rows_come_back_as_they_went_in() -> None:
     assert data.from_items([]).schema() is None
 
 
+@pytest.mark.parametrize(
+    ("given", "wanted"),
+    [
+        ([np.datetime64("2020-01-02")], [dt.date(2020, 1, 2)]),
+        ([np.datetime64("2020-01"), None], [dt.date(2020, 1, 1), None]),
+        ([np.datetime64("2020-01-02T03"), np.datetime64("NaT")], [dt.datetime(2020, 1, 2, 3), None]),  # noqa: DTZ001
+        ([np.timedelta64(3, "D"), np.timedelta64(1, "ms")], [dt.timedelta(days=3), dt.timedelta(milliseconds=1)]),
+        ([np.float32(1.5)], [1.5]),
+        ([np.int8(3)], [3]),
+    ],
+)
+def test_scalars_of_numpy(given: list[Any], wanted: list[Any]) -> None:
+    assert [row["x"] for row in data.from_items([{"x": value} for value in given]).take_all()] == wanted
+
+
+def test_no_rows_have_columns() -> None:
+    with hocket.init(num_cpus=2, engine="inprocess"):
+        for rows in (data.range(3), data.range(3).materialize(), data.range(9, override_num_blocks=3)):
+            assert rows.limit(0).schema() == data.Schema(names=["id"], types=["int64"])
+            assert rows.limit(0).take_all() == []
+
+
+def test_blocks_of_any_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(data.DataContext.get_current(), "target_max_block_size", None)
+    with hocket.init(num_cpus=2, engine="inprocess"):
+        assert data.from_numpy(np.zeros(300 << 20, np.int8)).num_blocks() == 8  # ten of 32 MiB
+        data.range(5).write_csv(tmp_path)
+        assert data.read_csv(tmp_path).sum("id") == 10
+
+
 def test_what_a_row_lacks_is_missing() -> None:
     with hocket.init(num_cpus=2, engine="inprocess"):
         assert data.from_items([{"x": 1}, {"y": "a"}, {"y": "b", "x": 2}]).take_all() == [
@@ -407,6 +437,11 @@ def return_number(batch: Any) -> Any:
             lambda: TWO.add_column("y", lambda frame: [1]),
             ValueError,
             r"add_column\('y', .* returned 1 values for 2 rows",
+        ),
+        (
+            lambda: TWO.add_column("y", lambda frame: frame[["x"]] % 3),
+            TypeError,
+            r"returned a DataFrame, which is a whole batch, where one column is added. Return a value for each row",
         ),
         (
             lambda: TWO.map(lambda row: row).select_columns("y"),

@@ -139,6 +139,28 @@ def test_times_lists_and_dicts() -> None:
     assert compute(col("l").list.slice(0, 2), rows) == [[1, 2], [4]]
 
 
+def test_parts_by_brackets() -> None:
+    rows = data.from_arrow(pa.table({"d": [{"x": 1}, {"x": 2}], "l": [[1, 2, 3], [4]]}))
+    assert compute(col("d").struct["x"], rows) == [1, 2]
+    assert compute(col("l").list[0], rows) == [1, 4]
+    assert compute(col("l").list[0:2], rows) == [[1, 2], [4]]
+    assert compute(col("l").list[1:], rows) == [[2, 3], []]
+
+
+def test_texts_in_a_dictionary() -> None:
+    rows = data.from_arrow(pa.table({"s": pa.array(["a", "b", None, "a"]).dictionary_encode()}))
+    assert compute(col("s") + "_X", rows) == ["a_X", "b_X", None, "a_X"]
+    assert compute(col("s").str.upper(), rows) == ["A", "B", None, "A"]
+    assert rows.filter(expr=col("s").is_in(["a"])).count() == 2
+
+
+def test_names_with_dots() -> None:
+    rows = data.from_items([{"sepal.length": 6.0}, {"sepal.length": 4.0}])
+    assert rows.filter(expr="sepal.length > 5.0").take_all() == [{"sepal.length": 6.0}]
+    with pytest.raises(ValueError, match=r"'sepal.len\(\)', which is no condition"):
+        rows.filter(expr="sepal.len() > 5.0")
+
+
 def test_functions_of_a_users() -> None:
     @udf("float32")
     def share(part: pa.Array, whole: pa.Array) -> pa.Array:
@@ -199,6 +221,8 @@ def test_expressions_can_be_sent_and_read() -> None:
         (lambda rows: col("x") > 1 and col("y") > 1, TypeError, "is neither true nor false .* Write & for and"),
         (lambda rows: 1 < col("x") < 3, TypeError, "is neither true nor false"),
         (lambda rows: col("x").is_in("abc"), TypeError, r"is_in\(\) takes a list of values, but received 'abc'"),
+        (lambda rows: untyped_col("x").list["y"], TypeError, r"values by number, but received 'y'. Write .list\[0\]"),
+        (lambda rows: untyped_col("x").struct[0], TypeError, r"values by name, but received 0. Write .struct\['x'\]"),
         (lambda rows: untyped_col(3), TypeError, r"col\(\) takes the name of a column, but received 3"),
     ],
 )

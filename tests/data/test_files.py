@@ -498,6 +498,7 @@ def test_databases(tmp_path: Path) -> None:
             "INSERT INTO t VALUES (?, ?)", [(at, f"t{at}" if at % 2 else None) for at in range(9000)]
         )
     rows = data.read_sql("SELECT * FROM t WHERE x < ? ORDER BY x", lambda: sqlite3.connect(path), sql_params=(8500,))
+    assert data.read_sql("SELECT 1", lambda: sqlite3.connect(path), override_num_blocks=2).count() == 1
     assert rows.count() == 8500
     assert count_blocks(rows) == 3
     assert rows.take(2) == [{"x": 0, "y": None}, {"x": 1, "y": "t1"}]
@@ -539,6 +540,7 @@ def test_other_libraries_datasets() -> None:
 
     rows = data.from_torch(Squares())
     assert (rows.count(), rows.num_blocks()) == (1000, 3)
+    assert data.from_torch(Squares(), local_read=True).count() == 1000
     assert rows.take_batch(3)["y"].tolist() == [0, 1, 4]
     tensorflow = pytest.importorskip("tensorflow", reason="needs TensorFlow: pip install 'hocket[tensorflow]'")
     pairs = tensorflow.data.Dataset.from_tensor_slices(([1, 2], [3, 4]))

@@ -14,7 +14,16 @@ from typing import Any
 import pytest
 
 from hocket import data
-from hocket.data import aggregate, datasource, expressions, preprocessors
+from hocket.data import (
+    aggregate,
+    context,
+    datasource,
+    expressions,
+    grouped_data,
+    iterator,
+    preprocessor,
+    preprocessors,
+)
 
 PAGE = Path(__file__).parents[2] / "docs" / "data_names.md"
 
@@ -86,6 +95,13 @@ def test_what_the_page_says_is_so(title: str) -> None:
     there, gone = read_page()[title]
     assert [name for name in there if not hasattr(OURS[title], name)] == [], "the page says that they are there"
     assert [name for name in gone if hasattr(OURS[title], name)] == [], "the page says that they are not there"
+
+
+def test_modules_have_rays_names() -> None:
+    assert context.DataContext is data.DataContext
+    assert grouped_data.GroupedData is data.GroupedData
+    assert iterator.DataIterator is data.DataIterator
+    assert preprocessor.Preprocessor is data.Preprocessor
 
 
 @pytest.mark.slow

@@ -197,6 +197,37 @@ def test_numbers_of_all_rows() -> None:
     assert wide.std("x", ddof=0) == math.sqrt(22.5)  # a large mean costs no digits
 
 
+def test_all_columns_of_numbers() -> None:
+    rows = data.from_items([{"k": 1, "x": 2, "y": 0.5, "s": "a"}, {"k": 1, "x": 4, "y": None, "s": "b"}])
+    assert rows.groupby("k").sum().take_all() == [{"k": 1, "sum(x)": 6, "sum(y)": 0.5}]
+    assert rows.groupby("k").min().take_all() == [{"k": 1, "min(x)": 2, "min(y)": 0.5}]
+    assert rows.groupby("k").max().take_all() == [{"k": 1, "max(x)": 4, "max(y)": 0.5}]
+    assert rows.groupby("k").mean().take_all() == [{"k": 1, "mean(x)": 3.0, "mean(y)": 0.5}]
+    assert rows.groupby("k").std(ddof=0).take_all() == [{"k": 1, "std(x)": 1.0, "std(y)": 0.0}]
+    assert data.from_items([]).groupby("k").sum().take_all() == []
+    with pytest.raises(ValueError, match=r"sum\(\) takes all columns of numbers that are no keys, .* there is none"):
+        rows.select_columns(["k", "s"]).groupby("k").sum()
+
+
+def test_numbers_of_missing_values() -> None:
+    for rows in (data.from_items([{"k": 1, "x": None}] * 2), data.from_arrow(pa.table({"k": [1], "x": pa.nulls(1)}))):
+        assert rows.std("x") is None
+        assert rows.groupby("k").std("x").take_all() == [{"k": 1, "std(x)": None}]
+
+
+def test_frequent_values() -> None:
+    rows = data.from_items([{"x": None}, {"x": None}, {"x": 2.0}, {"x": math.nan}])
+    assert rows.aggregate(aggregates.ApproximateTopK("x", 3)) == {"approx_topk(x)": [{"x": 2.0, "count": 1}]}
+    lists = data.from_items([{"x": [2, 3]}, {"x": [1]}, {"x": None}, {"x": [1]}], override_num_blocks=2)
+    found = lists.aggregate(aggregates.ApproximateTopK("x", 3), aggregates.ValueCounter("x"))
+    assert found["approx_topk(x)"] == [{"x": [1], "count": 2}, {"x": [2, 3], "count": 1}]
+    assert found["value_counter(x)"] == {"counts": [1, 2, 1], "values": [[2, 3], [1], None]}
+    dicts = data.from_items([{"x": {"a": [1]}}, {"x": {"a": [1]}}])
+    assert dicts.aggregate(aggregates.ApproximateTopK("x", 1, alias_name="top")) == {
+        "top": [{"x": {"a": [1]}, "count": 2}]
+    }
+
+
 def test_no_rows() -> None:
     empty = build_rows(10, 2)[0].filter(expr="row > 99")
     assert empty.sort("row").take_all() == []
@@ -263,6 +294,22 @@ def test_joins(how: str, num_blocks: int) -> None:
     wanted = wanted.sort_values(order).reset_index(drop=True)
     pd.testing.assert_frame_equal(found.to_pandas(), wanted, check_dtype=False)
     assert found.to_pandas().equals(found.to_pandas()), "the same order each time"
+
+
+@pytest.mark.parametrize("how", ["right_outer", "full_outer"])
+def test_arrays_with_missing_ones(how: str) -> None:
+    left = data.from_items([{"id": 1, "t": np.ones(2)}])
+    rows = left.join(
+        data.range(3), how, on="id", partition_size_hint=2, aggregator_ray_remote_args={}, validate_schemas=True
+    )
+    found = {row["id"]: row["t"] for row in rows.take_all()}
+    assert isinstance(found[1], np.ndarray)
+    assert found[1].tolist() == [1.0, 1.0]
+    assert (found[0], found[2]) == (None, None)
+    batch = rows.sort("id").take_batch()["t"]
+    assert [value is None for value in batch] == [True, False, True]
+    assert batch[1].tolist() == [1.0, 1.0]
+    assert rows.filter(lambda row: row["t"] is None).take_batch()["t"].tolist() == [None, None]
 
 
 def test_joins_that_choose_rows() -> None:

@@ -67,6 +67,11 @@ def compact(column: object) -> Any:
     return load("A column").concat_arrays([column])
 
 
+def decode_dictionary(column: Any) -> Any:
+    """Return the values of an Arrow array that has each different one once; others as they are."""
+    return column.dictionary_decode() if load("A column").types.is_dictionary(column.type) else column
+
+
 def join(columns: Sequence[Any]) -> Any:
     """Return Arrow arrays one behind the other; None if they are of different types."""
     same = all(column.type == columns[0].type for column in columns)
@@ -89,7 +94,11 @@ def to_numpy(column: Any) -> Array:
     pa = load("A column")
     kind = column.type
     if isinstance(column, pa.ExtensionArray):
-        if hasattr(column, "to_numpy_ndarray"):
+        if is_tensor(column) and column.null_count:
+            rows = np.empty(len(column), object)
+            rows[:] = list_tensors(column)
+            return rows
+        if is_tensor(column):
             tensor: Array = column.to_numpy_ndarray()
             return tensor
         column, kind = column.storage, column.storage.type
@@ -97,6 +106,18 @@ def to_numpy(column: Any) -> Array:
         return _lists_to_numpy(column)
     array: Array = column.to_numpy(zero_copy_only=False)
     return array
+
+
+def is_tensor(column: Any) -> bool:
+    """Return whether each value of an Arrow array is itself an array, all of one shape."""
+    return hasattr(column, "to_numpy_ndarray")
+
+
+def list_tensors(column: Any) -> list[Array | None]:
+    """Return the arrays of an Arrow array whose values are arrays, and None where one is missing."""
+    there = column.is_valid().to_pylist()
+    arrays = iter(column.drop_null().to_numpy_ndarray()) if any(there) else iter(())
+    return [next(arrays).copy() if is_there else None for is_there in there]
 
 
 def _lists_to_numpy(column: Any) -> Array:
@@ -138,7 +159,7 @@ def read_column(column: Any) -> Any:
     if not column.null_count:
         if pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind):
             return column.to_numpy(zero_copy_only=False)
-        if isinstance(column, pa.ExtensionArray) and hasattr(column, "to_numpy_ndarray"):
+        if is_tensor(column):
             return column.to_numpy_ndarray()
         if pa.types.is_fixed_size_list(kind) and pa.types.is_primitive(kind.value_type):
             return _lists_to_numpy(column)

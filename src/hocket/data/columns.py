@@ -54,6 +54,9 @@ def build_from_values(values: Sequence[Any]) -> Column:
     Lists stay lists; arrays of one shape, and tensors of a framework, become an array with an axis more.
     """
     values = [_open_tensor(value) for value in values]
+    times = {type(value) for value in values if value is not None}
+    if len(times) == 1 and times <= {np.datetime64, np.timedelta64}:
+        return _build_times(values)
     if values and all(isinstance(value, np.ndarray) for value in values):
         first = values[0]
         if all(value.shape == first.shape and value.dtype == first.dtype for value in values):
@@ -66,6 +69,17 @@ def build_from_values(values: Sequence[Any]) -> Column:
             return found
     packed = None if any(isinstance(value, np.ndarray) for value in values) else arrow.get_optional_array(values)
     return _hold(values) if packed is None else packed
+
+
+def _build_times(values: Sequence[Any]) -> Column:
+    """Return numpy's times, and None where one is missing, as a column."""
+    kind = np.result_type(*(value for value in values if value is not None))
+    unit, count = np.datetime_data(kind)
+    if unit not in ("D", "s", "ms", "us", "ns") or count > 1 or (kind.kind == "m" and unit == "D"):  # Arrow's units
+        kind = np.dtype("M8[D]" if kind.kind == "M" and unit in "YMW" else f"{kind.kind}8[s]")
+    found = np.array([np.array("NaT" if value is None else value, kind) for value in values])
+    packed = arrow.get_optional_array(found)
+    return found if packed is None else packed
 
 
 def _open_tensor(value: Any) -> Any:
@@ -228,7 +242,7 @@ def _stack(column: npt.NDArray[Any]) -> npt.NDArray[Any]:
 def to_values(column: Column) -> list[Any]:
     """Return one Python value for each row: numbers as Python's, longer axes as arrays of the row's own."""
     if not isinstance(column, np.ndarray):
-        values: list[Any] = column.to_pylist()
+        values: list[Any] = arrow.list_tensors(column) if arrow.is_tensor(column) else column.to_pylist()
         return values
     return column.tolist() if column.ndim == 1 else [row.copy() for row in column]
 
@@ -278,6 +292,11 @@ def find_changes(column: Column) -> npt.NDArray[np.bool_]:
         changed &= ~(gone[:-1] & gone[1:])
     found: npt.NDArray[np.bool_] = changed.reshape(len(changed), -1).any(axis=1) if column.ndim > 1 else changed
     return found
+
+
+def is_number(kind: str) -> bool:
+    """Return whether a type, by the name that `describe` gives it, is one of numbers."""
+    return kind.startswith(("int", "uint", "float", "double", "halffloat", "decimal")) and not kind.endswith("]")
 
 
 def describe(column: Column) -> str:

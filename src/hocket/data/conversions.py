@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Self, final
 
 from hocket.data import aggregate as aggregates
-from hocket.data import arrow, blocks, frames, plan, tables
+from hocket.data import arrow, blocks, columns, frames, plan, tables
 from hocket.data.execution import references
 from hocket.engine import contract
 
@@ -127,16 +127,12 @@ def _can_be_summed_up(kind: str) -> bool:
     return not kind.endswith("]") and not kind.startswith(("list", "struct", "large_list", "map", "object"))
 
 
-def _is_number(kind: str) -> bool:
-    return kind.startswith(("int", "uint", "float", "double", "halffloat", "decimal")) and not kind.endswith("]")
-
-
 def _list_aggregates(name: str, kind: str) -> list[tables.Aggregate]:
     found: list[tables.Aggregate] = [
         aggregates.Count(name, ignore_nulls=False),
         aggregates.MissingValuePercentage(name),
     ]
-    if not _is_number(kind):
+    if not columns.is_number(kind):
         return [*found, aggregates.ApproximateTopK(name, k=10)]
     kinds = (aggregates.Mean, aggregates.Min, aggregates.Max, aggregates.Std, aggregates.ZeroPercentage)
     return [*found, *(one(name) for one in kinds), aggregates.ApproximateQuantile(name, [0.5])]

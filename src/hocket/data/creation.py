@@ -247,6 +247,7 @@ def read_datasource(
     override_num_blocks: int | None = None,
     ray_remote_args: object = None,
     concurrency: int | None = None,
+    compute: object = None,
 ) -> dataset.Dataset:
     """Return a data set of a source that a user has written.
 
@@ -256,6 +257,7 @@ def read_datasource(
         override_num_blocks: How many tasks the source is asked for. Default: 8.
         ray_remote_args: For programs written for Ray: has no effect.
         concurrency: The same.
+        compute: The same.
 
     Raises:
         TypeError: It is no source.
@@ -277,13 +279,20 @@ def read_datasource(
     )
 
 
-def read_sql(sql: str, connection_factory: Callable[[], Any], *, sql_params: Any = None) -> dataset.Dataset:
+def read_sql(
+    sql: str,
+    connection_factory: Callable[[], Any],
+    *,
+    sql_params: Any = None,
+    override_num_blocks: int | None = None,
+) -> dataset.Dataset:
     """Return a data set of the rows of a query. It is sent when rows are asked for, in a task.
 
     Args:
         sql: The query.
         connection_factory: Returns a connection, as Python's interface of databases has it (PEP 249).
         sql_params: Its parameters, in the database's own form.
+        override_num_blocks: For programs written for Ray: has no effect. One task reads the query.
 
     Raises:
         TypeError: The factory is no function.
@@ -308,12 +317,13 @@ def read_sql(sql: str, connection_factory: Callable[[], Any], *, sql_params: Any
     return dataset.Dataset([programs.QueryRead(sql, connection_factory, sql_params)])
 
 
-def from_torch(dataset_: Any, *, override_num_blocks: int | None = None) -> dataset.Dataset:
+def from_torch(dataset_: Any, local_read: bool = False, *, override_num_blocks: int | None = None) -> dataset.Dataset:
     """Return a data set of one of PyTorch's. Its items are made in tasks; those that are no dicts are the column
     ``item``.
 
     Args:
         dataset_: Something with a length and items, or something to loop over.
+        local_read: For programs written for Ray: has no effect.
         override_num_blocks: Into how many blocks it is cut.
 
     Raises:

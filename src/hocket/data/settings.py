@@ -24,6 +24,9 @@ MEMORY_PER_CPU: Final = 128 << 20
 _LEAST_BLOCK: Final = 1 << 20
 """Bytes. Below, what a task costs is more than what it does. A guess."""
 
+_MOST_BLOCK: Final = 1 << 30
+"""Bytes. Arrow's readers of texts count the bytes of a block in 32 bits."""
+
 
 @final
 @dataclass(kw_only=True)
@@ -112,9 +115,9 @@ class DataContext:
         33554432
     """
 
-    target_max_block_size: int = 32 << 20
-    """Into blocks of how many bytes at most sources are cut. A guess: large enough that a task costs nothing beside it,
-    small enough that several fit into a small machine."""
+    target_max_block_size: int | None = 32 << 20
+    """Into blocks of how many bytes at most sources are cut; None: of any size, up to 1 GiB. A guess: large enough that
+    a task costs nothing beside it, small enough that several fit into a small machine."""
     execution_options: ExecutionOptions = field(default_factory=ExecutionOptions)
     enable_progress_bars: bool = True
     """Whether a line in the terminal says how far it is, if reading takes more than two seconds."""
@@ -122,11 +125,8 @@ class DataContext:
     def get_block_bytes(self) -> int:
         """Return how large blocks shall be: `target_max_block_size`, or less if memory is limited."""
         limit = self.execution_options.memory_limit
-        return (
-            self.target_max_block_size
-            if limit is None
-            else min(self.target_max_block_size, max(_LEAST_BLOCK, limit // 64))
-        )
+        most = _MOST_BLOCK if self.target_max_block_size is None else self.target_max_block_size
+        return most if limit is None else min(most, max(_LEAST_BLOCK, limit // 64))
 
     @staticmethod
     def get_current() -> DataContext:

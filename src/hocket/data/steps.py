@@ -11,7 +11,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from hocket.data import arrow, blocks, columns
+from hocket.data import arrow, blocks, columns, frames
 from hocket.data.expressions import computing, tree
 
 
@@ -211,7 +211,13 @@ def add_column(block: blocks.Block, *, name: str, function: Callable[..., object
     if not block.columns:
         return block
     what = f"add_column({name!r}, `{name_function(function)}`)"
-    added = blocks.build({name: function(block.to_batch(batch_format))}, what)
+    made = function(block.to_batch(batch_format))
+    if frames.is_frame(made) or isinstance(made, Mapping) or hasattr(made, "column_names"):
+        raise TypeError(
+            f"{what} returned a {type(made).__name__}, which is a whole batch, where one column is added. Return a "
+            "value for each row, such as batch['x'] % 3."
+        )
+    added = blocks.build({name: made}, what)
     if added.num_rows != block.num_rows:
         raise ValueError(f"{what} returned {added.num_rows} values for {block.num_rows} rows. Return one for each row.")
     return blocks.Block({**block.columns, **added.columns}, block.num_rows)

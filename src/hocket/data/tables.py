@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, Final, Generic, Protocol, Self, TypeAlias, TypeVar
 
 from hocket.data import aggregate as aggregates
-from hocket.data import blocks, calls, plan, reading, relations, steps
+from hocket.data import blocks, calls, columns, plan, reading, relations, steps
 from hocket.data.execution import accumulating
 from hocket.data.execution import relations as engine
 
@@ -17,6 +17,8 @@ class _Table(Protocol):
     """A data set, as its groups see it."""
 
     def _then(self, op: plan.Op) -> Any: ...
+
+    def schema(self) -> blocks.Schema | None: ...
 
 
 D = TypeVar("D", bound=_Table)
@@ -110,6 +112,10 @@ class TableOperations(abc.ABC):
         right_on: str | Sequence[str] | None = None,
         left_suffix: str | None = None,
         right_suffix: str | None = None,
+        *,
+        partition_size_hint: object = None,
+        aggregator_ray_remote_args: object = None,
+        validate_schemas: bool = False,
     ) -> Self:
         """Put rows of another data set beside those with the same key, in the order of the left ones.
 
@@ -124,6 +130,9 @@ class TableOperations(abc.ABC):
             right_on: Those of the right data set. Default: the same.
             left_suffix: What is added to the names of other columns that both have.
             right_suffix: The same, for those of the right one.
+            partition_size_hint: For programs written for Ray: has no effect.
+            aggregator_ray_remote_args: The same.
+            validate_schemas: The same: keys are always compared by their types.
 
         Raises:
             ValueError: There is no such join, or two columns would have one name.
@@ -342,29 +351,60 @@ class GroupedData(Generic[D]):
         """Return a row for each group: its key, and ``count()``, how many rows it has."""
         return self.aggregate(aggregates.Count())
 
-    def sum(self, on: str | Sequence[str], ignore_nulls: bool = True) -> D:
-        """Return a row for each group: its key, and the sum of a column or of several."""
+    def sum(self, on: str | Sequence[str] | None = None, ignore_nulls: bool = True) -> D:
+        """Return a row for each group: its key, and the sum of a column or of several.
+
+        Default: of all columns of numbers.
+        """
         return self._compute(aggregates.Sum, on, ignore_nulls=ignore_nulls)
 
-    def min(self, on: str | Sequence[str], ignore_nulls: bool = True) -> D:
-        """Return a row for each group: its key, and the least value of a column or of several."""
+    def min(self, on: str | Sequence[str] | None = None, ignore_nulls: bool = True) -> D:
+        """Return a row for each group: its key, and the least value of a column or of several.
+
+        Default: of all columns of numbers.
+        """
         return self._compute(aggregates.Min, on, ignore_nulls=ignore_nulls)
 
-    def max(self, on: str | Sequence[str], ignore_nulls: bool = True) -> D:
-        """Return a row for each group: its key, and the greatest value of a column or of several."""
+    def max(self, on: str | Sequence[str] | None = None, ignore_nulls: bool = True) -> D:
+        """Return a row for each group: its key, and the greatest value of a column or of several.
+
+        Default: of all columns of numbers.
+        """
         return self._compute(aggregates.Max, on, ignore_nulls=ignore_nulls)
 
-    def mean(self, on: str | Sequence[str], ignore_nulls: bool = True) -> D:
-        """Return a row for each group: its key, and the mean of a column or of several."""
+    def mean(self, on: str | Sequence[str] | None = None, ignore_nulls: bool = True) -> D:
+        """Return a row for each group: its key, and the mean of a column or of several.
+
+        Default: of all columns of numbers.
+        """
         return self._compute(aggregates.Mean, on, ignore_nulls=ignore_nulls)
 
-    def std(self, on: str | Sequence[str], ddof: int = 1, ignore_nulls: bool = True) -> D:
-        """Return a row for each group: its key, and the standard deviation of a column or of several."""
+    def std(self, on: str | Sequence[str] | None = None, ddof: int = 1, ignore_nulls: bool = True) -> D:
+        """Return a row for each group: its key, and the standard deviation of a column or of several.
+
+        Default: of all columns of numbers.
+        """
         return self._compute(aggregates.Std, on, ignore_nulls=ignore_nulls, ddof=ddof)
 
-    def _compute(self, kind: Any, on: str | Sequence[str], **settings: Any) -> D:
-        names = _check_keys(kind.word, on)
+    def _compute(self, kind: Any, on: str | Sequence[str] | None, **settings: Any) -> D:
+        names = self._list_numbers(kind.word) if on is None else _check_keys(kind.word, on)
+        if names is None:
+            return self._dataset
         return self.aggregate(*(kind(name, **settings) for name in names))
+
+    def _list_numbers(self, verb: str) -> Sequence[str] | None:
+        """Return the columns of numbers that are no keys; None if there are no rows of which to know columns."""
+        schema = self._dataset.schema()
+        if schema is None:
+            return None
+        kinds = dict(zip(schema.names, schema.types, strict=True))
+        found = [name for name, kind in kinds.items() if columns.is_number(kind) and name not in self._keys]
+        if not found:
+            raise ValueError(
+                f"{verb}() takes all columns of numbers that are no keys, but of the columns {schema.names} there is "
+                f"none. Name a column: {verb}('x')."
+            )
+        return found
 
     def map_groups(self, fn: Any, *, batch_format: str | None = "default", **how: Any) -> D:
         """Call a function with all rows of a group; what it returns are the rows. Groups come in the order of their

@@ -9,7 +9,10 @@ from __future__ import annotations
 import abc
 import collections
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, final
+
+import numpy as np
 
 from hocket.data import blocks, reading
 
@@ -185,8 +188,12 @@ class _Counting(Accumulating):
         return {}
 
     def add(self, made: dict[Any, int], block: blocks.Block) -> dict[Any, int]:
-        found = collections.Counter(row[self.on] for row in block.select([self.on]).list_rows())
-        return self.merge(made, found)
+        values = (_freeze(row[self.on]) for row in block.select([self.on]).list_rows())
+        return self.merge(made, collections.Counter(value for value in values if self._counts(value)))
+
+    def _counts(self, value: Any) -> bool:
+        """Return whether a value counts."""
+        return True
 
     def merge(self, first: dict[Any, int], second: dict[Any, int]) -> dict[Any, int]:
         return {**first, **{value: first.get(value, 0) + count for value, count in second.items()}}
@@ -215,13 +222,13 @@ class ValueCounter(_Counting):
 
     def finish(self, made: dict[Any, int]) -> dict[str, list[Any]]:
         """Return the result."""
-        return {"counts": list(made.values()), "values": list(made)}
+        return {"counts": list(made.values()), "values": list(map(_thaw, made))}
 
 
 @final
 class ApproximateTopK(_Counting):
     """The most frequent values: a list of dicts, each with a value, under the column's name, and its ``count``. Here it
-    is exact; of values that are equally frequent, those that come first.
+    is exact; of values that are equally frequent, those that come first. Missing values do not count.
 
     Args:
         on: The column.
@@ -238,10 +245,38 @@ class ApproximateTopK(_Counting):
         reading.check_count("k", k, 1, "ApproximateTopK('x', k=3)")
         self.k = k
 
+    def _counts(self, value: Any) -> bool:
+        return value is not None and value == value  # noqa: PLR0124 (NaN)
+
     def finish(self, made: dict[Any, int]) -> list[dict[str, Any]]:
         """Return the result."""
         best = sorted(made.items(), key=lambda pair: -pair[1])[: self.k]
-        return [{self.on: value, "count": count} for value, count in best]
+        return [{self.on: _thaw(value), "count": count} for value, count in best]
+
+
+@final
+@dataclass(frozen=True)
+class _Frozen:
+    """A list, an array or a dict, as a value that can be counted."""
+
+    kind: type
+    values: tuple[Any, ...]
+
+
+def _freeze(value: Any) -> Any:
+    if isinstance(value, np.ndarray):
+        value = value.tolist()
+    if isinstance(value, dict):
+        return _Frozen(dict, tuple((key, _freeze(one)) for key, one in value.items()))
+    return _Frozen(list, tuple(map(_freeze, value))) if isinstance(value, list) else value
+
+
+def _thaw(value: Any) -> Any:
+    if not isinstance(value, _Frozen):
+        return value
+    if value.kind is dict:
+        return {key: _thaw(one) for key, one in value.values}
+    return list(map(_thaw, value.values))
 
 
 def _keep(made: Any) -> Any:

@@ -137,6 +137,8 @@ def _limit(found: Blocks, op: plan.Limit, options: settings.ExecutionOptions) ->
     for one in found:
         if one.num_rows <= left:
             yield one
+        elif not left:
+            yield plan.Held(tasks.fetch(one).cut(0, 0))  # the columns are known all the same
         else:
             yield from cut_parts([one], 0, left)
         left -= min(left, one.num_rows)

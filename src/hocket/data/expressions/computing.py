@@ -49,7 +49,7 @@ def _compute_array(expr: tree.Expr, block: blocks.Block, what: str) -> Any:
     pa, compute = arrow.load(what), arrow.load(what, "pyarrow.compute")
     names = tree.list_columns(expr)
     blocks.check_columns(names, list(block.columns))
-    arrays = {name: arrow.build_array(name, block.columns[name]) for name in names}
+    arrays = {name: arrow.decode_dictionary(arrow.build_array(name, block.columns[name])) for name in names}
     try:
         found = _walk(expr, compute, arrays.__getitem__, pa.scalar)
     except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, pa.ArrowKeyError) as error:

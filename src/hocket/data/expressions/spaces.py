@@ -5,6 +5,7 @@ Each calls a function of `functions` by its name.
 
 from __future__ import annotations
 
+import builtins
 from collections.abc import Callable
 from typing import Generic, TypeVar, final
 
@@ -202,6 +203,19 @@ class Lists(Generic[E]):
         """Return one of the values."""
         return self._call("list.get", index=index)
 
+    def __getitem__(self, which: int | builtins.slice) -> E:
+        """Return one of the values, or some of them: ``col("words").list[0]``, ``col("words").list[0:2]``.
+
+        Raises:
+            TypeError: It is neither a number nor a slice.
+        """
+        if isinstance(which, builtins.slice):
+            step = 1 if which.step is None else which.step
+            return self.slice(0 if which.start is None else which.start, which.stop, step)
+        if isinstance(which, bool) or not isinstance(which, int):
+            raise TypeError(f"A list has values by number, but received {which!r:.80}. Write .list[0] or .list[0:2].")
+        return self.get(which)
+
     def slice(self, start: int = 0, stop: int | None = None, step: int = 1) -> E:
         """Return some of the values."""
         return self._call("list.slice", start=start, stop=stop, step=step)
@@ -273,6 +287,17 @@ class Structs(Generic[E]):
 
     def __init__(self, call: Callable[..., E]) -> None:
         self._call = call
+
+    def __getitem__(self, field_name: str) -> E:
+        """Return the value of a key: ``col("point").struct["x"]``.
+
+        Raises:
+            TypeError: The key is no text.
+        """
+        given: object = field_name
+        if not isinstance(given, str):
+            raise TypeError(f"A dict has values by name, but received {given!r:.80}. Write .struct['x'].")
+        return self.field(field_name)
 
     def field(self, field_name: str) -> E:
         """Return the value of a key."""

@@ -73,6 +73,8 @@ def _build(node: ast.expr, text: str) -> tree.Expr:
             return found
         case ast.Name(id=name):
             return tree.col(name)
+        case ast.Attribute() if (dotted := ast.unparse(node)).replace(".", "").isidentifier():
+            return tree.col(dotted)
         case ast.Constant(value=value):
             return tree.lit(value)
     raise _refuse(node, text)

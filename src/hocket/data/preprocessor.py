@@ -1,0 +1,3 @@
+"""What all preprocessors have in common, under Ray's name of its module."""
+
+from hocket.data.preprocessors.base import Preprocessor as Preprocessor
