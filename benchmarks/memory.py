@@ -28,9 +28,7 @@ from hocket.data.aggregate import Count, Mean, Sum
 ROW_BYTES = 40
 GROUP_ROWS = 200_000
 SERVICES = ("raylet", "gcs_server", "dashboard", "agent", "monitor", "log_monitor", "runtime_env")
-RAY_SERVICES = tuple(
-    f"ray::{name}" for name in ("DashboardAgent", "RuntimeEnvAgent", "SpillWorker", "IDLE_SpillWorker", "RestoreWorker")
-) + ("ray::IDLE_RestoreWorker",)
+RAY_SERVICES = ("ray::DashboardAgent", "ray::RuntimeEnvAgent", "SpillWorker", "RestoreWorker")
 
 
 def write_file(path: Path, num_bytes: int) -> None:
