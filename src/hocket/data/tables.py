@@ -42,6 +42,10 @@ class TableOperations(abc.ABC):
         """Return all rows."""
 
     @abc.abstractmethod
+    def schema(self, fetch_if_missing: bool = True) -> blocks.Schema | None:
+        """Return the names and types of the columns."""
+
+    @abc.abstractmethod
     def columns(self, fetch_if_missing: bool = True) -> list[str] | None:
         """Return the names of the columns."""
 
