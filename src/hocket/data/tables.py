@@ -18,7 +18,7 @@ class _Table(Protocol):
 
     def _then(self, op: plan.Op) -> Any: ...
 
-    def schema(self) -> blocks.Schema | None: ...
+    def schema(self, fetch_if_missing: bool = True) -> blocks.Schema | None: ...
 
 
 D = TypeVar("D", bound=_Table)
@@ -48,6 +48,10 @@ class TableOperations(abc.ABC):
     @abc.abstractmethod
     def columns(self, fetch_if_missing: bool = True) -> list[str] | None:
         """Return the names of the columns."""
+
+    @abc.abstractmethod
+    def schema(self, fetch_if_missing: bool = True) -> blocks.Schema | None:
+        """Return the names and types of the columns."""
 
     # --- rows ---------------------------------------------------------------------------------------------------------
 
