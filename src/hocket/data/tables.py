@@ -49,10 +49,6 @@ class TableOperations(abc.ABC):
     def columns(self, fetch_if_missing: bool = True) -> list[str] | None:
         """Return the names of the columns."""
 
-    @abc.abstractmethod
-    def schema(self, fetch_if_missing: bool = True) -> blocks.Schema | None:
-        """Return the names and types of the columns."""
-
     # --- rows ---------------------------------------------------------------------------------------------------------
 
     def sort(
