@@ -126,7 +126,6 @@ def test_summary() -> None:
         "missing_pct": 25.0,
         "approx_topk[0]": {"s": "a", "count": 2},
         "approx_topk[1]": {"s": "b", "count": 1},
-        "approx_topk[2]": {"s": None, "count": 1},
     }
     frame = found.to_pandas().set_index("statistic")
     assert frame.loc["mean", "x"] == 4 / 3

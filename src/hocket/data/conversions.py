@@ -61,10 +61,6 @@ class Conversions(tables.TableOperations):
     def _store(self) -> list[plan.Stored]:
         """Execute the plan, and return its blocks."""
 
-    @abc.abstractmethod
-    def schema(self, fetch_if_missing: bool = True) -> blocks.Schema | None:
-        """Return the names and types of the columns."""
-
     def to_arrow_refs(self) -> list[contract.ObjectRef[Any]]:
         """Execute the plan, and return references on Arrow tables, one for each block.
 
