@@ -306,6 +306,9 @@ class Engine(abc.ABC):
     is_closable: bool = True
     """Whether `shutdown` may close it: a worker's engine belongs to the session that it works for."""
 
+    reads_parts: ClassVar[bool] = True
+    """Whether who looks at a part of a large value that was spilled to disk has that part alone brought back."""
+
     limits: ClassVar[Mapping[str, str]] = MappingProxyType({})
     """What of the above, or of what the other engines do, this one cannot: a sentence for each, by the name of the
     ability. Tests ask for an ability with ``needs("name")`` and are left out where it is not had."""

@@ -111,7 +111,11 @@ class DataParallelTrainer:
             StoreError: The store that keeps the run failed, also when it was asked again, or refuses; or another run
                 of this name has begun there. What was committed before is whole.
         """
-        return self.fit_with(runner.choose(self._scaling))
+        try:
+            return self.fit_with(runner.choose(self._scaling))
+        except exceptions.HocketError as error:
+            exceptions.hide_frames(error)
+            raise
 
     def fit_with(self, ranks_runner: runner.Runner) -> result_module.Result:
         """Train, and have ranks run where a session does not run them, as Spark does (`hocket.spark.run`).

@@ -94,7 +94,7 @@ def _exchange(
     bundles = _bundle(parts, LEAST_PIECE * len(groups))
     parts.clear()
     # A piece for itself is a descriptor more in the driver, of which there are some thousands, but on Ray.
-    are_apart = "partial_reads" in session.get_engine().limits
+    are_apart = not session.get_engine().reads_parts
     how = _Exchange(borders, are_apart=are_apart, is_tight=options.memory_limit is not None)
     num_returns = len(groups) + 1 if are_apart else 3
     cutter = tasks.make_task(_sort_by_group, name, tasks.choose_cpus(options), num_returns=num_returns)

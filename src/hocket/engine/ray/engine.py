@@ -48,6 +48,7 @@ NEWS_S = 1.0
 class RayEngine(objects.ObjectAccess):
     """The engine of ``hocket.init(engine="ray")`` and ``hocket.init(address=...)``."""
 
+    reads_parts = False
     limits: ClassVar[Mapping[str, str]] = MappingProxyType(
         {
             "death_evidence": (
@@ -69,9 +70,6 @@ class RayEngine(objects.ObjectAccess):
             "exact_deaths": (
                 "A dead actor takes along answers that had not been sent, the calls that it had been sent and "
                 "not started, and the last items of a generator. Of plain tasks only the one that ran is lost."
-            ),
-            "partial_reads": (
-                "Who looks at a part of a large value that was spilled to disk has all of it brought back into memory."
             ),
             "background_exit": (
                 "exit_actor() in a thread or asyncio task in the background ends the actor with its next call."
