@@ -5,12 +5,14 @@ from __future__ import annotations
 import importlib
 import subprocess
 import sys
+import tempfile
 import threading
 import urllib.error
 import urllib.request
 import zlib
 from collections.abc import Iterator
 from http import server
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -65,6 +67,22 @@ def s3_store(s3_port: int, request: pytest.FixtureRequest) -> tuple[Any, str]:
     bucket = f"bucket-{zlib.crc32(request.node.nodeid.encode())}"
     made.create_dir(bucket)
     return made, bucket
+
+
+@pytest.fixture
+def own_temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A folder for temporary files that no other test uses: what is left there is this one's."""
+    folder = tmp_path / "temporary"
+    folder.mkdir()
+    monkeypatch.setenv("TMPDIR", str(folder))
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
+
+
+def list_names(filesystem: Any, path: str) -> list[str]:
+    """Return the files in a folder and what is in it, by path relative to it."""
+    fs: Any = importlib.import_module("pyarrow.fs")
+    infos = filesystem.get_file_info(fs.FileSelector(path, recursive=True, allow_not_found=True))
+    return sorted(info.path[len(path) + 1 :] for info in infos if info.type == fs.FileType.File)
 
 
 class Handler(server.BaseHTTPRequestHandler):

@@ -24,7 +24,7 @@ from hocket.train import loggers
 from hocket.train.checkpoints import cache
 from tests import conftest, s3_server
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.usefixtures("own_temporary"), pytest.mark.slow, pytest.mark.timeout(120)]
 
 Store = tuple[Any, str]
 
@@ -71,21 +71,6 @@ def fit(path: str, filesystem: Any = None, *, steps: int = 3, workers: int = 0, 
     ).fit()
 
 
-@pytest.fixture(autouse=True)
-def own_temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A folder for temporary files that no other test uses: what is left there is this one's."""
-    folder = tmp_path / "temporary"
-    folder.mkdir()
-    monkeypatch.setenv("TMPDIR", str(folder))
-    monkeypatch.setattr(tempfile, "tempdir", str(folder))
-
-
-def list_names(filesystem: Any, path: str) -> list[str]:
-    """Return the files in a folder and what is in it, by path relative to it."""
-    infos = filesystem.get_file_info(fs.FileSelector(path, recursive=True, allow_not_found=True))
-    return sorted(info.path[len(path) + 1 :] for info in infos if info.type == fs.FileType.File)
-
-
 def find_left() -> list[str]:
     return [str(found) for found in Path(tempfile.gettempdir()).glob(f"{cache.FOLDER_PREFIX}*")]
 
@@ -109,7 +94,7 @@ def test_a_run_is_kept_in_a_store(s3_store: Store, opened: None) -> None:
     assert [metrics["step"] for _, metrics in result.best_checkpoints] == [2, 3]
     names = [".hocket-manifest.json", "inner/weights", "step"]
     expected = [f"checkpoint_00000{number}/{name}" for number in (1, 2) for name in names]
-    assert list_names(filesystem, result.path) == [*expected, "metrics.csv"]
+    assert s3_server.list_names(filesystem, result.path) == [*expected, "metrics.csv"]
     assert set(find_left()) <= set(before), "the working folder is gone"
     found = subprocess.run(
         [sys.executable, "-c", READER, pickle.dumps(result.checkpoint).hex()],
@@ -209,7 +194,7 @@ def test_what_a_training_function_may_not_report(s3_store: Store) -> None:
     )
     with pytest.raises(ValueError, match=r"report\(\) takes a checkpoint in a folder of this machine, .*as_directory"):
         trainer.fit()
-    assert list_names(filesystem, f"{bucket}/run") == [], "a run that has nothing leaves nothing"
+    assert s3_server.list_names(filesystem, f"{bucket}/run") == [], "a run that has nothing leaves nothing"
 
 
 def test_a_name_is_given_once(s3_store: Store) -> None:
@@ -239,7 +224,7 @@ def test_a_damaged_checkpoint_is_passed_over(s3_store: Store) -> None:
         again = fit(bucket, filesystem, steps=1)
     assert again.return_value == 2
     assert len(again.best_checkpoints) == 3
-    assert "checkpoint_000002.damaged/step" in list_names(filesystem, f"{bucket}/run"), "it is moved aside"
+    assert "checkpoint_000002.damaged/step" in s3_server.list_names(filesystem, f"{bucket}/run"), "it is moved aside"
     filesystem.delete_file(f"{bucket}/run/checkpoint_000001/inner/weights")
     with pytest.warns(UserWarning, match="checkpoint_000001' is damaged and not used: 'inner/weights' is not there"):
         assert len(train.Result.from_path(again.path, filesystem).best_checkpoints) == 2
@@ -262,7 +247,7 @@ def test_a_driver_that_is_killed_while_it_sends(where: str, s3_store: Store, s3_
     assert s3_proxy.reached.wait(60)
     driver.send_signal(signal.SIGKILL)
     driver.wait()
-    names = list_names(filesystem, f"{bucket}/run")
+    names = s3_server.list_names(filesystem, f"{bucket}/run")
     assert ".pending/checkpoint_000001" in names
     found = train.Result.from_path(f"{bucket}/run", filesystem)
     assert (found.metrics, len(found.best_checkpoints)) == ({"step": 1}, 1), "half a checkpoint is none"
@@ -273,7 +258,9 @@ def test_a_driver_that_is_killed_while_it_sends(where: str, s3_store: Store, s3_
         warnings.simplefilter("error")  # nothing is damaged
         again = fit(bucket, filesystem, steps=1)
     assert (again.return_value, again.metrics) == (1, {"step": 2})
-    assert not [name for name in list_names(filesystem, f"{bucket}/run") if name.startswith((".pending", ".writer"))]
+    assert not [
+        name for name in s3_server.list_names(filesystem, f"{bucket}/run") if name.startswith((".pending", ".writer"))
+    ]
     assert set(find_left()) <= before, "the working folder of the killed one is gone, too"
 
 
@@ -284,7 +271,7 @@ def test_what_is_left_half_done_is_removed(s3_store: Store) -> None:
         with filesystem.open_output_stream(f"{bucket}/run/{path}") as file:
             file.write(b"x")
     fit(bucket, filesystem, steps=1)
-    names = list_names(filesystem, f"{bucket}/run")
+    names = s3_server.list_names(filesystem, f"{bucket}/run")
     assert "mine/notes" in names, "what is not ours stays"
     assert not any("000007" in name for name in names)
 

@@ -19,7 +19,7 @@ from hocket import exceptions, train, tune
 from hocket.train.checkpoints import cache
 from hocket.tune.integration import ray_train
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.usefixtures("own_temporary"), pytest.mark.slow, pytest.mark.timeout(120)]
 
 Store = tuple[Any, str]
 
@@ -50,20 +50,6 @@ def build(path: str, filesystem: Any = None, xs: tuple[int, ...] = (1, 2), train
     )
 
 
-@pytest.fixture(autouse=True)
-def own_temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A folder for temporary files that no other test uses: what is left there is this one's."""
-    folder = tmp_path / "temporary"
-    folder.mkdir()
-    monkeypatch.setenv("TMPDIR", str(folder))
-    monkeypatch.setattr(tempfile, "tempdir", str(folder))
-
-
-def list_names(filesystem: Any, path: str) -> list[str]:
-    infos = filesystem.get_file_info(fs.FileSelector(path, recursive=True, allow_not_found=True))
-    return sorted(info.path[len(path) + 1 :] for info in infos if info.type == fs.FileType.File)
-
-
 def read_step(result: Any) -> str:
     with result.checkpoint.as_directory() as folder:
         return Path(folder, "step").read_text()
@@ -80,7 +66,7 @@ def test_a_search_is_kept_in_a_store(engine: str, s3_store: Store) -> None:
     assert (best.config, best.metrics["step"], read_step(best)) == ({"x": 1}, 4, "4")
     assert best.path.startswith(grid.experiment_path)
     assert [metrics["step"] for _, metrics in best.best_checkpoints] == [3, 4]
-    names = list_names(filesystem, grid.experiment_path)
+    names = s3_server.list_names(filesystem, grid.experiment_path)
     assert sum(name.endswith("/step") for name in names) == 4, "two of each trial"
     assert not any(part.startswith(".") for name in names for part in name.split("/")[:-1]), "nothing half done"
     with filesystem.open_input_stream(f"{grid.experiment_path}/tuner.pickle") as file:
@@ -115,13 +101,15 @@ def test_a_search_that_is_killed_goes_on_elsewhere(engine: str, s3_store: Store,
     driver.send_signal(signal.SIGKILL)
     driver.wait()
     path = f"{bucket}/search"
-    assert any("/.pending/checkpoint_000002" in name for name in list_names(filesystem, path))
+    assert any("/.pending/checkpoint_000002" in name for name in s3_server.list_names(filesystem, path))
     tuner = tune.Tuner.restore(path, objective, storage_filesystem=filesystem)
     assert [(one.metrics["step"], read_step(one)) for one in tuner.get_results()] == [(2, "2")], "half a save is none"
     with hocket.init(num_cpus=2, engine=engine):
         grid = tuner.fit()
     assert [(one.metrics["step"], one.metrics["start"], read_step(one)) for one in grid] == [(4, 2, "4"), (4, 0, "4")]
-    assert not any(part.startswith(".") for name in list_names(filesystem, path) for part in name.split("/")[:-1])
+    assert not any(
+        part.startswith(".") for name in s3_server.list_names(filesystem, path) for part in name.split("/")[:-1]
+    )
 
 
 def test_other_stores_and_tune_run(tmp_path: Path) -> None:

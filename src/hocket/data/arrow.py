@@ -16,7 +16,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from hocket.data import extras
+from hocket import extras
 
 Array: TypeAlias = npt.NDArray[Any]
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from hocket.data import extras
+from hocket import extras
 
 
 def load(caller: str) -> Any:

@@ -12,7 +12,7 @@ from hocket.engine import node
 
 _current: DataContext | None = None
 _lent: contextvars.ContextVar[DataContext | None] = contextvars.ContextVar("lent", default=None)
-"""In a task: the settings of who executes the data set."""
+"""In a task: the settings that the data set is executed with."""
 
 LEAST_MEMORY: Final = 1 << 30
 """Bytes. A driver and two workers that have read a Parquet file have 230 MiB, and DuckDB takes 70 before it does
@@ -123,7 +123,7 @@ class DataContext:
     """Whether a line in the terminal says how far it is, if reading takes more than two seconds."""
 
     def get_block_bytes(self) -> int:
-        """Return how large blocks shall be: `target_max_block_size`, or less if memory is limited."""
+        """Return the largest size of a block, in bytes: `target_max_block_size`, or less if memory is limited."""
         limit = self.execution_options.memory_limit
         most = _MOST_BLOCK if self.target_max_block_size is None else self.target_max_block_size
         return most if limit is None else min(most, max(_LEAST_BLOCK, limit // 64))
@@ -143,7 +143,7 @@ class DataContext:
 
 @contextlib.contextmanager
 def lend(context: DataContext) -> Iterator[None]:
-    """Have a block of a task see the settings of who executes the data set."""
+    """Have `DataContext.get_current` return these settings in a block of a task."""
     token = _lent.set(context)
     try:
         yield

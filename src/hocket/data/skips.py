@@ -1,4 +1,4 @@
-"""Files that are left out because they cannot be read: noted where a task reads them, told to who executes the plan."""
+"""Files that are left out because they cannot be read. A task notes them, and reports them with its block's size."""
 
 from __future__ import annotations
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from hocket.data import blocks, columns, extras
+from hocket import extras
+from hocket.data import blocks, columns
 
 
 def load() -> Any:

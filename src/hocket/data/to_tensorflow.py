@@ -8,7 +8,8 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from hocket.data import blocks, columns, extras
+from hocket import extras
+from hocket.data import blocks, columns
 
 Names: TypeAlias = str | Sequence[str] | Mapping[str, str]
 """One column, a list of them, or, as Keras models with several inputs take it, columns by the name of the input."""

@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy.typing as npt
 
-from hocket.data import blocks, columns, extras
+from hocket import extras
+from hocket.data import blocks, columns
 
 
 def load() -> Any:

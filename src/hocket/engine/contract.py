@@ -307,7 +307,7 @@ class Engine(abc.ABC):
     """Whether `shutdown` may close it: a worker's engine belongs to the session that it works for."""
 
     reads_parts: ClassVar[bool] = True
-    """Whether who looks at a part of a large value that was spilled to disk has that part alone brought back."""
+    """Whether a process that reads a part of a large value that was spilled to disk loads that part alone."""
 
     limits: ClassVar[Mapping[str, str]] = MappingProxyType({})
     """What of the above, or of what the other engines do, this one cannot: a sentence for each, by the name of the

@@ -5,10 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import hocket
 from hocket import data, train
+from hocket.data.order import Order
 from tests.conftest import SharedRay
 from tests.engine.ray.conftest import UNTIDY
 
@@ -30,6 +32,11 @@ def test_datasets_run_and_train_on_ray(shared_ray: SharedRay, tmp_path: Path) ->
         rows = data.range(100, override_num_blocks=3).filter(lambda row: row["id"] % 2 == 0).map_batches(add_text)
         assert rows.take(2) == [{"id": 0, "text": "row 0"}, {"id": 2, "text": "row 2"}]
         assert sorted(row["id"] for row in rows.random_shuffle(seed=1).take_all()) == list(range(0, 100, 2))
+        context = data.DataContext.get_current()
+        before, context.execution_options = context.execution_options, data.ExecutionOptions(max_bytes_in_flight=100)
+        two_passes = [row["id"] for row in data.range(100, override_num_blocks=10).random_shuffle(seed=1).iter_rows()]
+        context.execution_options = before
+        assert two_passes == Order(100, seed=1, epoch=0).rows(np.arange(100)).tolist()
         with pytest.raises(ZeroDivisionError):
             rows.map(lambda row: row["id"] / 0).take()
         trainer = train.DataParallelTrainer(

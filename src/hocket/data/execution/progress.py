@@ -9,7 +9,7 @@ from typing import Any, Final, final
 from hocket.data import settings
 
 AFTER_S: Final = 2.0
-"""How long nothing is shown. A guess: who waits for less wonders about nothing."""
+"""How long nothing is shown. A guess: shorter reads need no line."""
 
 EACH_S: Final = 0.2
 """How often it is written anew."""

@@ -93,7 +93,8 @@ def _exchange(
     borders = (wanted[0].start, *(group[-1].stop for group in groups))
     bundles = _bundle(parts, LEAST_PIECE * len(groups))
     parts.clear()
-    # A piece for itself is a descriptor more in the driver, of which there are some thousands, but on Ray.
+    # Where a part of a spilled value can be read alone, all pieces of a bundle are one value: each value costs the
+    # driver a descriptor, and it may have some thousands. Elsewhere each piece is a value.
     are_apart = not session.get_engine().reads_parts
     how = _Exchange(borders, are_apart=are_apart, is_tight=options.memory_limit is not None)
     num_returns = len(groups) + 1 if are_apart else 3

@@ -12,8 +12,9 @@ from typing import Any, final
 
 import numpy as np
 
+from hocket import extras
 from hocket.core import api, session
-from hocket.data import arrow, blocks, extras, plan, relations, settings, steps, transport
+from hocket.data import arrow, blocks, plan, relations, settings, steps, transport
 from hocket.data.execution import scratch, tasks
 from hocket.engine import contract
 

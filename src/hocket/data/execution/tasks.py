@@ -43,7 +43,7 @@ class _Work:
 
     steps: tuple[plan.Step, ...]
     context: settings.DataContext
-    """The settings of who executes the plan."""
+    """The settings that the plan is executed with."""
 
     def take(self, block: blocks.Block, number: int) -> tuple[blocks.Block, Size]:
         """Return what becomes of a block."""
@@ -160,6 +160,7 @@ def take_steps(
         if isinstance(first, plan.Held | plan.Stored):  # a source is of one kind
             yield from reads
             return
+    context = replace(settings.DataContext.get_current(), execution_options=options)
     num_cpus = choose_cpus(options, max([step.num_cpus for step in steps], default=1.0))
     limits = [step.concurrency for step in steps if step.concurrency is not None]
     if limits:
@@ -168,7 +169,7 @@ def take_steps(
     held: dict[str, Any] = {name: value for step in steps for name, value in step.resources.items()}
     name = " -> ".join(step.name for step in steps) or "read"
     task = make_task(_run, name, num_cpus, **held)
-    shared = api.put(_Work(tuple(steps), settings.DataContext.get_current()))
+    shared = api.put(_Work(tuple(steps), context))
     for is_many, group in itertools.groupby(enumerate(reads), key=lambda pair: plan.gives_many(pair[1])):
         if not is_many:
             yield from pump((_submit(task, read, number, shared) for number, read in group), options)

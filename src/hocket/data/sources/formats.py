@@ -11,7 +11,8 @@ from typing import Any, Final, final
 
 import numpy as np
 
-from hocket.data import arrow, blocks, extras, settings
+from hocket import extras
+from hocket.data import arrow, blocks, settings
 from hocket.data.sources import filesystems
 
 _PACKED: Final = (".gz", ".bz2", ".zst", ".lz4")

@@ -12,7 +12,8 @@ from typing import Any, final
 
 import numpy as np
 
-from hocket.data import arrow, blocks, extras
+from hocket import extras
+from hocket.data import arrow, blocks
 from hocket.data.sources import formats
 
 

@@ -21,7 +21,8 @@ from typing import Any, Final, Protocol, final
 
 import numpy as np
 
-from hocket.data import arrow, blocks, extras
+from hocket import extras
+from hocket.data import arrow, blocks
 from hocket.data.sources import naming, partitions
 from hocket.stores import files as store_files
 from hocket.stores import places

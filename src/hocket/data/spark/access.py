@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, TypeAlias, final
 
-from hocket.data import arrow, extras
+from hocket import extras
+from hocket.data import arrow
 from hocket.data.execution import scratch
 from hocket.stores import places
 

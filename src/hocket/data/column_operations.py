@@ -1,0 +1,150 @@
+"""What can be done to the columns of a data set: each method adds a step to the plan."""
+
+from __future__ import annotations
+
+import abc
+import functools
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Self
+
+from hocket.data import blocks, calls, plan, steps
+from hocket.data.expressions import tree
+
+
+class ColumnOperations(abc.ABC):
+    """The steps that choose, name and add columns. A class that has a plan implements it; nothing is executed here."""
+
+    _plan: plan.Plan
+
+    @abc.abstractmethod
+    def _then(self, op: plan.Op) -> Self:
+        """Return the same with one thing more to do."""
+
+    def select_columns(self, cols: str | Sequence[str]) -> Self:
+        """Keep some columns, in the order in which they are named.
+
+        Raises:
+            KeyError: There is no such column. Raised here if the columns are known, and else when rows are asked for.
+            ValueError: No column is named, or one twice.
+        """
+        names = _check_names("select_columns", cols)
+        return self._try("select_columns", steps.select_columns, names, looks_at=names)
+
+    def drop_columns(self, cols: str | Sequence[str]) -> Self:
+        """Leave some columns out.
+
+        Raises:
+            KeyError: There is no such column. Raised here if the columns are known, and else when rows are asked for.
+            ValueError: No column is named, or one twice, or none is left.
+        """
+        return self._try("drop_columns", steps.drop_columns, _check_names("drop_columns", cols))
+
+    def rename_columns(self, names: Mapping[str, str] | Sequence[str]) -> Self:
+        """Give columns other names.
+
+        Args:
+            names: The new name of each old one; or a name for each column, in their order.
+
+        Raises:
+            KeyError: There is no such column. Raised here if the columns are known, and else when rows are asked for.
+            ValueError: Two columns would have one name, or there are not as many names as columns.
+        """
+        several: Any = names
+        if isinstance(several, str | bytes) or not isinstance(several, Iterable):
+            raise TypeError(f"rename_columns() takes a dict, but received {names!r}. Write {{'old': 'new'}}.")
+        given = dict(several) if isinstance(several, Mapping) else tuple(several)
+        new = given.values() if isinstance(given, dict) else given
+        if not all(isinstance(name, str) for name in new):
+            raise TypeError(f"rename_columns() gives names, which are texts, but received {names!r}.")
+        return self._try("rename_columns", steps.rename_columns, given)
+
+    def add_column(self, col: str, fn: Callable[[Any], object], *, batch_format: str | None = "pandas") -> Self:
+        """Add a column, or replace it: what a function makes of each block.
+
+        Args:
+            col: Its name.
+            fn: Takes a block, and returns a value for each of its rows.
+            batch_format: What it is given; see `map_batches`.
+
+        Raises:
+            TypeError: `fn` is no function.
+            ValueError: There is no such format.
+        """
+        calls.check_function("add_column", fn)
+        form = blocks.check_format(batch_format)
+        step = functools.partial(steps.add_column, name=col, function=fn, batch_format=form)
+        return self._then(plan.Step(apply=step, name=f"add_column({col})", keeps_rows=True))
+
+    def with_column(self, column_name: str, expr: tree.Expr) -> Self:
+        """Add a column, or replace it: what an expression makes of each row's values.
+
+        Many times faster than `map`.
+
+        Args:
+            column_name: Its name.
+            expr: Of `hocket.data.expressions`.
+
+        Raises:
+            TypeError: It is no expression.
+            KeyError: It needs a column that is not there. Raised when rows are asked for.
+            ValueError: It cannot be computed of the columns. Raised then, too.
+
+        Example:
+            >>> import hocket
+            >>> from hocket import data
+            >>> from hocket.data.expressions import col
+            >>> context = hocket.init(num_cpus=2, engine="inprocess")
+            >>> people = data.from_items([{"name": "Ada", "born": 1815}, {"name": "Alan", "born": 1912}])
+            >>> people.with_column("initial", col("name").str.slice(0, 1)).take(1)
+            [{'name': 'Ada', 'born': 1815, 'initial': 'A'}]
+            >>> hocket.shutdown()
+        """
+        return self.with_columns({column_name: expr})
+
+    def with_columns(self, exprs: Mapping[str, tree.Expr]) -> Self:
+        """Add columns, or replace them, by expressions of the columns as they were; see `with_column`."""
+        several: Any = exprs
+        if not isinstance(several, Mapping) or not several:
+            raise TypeError(f"with_columns() takes a dict, but received {exprs!r:.80}. Write {{'y': col('x') + 1}}.")
+        for name, expr in several.items():
+            tree.check_name("with_column", name)
+            if not isinstance(expr, tree.Expr):
+                raise TypeError(
+                    f"with_column({name!r}) takes an expression, but received {expr!r:.80}. Write col('x') + 1, or "
+                    "lit(value) for a value; add_column() takes a function."
+                )
+        step = functools.partial(steps.with_columns, dict(several))
+        return self._then(plan.Step(apply=step, name=f"with_column({', '.join(several)})", keeps_rows=True))
+
+    def _try(
+        self,
+        name: str,
+        apply: Callable[[Any, blocks.Block], blocks.Block],
+        columns: Any,
+        looks_at: tuple[str, ...] | None = None,
+    ) -> Self:
+        """Add a step that changes columns only.
+
+        The step is taken once, if that costs nothing, so that a mistake is found where it is made.
+
+        Args:
+            name: What it is called.
+            apply: Takes `columns` and a block.
+            columns: Which, or what becomes of them.
+            looks_at: The columns that it needs, if it leaves no other. None: all.
+        """
+        reads, ops = self._plan.reads, self._plan.ops
+        if not ops and reads and isinstance(reads[0], plan.Held):
+            apply(columns, reads[0].block.cut(0, 0))
+        step = functools.partial(apply, columns)
+        return self._then(plan.Step(apply=step, name=name, keeps_rows=True, columns=looks_at))
+
+
+def _check_names(verb: str, given: str | Sequence[str]) -> tuple[str, ...]:
+    several: Any = given
+    names = (given,) if isinstance(given, str) else tuple(several) if isinstance(several, Iterable) else ()
+    if not names or len(set(names)) < len(names) or not all(isinstance(name, str) for name in names):
+        raise ValueError(
+            f"{verb}() takes the names of columns, each once, but received {given!r}. Write {verb}(['x', 'y'])."
+        )
+    return names

@@ -1,5 +1,0 @@
-"""Libraries that come with an extra of this package: see `hocket.extras`."""
-
-from hocket import extras
-
-load = extras.load
