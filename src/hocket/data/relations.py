@@ -91,7 +91,7 @@ def _present(value: str, kind: transport.ArrowType) -> str:
 
 def _order(value: str, kind: transport.ArrowType, *, descending: bool) -> str:
     present = _present(value, kind)  # so that a NaN and a NULL are in the order in which they were
-    return f"({present}) IS NULL, {present} {'DESC' if descending else 'ASC'}"
+    return f"{present} {'DESC' if descending else 'ASC'} NULLS LAST"
 
 
 @final
@@ -302,12 +302,12 @@ class Aggregate(Query):
                 added = one.add_columns(parts, keys)
                 helpers += [f"{value} AS h{number}{end}" for end, value in added]
                 value = one.merge([*parts, *(f"t0.h{number}{end}" for end, _ in added)], keys)
-                gaps = f"sum({_name(0, list(table).index(_name_part(number, 'gaps')))})"
+                gaps = f"sum({_name(0, list(table).index(_name_part(number, 'gaps')))})" if _sees_gaps(one) else ""
                 kind = _find_part_kind(one, number, table)
             else:
                 present, kind = _read_column(one, table)
                 value, gaps = one.make(present), f"count(*) - count({present})"
-            if not one.ignore_nulls and one.word not in _COUNTS_MISSING:
+            if _sees_gaps(one):
                 value = f"CASE WHEN {gaps} > 0 THEN NULL ELSE {value} END"
             values.append(_keep_small(value, kind) if one.word in ("sum", "abs_max") else value)
             columns.append((one.name, _find_result(one, kind)))
@@ -348,8 +348,9 @@ class AggregateParts(Query):
             for at, part in enumerate(one.list_parts(present) or ()):
                 values.append(part)
                 columns.append((_name_part(number, f"part{at}"), kind if one.keeps_type else COMPUTED))
-            values.append(f"count(*) - count({present})")
-            columns.append((_name_part(number, "gaps"), COMPUTED))
+            if _sees_gaps(one):
+                values.append(f"count(*) - count({present})")
+                columns.append((_name_part(number, "gaps"), COMPUTED))
         group = f" GROUP BY {', '.join(keys)} ORDER BY {', '.join(order)}" if keys else ""
         return Statement(sql=f"SELECT {', '.join(values)} FROM t0{group}", columns=tuple(columns), is_ordered=True)
 
@@ -396,6 +397,11 @@ def _is_number(kind: transport.ArrowType) -> bool:
 
 _COUNTS_MISSING: Final = ("count", "count_distinct", "missing_pct", "zero_pct", "list", "unique")
 """Aggregates that themselves say what a missing value is to them."""
+
+
+def _sees_gaps(one: aggregates.Aggregation) -> bool:
+    """Return whether the aggregate of values of which one is missing is missing."""
+    return not one.ignore_nulls and one.word not in _COUNTS_MISSING
 
 
 def _find_part_kind(one: aggregates.Aggregation, number: int, table: Table) -> Any:

@@ -6,9 +6,12 @@ are asked for. What does not fit into the engine's memory it writes to a folder 
 
 from __future__ import annotations
 
+import contextlib
+import functools
+import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, final
+from typing import Any, Final, final
 
 import numpy as np
 
@@ -18,8 +21,14 @@ from hocket.data import arrow, blocks, plan, relations, settings, steps, transpo
 from hocket.data.execution import scratch, tasks
 from hocket.engine import contract
 
-_FIRST_ROWS, _MOST_ROWS = 1 << 10, 1 << 20
+_FEWEST_ROWS, _MOST_ROWS = 1 << 10, 1 << 20
 """How many rows a batch of the engine's has: at least, and at most."""
+
+_BLOCK_MEMORY: Final = 1 << 30
+"""Bytes. What the engine may use for one block; far more than it does."""
+
+_SMALL_BLOCK: Final = 128 << 20
+"""Bytes. What is made of such a block is certain to fit into `_BLOCK_MEMORY`, so nothing is written to disk."""
 
 
 @final
@@ -90,8 +99,11 @@ def apply(query: relations.Query, block: blocks.Block) -> blocks.Block:
     if not block.columns:
         return block
     table = transport.unify([block.find_types()], query.name)
-    limits = _Limits(1 << 30, 1, 1 << 60)
-    made = list(_query(query.build([table]), [table], [iter([block])], limits))
+    statement = query.build([table])
+    limits = _Limits(_BLOCK_MEMORY, 1, 1 << 60)
+    opened = _open_kept() if block.count_bytes() <= _SMALL_BLOCK else _open(limits)
+    with opened as connection:
+        made = list(_query(connection, statement, [table], [iter([block])], [block.num_rows], limits))
     return blocks.join(made) if len(made) != 1 else made[0]
 
 
@@ -105,9 +117,11 @@ def _run(
     sources: list[Iterator[blocks.Block]] = [map(_fetch, one) for one in parts]
     if "parallelism" in session.get_engine().limits:  # the engine's threads could not ask for blocks
         sources = [iter(list(source)) for source in sources]
-    for block in _query(statement, tables, sources, limits):
-        yield block
-        yield tasks.measure(block)
+    counts = [sum(part.stop - part.start for part in one) for one in parts]
+    with _open(limits) as connection:
+        for block in _query(connection, statement, tables, sources, counts, limits):
+            yield block
+            yield tasks.measure(block)
 
 
 def _fetch(part: _Part) -> blocks.Block:
@@ -115,31 +129,70 @@ def _fetch(part: _Part) -> blocks.Block:
     return block.cut(part.start, part.stop)
 
 
-def _query(
-    statement: relations.Statement,
-    tables: Sequence[relations.Table],
-    sources: Sequence[Iterator[blocks.Block]],
-    limits: _Limits,
-) -> Iterator[blocks.Block]:
-    duckdb = load("A relation")
-    failed: list[BaseException] = []
+@contextlib.contextmanager
+def _open(limits: _Limits) -> Iterator[Any]:
+    """Give a connection to an engine that writes to disk what goes beyond its memory."""
     with scratch.make_folder() as folder:
         config = {
             "memory_limit": f"{max(limits.memory >> 20, 64)}MiB",
             "temp_directory": folder,
             "threads": limits.threads,
         }
-        with duckdb.connect(":memory:", config=config) as connection:
-            connection.execute("SET enable_progress_bar = false")  # it would write among the program's own lines
-            for number, (table, source) in enumerate(zip(tables, sources, strict=True)):
-                connection.register(f"t{number}", _build_reader(table, source, failed))
-            try:
-                result = connection.sql(statement.sql).to_arrow_reader(_FIRST_ROWS)
-                yield from _cut_result(result, statement, limits)
-            except (duckdb.Error, OSError) as error:  # Arrow makes an OSError of what goes wrong while it reads on
-                if failed:
-                    raise failed[0] from None
-                raise _explain(duckdb, error, statement, limits) from error
+        with load("A relation").connect(":memory:", config=config) as connection:
+            yield _silence(connection)
+
+
+@contextlib.contextmanager
+def _open_kept() -> Iterator[Any]:
+    """Give a connection to the engine that this process keeps for single blocks: to start one costs more than they do.
+
+    It writes nothing to disk.
+    """
+    with _keep_engine(os.getpid()).cursor() as connection:
+        yield _silence(connection)
+
+
+@functools.lru_cache(1)
+def _keep_engine(pid: int) -> Any:
+    """Return the engine of a process: a fork has its own."""
+    config = {"memory_limit": f"{_BLOCK_MEMORY >> 20}MiB", "temp_directory": "", "threads": 1}
+    return load("A relation").connect(":memory:", config=config)
+
+
+def _silence(connection: Any) -> Any:
+    connection.execute("SET enable_progress_bar = false")  # it would write among the program's own lines
+    return connection
+
+
+def _query(
+    connection: Any,
+    statement: relations.Statement,
+    tables: Sequence[relations.Table],
+    sources: Sequence[Iterator[blocks.Block]],
+    counts: Sequence[int],
+    limits: _Limits,
+) -> Iterator[blocks.Block]:
+    """Give the result of a statement.
+
+    Args:
+        connection: To the engine.
+        statement: What is asked.
+        tables: What the columns of its tables hold.
+        sources: The tables' blocks.
+        counts: How many rows they have.
+        limits: What may be used.
+    """
+    duckdb = load("A relation")
+    failed: list[BaseException] = []
+    for number, (table, source, count) in enumerate(zip(tables, sources, counts, strict=True)):
+        connection.register(f"t{number}", _build_reader(table, source, count, failed))
+    try:
+        result = connection.sql(statement.sql).to_arrow_reader(_choose_rows(statement, limits))
+        yield from _cut_result(result, statement, limits)
+    except (duckdb.Error, OSError) as error:  # Arrow makes an OSError of what goes wrong while it reads on
+        if failed:
+            raise failed[0] from None
+        raise _explain(duckdb, error, statement, limits) from error
 
 
 def load(caller: str) -> Any:
@@ -163,24 +216,27 @@ def _explain(duckdb: Any, error: Exception, statement: relations.Statement, limi
     return ValueError(f"The engine for tables cannot do this: {text}.")
 
 
-def _build_reader(table: relations.Table, source: Iterator[blocks.Block], failed: list[BaseException]) -> Any:
+def _build_reader(
+    table: relations.Table, source: Iterator[blocks.Block], count: int, failed: list[BaseException]
+) -> Any:
     """Return what the engine reads a table from: Arrow's stream of its blocks, with the rows' numbers."""
     pa = arrow.load("A relation")
+    number_type = pa.uint32() if count <= 1 << 32 else pa.int64()  # sorting by fewer bytes is up to three times as fast
     types = [transport.encode_type(kind) for kind in table.values()]
-    schema = pa.schema([*((f"c{at}", kind) for at, kind in enumerate(types)), ("n", pa.int64())])
+    schema = pa.schema([*((f"c{at}", kind) for at, kind in enumerate(types)), ("n", number_type)])
 
     def read() -> Iterator[Any]:
         start = 0
         try:
             for block in source:
                 if block.num_rows:
-                    count = block.num_rows
+                    num_rows = block.num_rows
                     found = [
-                        transport.encode(name, block.columns.get(name), kind, count) for name, kind in table.items()
+                        transport.encode(name, block.columns.get(name), kind, num_rows) for name, kind in table.items()
                     ]
-                    numbers = pa.array(np.arange(start, start + count))
+                    numbers = pa.array(np.arange(start, start + num_rows), number_type)
                     yield pa.RecordBatch.from_arrays([*found, numbers], schema=schema)
-                    start += block.num_rows
+                    start += num_rows
         except BaseException as error:  # the engine would make a text of it
             failed.append(error)
             raise
@@ -188,42 +244,55 @@ def _build_reader(table: relations.Table, source: Iterator[blocks.Block], failed
     return pa.RecordBatchReader.from_batches(schema, read())
 
 
-def _cut_result(result: Iterable[Any], statement: relations.Statement, limits: _Limits) -> Iterator[blocks.Block]:
+def _choose_rows(statement: relations.Statement, limits: _Limits) -> int:
+    """Return how many rows the engine gives at a time: a part of a block, if it is known how large rows are."""
+    try:
+        width = sum(kind.bit_width for _, kind in statement.columns) // 8
+    except (AttributeError, ValueError):  # texts, lists and what the engine computes
+        return _FEWEST_ROWS
+    return max(_FEWEST_ROWS, min(_MOST_ROWS, limits.block_bytes // 4 // max(1, width)))
+
+
+def _cut_result(result: Any, statement: relations.Statement, limits: _Limits) -> Iterator[blocks.Block]:
     """Give a result in blocks of the size that is wanted; one without rows if there are none."""
-    waiting: list[blocks.Block] = []
-    num_bytes, is_empty = 0, True
+    waiting: list[Any] = []
+    rest = None
+    num_bytes, wanted, is_empty = 0, limits.block_bytes, True
     for batch in result:
-        block = _read_batch(batch, statement)
-        if not block.num_rows:
+        if not batch.num_rows:
             continue
         is_empty = False
-        num_bytes += block.count_bytes()
-        waiting.append(block)
-        if num_bytes >= limits.block_bytes:
-            whole = _join(waiting)
-            end = _find_border(whole, statement.num_keys) if statement.num_keys else whole.num_rows
-            if end:
-                yield whole.cut(0, end)
-            waiting = [whole.cut(end, whole.num_rows)] if end < whole.num_rows else []
-            num_bytes = sum(one.count_bytes() for one in waiting)
+        waiting.append(batch)
+        num_bytes += batch.nbytes
+        if num_bytes < wanted:
+            continue
+        whole = _read_batches(waiting, rest, statement)
+        waiting.clear()
+        end = _find_border(whole, statement.num_keys) if statement.num_keys else whole.num_rows
+        if end:
+            yield whole.cut(0, end)
+        rest = whole.cut(end, whole.num_rows) if end < whole.num_rows else None
+        num_bytes = rest.count_bytes() if rest is not None else 0
+        wanted = limits.block_bytes if end else 2 * num_bytes  # a large group is not put together with each batch
     if waiting:
-        yield _join(waiting)
+        yield _read_batches(waiting, rest, statement)
+    elif rest is not None:
+        yield rest
     elif is_empty:
-        schema = getattr(result, "schema", None)
-        if schema is not None:
-            yield _read_batch(schema.empty_table(), statement)
+        yield _read_table(result.schema.empty_table(), statement)
 
 
-def _join(waiting: Sequence[blocks.Block]) -> blocks.Block:
-    return blocks.join(waiting) if len(waiting) > 1 else waiting[0]
+def _read_batches(batches: Sequence[Any], before: blocks.Block | None, statement: relations.Statement) -> blocks.Block:
+    block = _read_table(arrow.load("A relation").Table.from_batches(batches), statement)
+    return block if before is None else blocks.join([before, block])
 
 
-def _read_batch(batch: Any, statement: relations.Statement) -> blocks.Block:
+def _read_table(table: Any, statement: relations.Statement) -> blocks.Block:
     found = {}
     for at, (name, kind) in enumerate(statement.columns):
-        column = batch.column(at)
+        column = table.column(at)
         found[name] = arrow.read_column(_decode(arrow.flatten(column), kind))
-    return blocks.Block(found, batch.num_rows)
+    return blocks.Block(found, table.num_rows)
 
 
 def _decode(column: Any, kind: Any) -> Any:

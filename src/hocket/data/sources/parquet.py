@@ -8,6 +8,7 @@ from typing import Any, Final, final
 
 from hocket.data import arrow, blocks, settings
 from hocket.data.sources import choosing, files, filesystems
+from hocket.stores import places
 
 MOST_FOOTERS: Final = 64
 """Of how many files the footers are read before anything else. They say how many rows there are; of more files that
@@ -65,16 +66,20 @@ class Selection:
             ValueError: It has others now.
         """
         if self.filter is None:
-            with arrow.load(CALLER, "pyarrow.parquet").ParquetFile(path, filesystem=filesystem) as opened:
+            is_far = not places.is_local(filesystem)  # then the columns are asked for at once
+            opening = arrow.load(CALLER, "pyarrow.parquet").ParquetFile(path, filesystem=filesystem, pre_buffer=is_far)
+            with opening as opened:
                 _check_names(opened.schema_arrow.names, expected)
-                table = opened.read_row_groups(list(groups), columns=self._list_own(opened.schema_arrow.names))
+                own = self._list_own(opened.schema_arrow.names)
+                table = opened.read_row_groups(list(groups), columns=own, use_threads=False)  # others read meanwhile
         else:
             pa = arrow.load(CALLER)
             fragment = _open_fragment(filesystem, path, groups)
             own = fragment.physical_schema
             _check_names(own.names, expected)
             schema = pa.schema([*own, *(pa.field(*one) for one in missing.items())])
-            table = fragment.to_table(schema=schema, filter=self.filter, columns=self._list_own(own.names))
+            own_names = self._list_own(own.names)
+            table = fragment.to_table(schema=schema, filter=self.filter, columns=own_names, use_threads=False)
         arrow.check_texts(table)
         block = blocks.Block(arrow.read_table(table), table.num_rows)
         gone = {name: arrow.build_missing(table.num_rows, kind) for name, kind in self.choose(missing).items()}
@@ -246,8 +251,8 @@ def _plan_file(
             ) from error
         kept = [part.row_groups[0].id for part in parts]
     reads = []
-    for places in join_groups([sizes[at] for at in kept], most):
-        groups = tuple(kept[place] for place in places)
+    for chosen in join_groups([sizes[at] for at in kept], most):
+        groups = tuple(kept[at] for at in chosen)
         count = sum(rows[at] for at in groups) if selection.filter is None else None
         reads.append(
             ParquetRead(
