@@ -46,10 +46,13 @@ PEERS = {
     "tensorflow": "tensorflow",
     "optuna": "optuna",
     "by hand": "duckdb",
+    "torch": "torch",
+    "datasets": "datasets",
 }
 """Peer to the module it needs. `futures` is ProcessPoolExecutor, `pool` is multiprocessing.Pool, `memcpy` a plain copy,
 `array` a loop over one in memory; the cores are JAX's without us; `in place` is ours without a journal, `synchronous`
-ours in steps, `by hand` DuckDB, Arrow or numpy in one process.
+ours in steps, `by hand` DuckDB, Arrow or numpy in one process, `torch` its DataLoader, `datasets` Hugging
+Face's.
 """
 
 LIMIT_SECONDS = 1800

@@ -1,9 +1,11 @@
-"""Datasets: reading, mapping, sorting, grouping, joining, feeding, beside Ray Data and the engine by hand.
+"""Datasets: reading, mapping, sorting, grouping, joining, images, feeding, beside Ray Data, torch's DataLoader, Hugging
+Face's datasets and the engine by hand.
 
 python benchmarks/data.py
 
-`by hand` is pyarrow, DuckDB or numpy in one process, as a script without us would have it. The files are generated:
-`--quick` takes a tenth of the rows. Sorting, grouping and joining read from Parquet and count what comes out.
+`by hand` is pyarrow, DuckDB or numpy in one process, as a script without us would have it; `torch` is a DataLoader with
+two workers for images, and one without for small rows. The files are generated: `--quick` takes a tenth of the rows.
+Sorting, grouping and joining read from Parquet and count what comes out; joins give Arrow's texts on all sides.
 """
 
 import subprocess
@@ -19,8 +21,9 @@ GROUP = Row(name="groupby, sum and mean", unit="s", more_is_better=False)
 SORT = Row(name="sort by two columns", unit="s", more_is_better=False)
 JOIN = Row(name="join with a small table", unit="s", more_is_better=False)
 FEED = Row(name="feeding a loop of small rows", unit="rows/s")
-FIRST = Row(name="first batch of a folder of 10,000 files", unit="s", more_is_better=False)
-ROWS = [MAP, GROUP, SORT, JOIN, FEED, FIRST]
+IMAGES = Row(name="images of 400x300 decoded and resized to 64x64", unit="images/s")
+FIRST = Row(name="first batch of a folder of 100,000 files", unit="s", more_is_better=False)
+ROWS = [MAP, GROUP, SORT, JOIN, FEED, IMAGES, FIRST]
 
 ROW_COUNT = 16_000_000
 """Of 40 bytes each in memory: 640 MB."""
@@ -28,10 +31,12 @@ ROW_COUNT = 16_000_000
 MAKE = """
     import os, sys
     import numpy as np, pyarrow as pa, pyarrow.parquet as pq
+    from PIL import Image
 
     folder, count = sys.argv[1], int(sys.argv[2])
     os.makedirs(folder + "/rows")
     os.makedirs(folder + "/many")
+    os.makedirs(folder + "/images")
     generator = np.random.default_rng(0)
     for part in range(8):
         rows = count // 8
@@ -46,9 +51,13 @@ MAKE = """
             f"{folder}/rows/{part}.parquet",
             row_group_size=500_000,
         )
-    for number in range(10_000):
-        with open(f"{folder}/many/{number:05}.csv", "w") as file:
+    for number in range(count // 160):
+        with open(f"{folder}/many/{number:06}.csv", "w") as file:
             file.write(f"a,b\\n{number},x\\n")
+    small = generator.integers(0, 256, (30, 40, 3)).astype(np.uint8)
+    for number in range(count // 8000):
+        image = Image.fromarray(np.roll(small, number, axis=1)).resize((400, 300), Image.Resampling.BICUBIC)
+        image.save(f"{folder}/images/{number:05}.jpg", quality=90)
 """
 
 TIMED = """
@@ -75,8 +84,8 @@ DATASETS = """
     rows = data.read_parquet(folder + "/rows")
     data.range(10).map_batches(lambda batch: batch).take_all()  # workers have started, and imported
 
-    def consume(found):
-        return sum(len(batch["id"]) for batch in found.iter_batches(batch_size=None))
+    def consume(found, batch_format="numpy"):
+        return sum(len(batch["id"]) for batch in found.iter_batches(batch_size=None, batch_format=batch_format))
 
     measure(lambda: consume(data.read_parquet(folder + "/rows", columns=["id", "x", "y"]).map_batches(change)))
     measure(lambda: len(rows.groupby("key").aggregate(Sum("z"), Mean("x")).take_all()))
@@ -91,11 +100,19 @@ DATASETS = """
         return found / (time.perf_counter() - begin)
 
     print("result", feed(), "rows a second")
+
+    def look():
+        begin = time.perf_counter()
+        found = data.read_images(folder + "/images", size=(64, 64), mode="RGB").iter_batches(batch_size=32)
+        return sum(len(batch["image"]) for batch in found) / (time.perf_counter() - begin)
+
+    look()
+    print("result", look(), "images a second")
     measure(lambda: len(next(iter(data.read_csv(folder + "/many").iter_batches(batch_size=10)))["a"]))
 """
 
-OUR_JOIN = """measure(lambda: consume(rows.join(names, "inner", on="key")))"""
-RAY_JOIN = """measure(lambda: consume(rows.join(names, join_type="inner", num_partitions=4, on=("key",))))"""
+OUR_JOIN = """measure(lambda: consume(rows.join(names, "inner", on="key"), "pyarrow"))"""
+RAY_JOIN = """measure(lambda: consume(rows.join(names, join_type="inner", num_partitions=4, on=("key",)), "pyarrow"))"""
 NO_JOIN = """print("missing")"""
 
 BY_HAND = """
@@ -129,12 +146,69 @@ BY_HAND = """
 
     print("result", feed(), "rows a second")
     print("missing")
+    print("missing")
+"""
+
+TORCH = """
+    import os
+    import torch
+    from PIL import Image
+    from torch.utils.data import DataLoader, Dataset, TensorDataset
+
+    torch.set_num_threads(1)
+
+    class Images(Dataset):
+        def __init__(self):
+            self.paths = sorted(entry.path for entry in os.scandir(folder + "/images"))
+
+        def __len__(self):
+            return len(self.paths)
+
+        def __getitem__(self, index):
+            with Image.open(self.paths[index]) as image:
+                return np.asarray(image.convert("RGB").resize((64, 64), Image.Resampling.BILINEAR))
+
+    for _ in range(4):
+        print("missing")
+    begin = time.perf_counter()
+    rows = count // 80  # one by one: it takes its time
+    found = sum(len(batch) for (batch,) in DataLoader(TensorDataset(torch.arange(rows)), batch_size=256))
+    print("result", found / (time.perf_counter() - begin))
+    images = DataLoader(Images(), batch_size=32, num_workers=2, persistent_workers=True)
+    sum(map(len, images))
+    begin = time.perf_counter()
+    print("result", sum(map(len, images)) / (time.perf_counter() - begin))
+    print("missing")
+"""
+
+FACE = """
+    import datasets
+
+    datasets.disable_progress_bars()
+    rows = datasets.load_dataset("parquet", data_dir=folder + "/rows", split="train", cache_dir=folder + "/cache")
+    rows = rows.select_columns(["id", "x", "y"]).with_format("numpy")
+
+    def map_rows():
+        made = rows.map(change, batched=True, batch_size=500_000, num_proc=2, remove_columns=["x", "y"])
+        return sum(len(batch["id"]) for batch in made.iter(batch_size=500_000))
+
+    measure(map_rows)
+    for _ in range(3):
+        print("missing")
+    small = rows.select_columns(["id"]).select(range(count // 8))
+    begin = time.perf_counter()
+    found = sum(len(batch["id"]) for batch in small.iter(batch_size=256))
+    print("result", found / (time.perf_counter() - begin))
+    print("missing")
+    print("missing")
 """
 
 
 def build_program(side: str) -> str:
     if side == "by hand":
         return textwrap.dedent(TIMED) + textwrap.dedent(BY_HAND)
+    if side in ("torch", "datasets"):
+        return textwrap.dedent(TIMED) + textwrap.dedent(TORCH if side == "torch" else FACE)
     is_ray = side == "ray"
     options = ", include_dashboard=False, log_to_driver=False, logging_level='ERROR'" if is_ray else ""
     join = OUR_JOIN if not is_ray else RAY_JOIN if has_polars() else NO_JOIN
@@ -167,7 +241,7 @@ def measure(side: str, settings: Settings, folder: str, count: int) -> list[floa
 
 
 def main() -> int:
-    settings = parse_settings(__doc__.splitlines()[0], rounds=3, peers=("ray", "by hand"))
+    settings = parse_settings(__doc__.splitlines()[0], rounds=3, peers=("ray", "by hand", "torch", "datasets"))
     count = ROW_COUNT // 10 if settings.quick else ROW_COUNT
     with tempfile.TemporaryDirectory(prefix="hocket-bench-") as folder:
         made = Path(folder, "data")
