@@ -265,6 +265,13 @@ def test_numbers_are_not_changed_by_what_they_stand_beside() -> None:
     }
     masked = data.range(4).map_batches(lambda batch: {"x": np.ma.masked_array(batch["id"], batch["id"] % 2 == 0)})
     assert [row["x"] for row in masked.take_all()] == [None, 1, None, 3]
+    grid = np.ma.masked_array([[1.0, 2.0], [3.0, 4.0]], [[False, True], [False, False]])
+    np.testing.assert_array_equal(
+        data.from_numpy(grid).to_arrow()["data"].combine_chunks().to_numpy_ndarray()[0], [1.0, np.nan]
+    )
+    with pytest.raises(TypeError, match="only floats can be missing within a row"):
+        data.from_numpy(np.ma.masked_array([[1, 2]], [[False, True]]))
+    assert data.from_numpy(np.ma.masked_array([[1, 2]])).take(1)[0]["data"].tolist() == [1, 2]
 
 
 def test_columns_may_have_any_name() -> None:

@@ -29,8 +29,8 @@ def build(values: object) -> Column:
     Raises:
         TypeError: It has no rows: it is a single value.
     """
-    if isinstance(values, np.ma.MaskedArray) and values.ndim == 1:
-        return build_from_values(values.tolist())
+    if isinstance(values, np.ma.MaskedArray):
+        return build(_unmask(values))
     if isinstance(values, np.ndarray):
         if not values.ndim:
             raise TypeError(f"a single value, {values!r}, where each column needs one value for each row")
@@ -46,6 +46,24 @@ def build(values: object) -> Column:
         f"a value of type {type(values).__name__}, {values!r:.80}, where each column needs an array or a list with "
         "one value for each row"
     )
+
+
+def _unmask(values: np.ma.MaskedArray[Any, Any]) -> Any:
+    """Return a masked array's values, with missing ones where they are masked.
+
+    Raises:
+        TypeError: They are parts of rows, and of a type that has no missing values.
+    """
+    if values.ndim == 1:
+        return values.tolist()
+    if not np.ma.is_masked(values):
+        return values.data
+    if values.dtype.kind != "f":
+        raise TypeError(
+            f"a masked array of {values.dtype} with {values.ndim} axes, but only floats can be missing within a row: "
+            "write values.astype(float), or values.filled(...)"
+        )
+    return values.filled(np.nan)
 
 
 def build_from_values(values: Sequence[Any]) -> Column:
