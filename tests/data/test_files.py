@@ -162,6 +162,18 @@ def test_archives_of_samples(tmp_path: Path) -> None:
     assert first["json"] is None
     raw = data.read_webdataset(tmp_path, decoder=False).take(1)[0]
     assert (raw["cls"], raw["txt"]) == (b"3", "é".encode())
+    chosen = data.read_webdataset(tmp_path, fileselect=["*/2.*"], suffixes=["cls", "json"], expand_json=True)
+    assert chosen.take_all() == [{"__key__": "train/2", "cls": 4, "json": {"a": 1}, "a": 1}]
+    renamed = data.read_webdataset(tmp_path, filerename=[("train/", "")], suffixes=lambda ending: ending == "txt")
+    assert renamed.take_all() == [{"__key__": "1", "txt": "é"}, {"__key__": "2", "txt": None}]
+    decoded = data.read_webdataset(tmp_path, decoder=lambda sample: {"label": int(sample["cls"])})
+    assert decoded.take_all() == [{"label": 3}, {"label": 4}]
+    with pytest.raises(TypeError, match="suffixes must be a list or a function"):
+        data.read_webdataset(tmp_path, suffixes="cls")
+    with pytest.raises(TypeError, match="decoder must be True, False or a function"):
+        data.read_webdataset(tmp_path, decoder="rgb")  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="decoder must return a sample"):
+        data.read_webdataset(tmp_path, decoder=lambda sample: 3).take_all()  # type: ignore[arg-type, return-value]
 
 
 def test_records_of_tensorflow(tmp_path: Path) -> None:

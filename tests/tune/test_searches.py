@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from tests.tune import programs
 
-from hocket import exceptions, tune
-from hocket.tune import history, log
+from hocket import exceptions, train, tune
+from hocket.tune import configs, history, log
 from hocket.tune.trial import Status
 
 pytestmark = [pytest.mark.timeout(60), pytest.mark.usefixtures("any_session")]
@@ -446,3 +446,14 @@ def test_whether_failures_raise_is_a_flag(tmp_path: Path) -> None:
     wrong: Any = "x"
     with pytest.raises(TypeError, match="raise_on_failed_trial must be True or False, but received 'x'"):
         tune.run(programs.report_steps, storage_path=tmp_path, verbose=0, raise_on_failed_trial=wrong)
+
+
+def test_what_a_run_of_training_is_told_will_do(tmp_path: Path) -> None:
+    kept = train.CheckpointConfig(num_to_keep=1, checkpoint_score_attribute="loss", checkpoint_score_order="min")
+    given = train.RunConfig(name="of training", storage_path=tmp_path, checkpoint_config=kept)
+    found = configs.read_run_config(given)
+    assert isinstance(found, tune.RunConfig)
+    assert (found.name, found.storage_path, found.checkpoint_config.num_to_keep) == ("of training", tmp_path, 1)
+    tune.Tuner(lambda config: None, run_config=given)
+    with pytest.raises(TypeError, match="its worker_runtime_env are not for a search"):
+        tune.Tuner(lambda config: None, run_config=train.RunConfig(worker_runtime_env={"env_vars": {"A": "1"}}))

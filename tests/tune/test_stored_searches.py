@@ -65,6 +65,7 @@ def test_a_search_is_kept_in_a_store(engine: str, s3_store: Store) -> None:
     best = grid.get_best_result()
     assert (best.config, best.metrics["step"], read_step(best)) == ({"x": 1}, 4, "4")
     assert best.path.startswith(grid.experiment_path)
+    assert best.filesystem.get_file_info(best.path).type == fs.FileType.Directory
     assert [metrics["step"] for _, metrics in best.best_checkpoints] == [3, 4]
     names = s3_server.list_names(filesystem, grid.experiment_path)
     assert sum(name.endswith("/step") for name in names) == 4, "two of each trial"
@@ -78,7 +79,7 @@ def test_a_search_is_kept_in_a_store(engine: str, s3_store: Store) -> None:
     assert [one.metrics["step"] for one in restored.get_results()] == [4, 4]
     assert tune.Tuner.can_restore(grid.experiment_path, filesystem)
     assert not tune.Tuner.can_restore(f"{bucket}/gone", filesystem)
-    with pytest.raises(tune.TuneError, match=r"There is no search in"):
+    with pytest.raises(tune.TuneError, match=rf"There is no search in '{bucket}/gone'"):
         tune.Tuner.restore(f"{bucket}/gone", objective, storage_filesystem=filesystem)
 
 

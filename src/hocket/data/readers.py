@@ -7,12 +7,12 @@ Packed files (``.gz``, ``.bz2``, ``.zst``) are unpacked. Folders such as ``year=
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from hocket.data import arrow, dataset, reading
 from hocket.data.expressions import computing, text, tree
-from hocket.data.sources import choosing, files, formats, parquet, partitions
+from hocket.data.sources import archives, choosing, files, formats, parquet, partitions
 
 Paths = Any
 """A path or a list of them."""
@@ -343,21 +343,50 @@ def read_tfrecords(paths: Paths, **how: Any) -> dataset.Dataset:
     return _read("read_tfrecords()", paths, formats.TfRecord(), (), how)
 
 
-def read_webdataset(paths: Paths, *, decoder: bool | None = True, **how: Any) -> dataset.Dataset:
+def read_webdataset(
+    paths: Paths,
+    *,
+    decoder: bool | Callable[[dict[str, Any]], Mapping[str, Any]] | None = True,
+    fileselect: archives.Names | None = None,
+    filerename: archives.Renaming | None = None,
+    suffixes: archives.Names | None = None,
+    expand_json: bool = False,
+    verbose_open: bool = False,
+    **how: Any,
+) -> dataset.Dataset:
     """Return a data set of tar archives of samples: the files that have the same name up to the first dot are a row,
     with a column for each ending, and the name as ``__key__``.
 
     Args:
         paths: Archives, or folders, of which all files are taken whose names end in ``.tar``; see `read_parquet`.
-        decoder: Whether texts, numbers, JSON, arrays and pictures become what they say; if not, all are bytes.
+        decoder: Whether texts, numbers, JSON, arrays and pictures become what they say; if not, all are bytes. Or a
+            function that takes a sample, a dict with bytes, and returns it decoded.
+        fileselect: Which files of an archive are read: a list of names and patterns (``"*.jpg"``), or a function of
+            the name. Default: all.
+        filerename: What their names become before that: pairs of what is replaced by what, or a function.
+        suffixes: Which columns there are: a list of endings (``"jpg"``) and patterns, or a function. Default: all.
+        expand_json: Whether each key of a sample's ``json`` becomes a column.
+        verbose_open: For programs written for Ray: has no effect.
         **how: See `read_text`.
 
     Raises:
         FileNotFoundError: There is no such file.
+        TypeError: One of the choices is none.
     """
-    given: object = decoder
-    if given is not None and not isinstance(given, bool):
+    named: dict[str, object] = {"fileselect": fileselect, "filerename": filerename, "suffixes": suffixes}
+    for name, given in named.items():
+        if given is not None and not callable(given) and (isinstance(given, str) or not isinstance(given, Sequence)):
+            raise TypeError(f"{name} must be a list or a function, but received {given!r:.80}.")
+    if decoder is not None and not isinstance(decoder, bool) and not callable(decoder):
         raise TypeError(
-            f"decoder must be True or False, but received {given!r:.80}. Decode what is otherwise in map()."
+            f"decoder must be True, False or a function of a sample, but received {decoder!r:.80}. Decode what is "
+            "otherwise in map()."
         )
-    return _read("read_webdataset()", paths, formats.WebDataset(bool(decoder)), (".tar",), how)
+    form = archives.WebDataset(
+        decoder=decoder if callable(decoder) else bool(decoder),
+        select=fileselect,
+        rename=filerename,
+        suffixes=suffixes,
+        expands_json=expand_json,
+    )
+    return _read("read_webdataset()", paths, form, (".tar",), how)

@@ -5,16 +5,18 @@ from __future__ import annotations
 import contextlib
 import queue
 import secrets
-from collections.abc import Iterator
+import time
+from collections.abc import Collection, Iterator
 from typing import Any, Final, final
 
 from hocket.data.spark import access
 from hocket.spark import group as groups
 from hocket.spark import hub as hubs
 from hocket.spark import messages, rank
+from hocket.train import errors
 from hocket.train.checkpoints import storage
 from hocket.train.rank import questions, rank_info, reports
-from hocket.train.run import question_resolver, training_run, validation_queue
+from hocket.train.run import attempt_monitor, question_resolver, training_run, validation_queue
 
 LEAVE_SECONDS: Final = 60.0
 """How long Spark may take to end the job when all ranks are done. A guess; it takes milliseconds."""
@@ -113,7 +115,20 @@ class _Follower:
             group.send(at, messages.Begin(work, info))
 
     def follow(self) -> Any:
-        """Return what the training function returns in rank 0, when all ranks have returned."""
+        """Return what the training function returns in rank 0, when all ranks have returned.
+
+        Raises:
+            WorkerGroupError: A rank raised or died. What the others had reported until then is taken first.
+            TrainingFailedError: Spark has ended the job, or the ranks' reports do not fit together.
+        """
+        try:
+            return self._follow()
+        except errors.WorkerGroupError as error:
+            with contextlib.suppress(queue.Empty, errors.TrainingFailedError):  # the first error is the one
+                self._take_last(set(error.worker_failures))
+            raise
+
+    def _follow(self) -> Any:
         returned: dict[int, Any] = {}
         while len(returned) < len(self._group):
             number, event = self._group.take_good()
@@ -129,6 +144,29 @@ class _Follower:
             for asking, answer in self._resolver.settle():
                 self._group.send(asking, answer)
         return returned[0]
+
+    def _take_last(self, failed: set[int]) -> None:
+        """Take what ranks had reported when one failed, as `AttemptMonitor` does: it may have relied on its report."""
+        alive = set(range(len(self._group))) - failed
+        silent = set(alive)
+        for number in alive:
+            self._group.send(number, messages.Ping())
+        deadline = time.monotonic() + attempt_monitor.LAST_SECONDS
+        while silent or self._are_behind(alive, failed):
+            number, event = self._group.take(max(0.0, deadline - time.monotonic()))
+            match event:
+                case reports.Report():
+                    self._add(number, [event])
+                case messages.Pong():
+                    silent.discard(number)
+                case messages.Ended() | messages.Failed() | messages.Died() | hubs.Lost():
+                    silent.discard(number)
+                    alive.discard(number)
+
+    def _are_behind(self, alive: Collection[int], failed: Collection[int]) -> bool:
+        """Tell whether a rank that goes on has made fewer reports than one that has failed."""
+        made = self._run.book.counts
+        return any(made[number] < made[other] for number in alive for other in failed)
 
     def _add(self, number: int, batch: list[reports.Report], *, has_ended: bool = False) -> None:
         for done in self._run.book.add(number, batch, has_ended=has_ended):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import queue
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, Final, final
 
@@ -12,7 +13,7 @@ from hocket.core import placement
 from hocket.spark import hub as hubs
 from hocket.spark import messages
 from hocket.train import configs, errors
-from hocket.train.rank import rank_placement
+from hocket.train.rank import rank_placement, reports
 from hocket.train.run import failures, worker_group
 
 DEATH_SECONDS: Final = 5.0
@@ -37,6 +38,8 @@ class SparkGroup(worker_group.WorkerGroup):
         self._order: list[int] = []
         """The task that each rank is, by rank."""
         self._ranks: dict[int, int] = {}
+        self._aside: deque[tuple[int, messages.FromRank | hubs.Lost]] = deque()
+        """What has come while something else was waited for."""
 
     def __len__(self) -> int:
         return self._size
@@ -80,6 +83,8 @@ class SparkGroup(worker_group.WorkerGroup):
             Empty: Nothing has come in time.
             TrainingFailedError: Spark has ended the job.
         """
+        if self._aside:
+            return self._aside.popleft()
         while True:
             index, event = self._hub.events.get(timeout=timeout_s)
             if isinstance(event, hubs.JobEnded):
@@ -162,6 +167,7 @@ class SparkGroup(worker_group.WorkerGroup):
         """Return which other ranks are dead that have not raised an error."""
         waiting = {rank for rank in range(len(self)) if rank != asking}
         dead: dict[int, Exception] = {}
+        others: list[tuple[int, messages.FromRank | hubs.Lost]] = []
         for rank in waiting:
             self.send(rank, messages.Ping())
         deadline = time.monotonic() + failures.PING_SECONDS
@@ -174,9 +180,13 @@ class SparkGroup(worker_group.WorkerGroup):
                 dead[rank] = self._describe_death(rank, event)
             if isinstance(event, messages.Pong | messages.Failed | messages.Died | hubs.Lost):
                 waiting.discard(rank)
+            else:
+                others.append((rank, event))
+        self._aside.extend(others)
         return dead
 
     def _describe_death(self, rank: int, event: messages.Died | hubs.Lost) -> Exception:
+        others: list[tuple[int, messages.FromRank | hubs.Lost]] = []
         deadline = time.monotonic() + DEATH_SECONDS
         while not isinstance(event, messages.Died):
             try:
@@ -187,6 +197,9 @@ class SparkGroup(worker_group.WorkerGroup):
                 return exceptions.ActorDiedError(text)
             if other == rank and isinstance(found, messages.Died):
                 event = found
+            elif isinstance(found, reports.Report):
+                others.append((other, found))
+        self._aside.extend(others)
         return exceptions.ActorDiedError("The rank is dead.", death=event.death)
 
     def _name_hosts(self) -> dict[int, str]:

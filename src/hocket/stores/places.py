@@ -20,7 +20,19 @@ FileSystem: TypeAlias = Any
 _ADDRESS: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+)://?(.*)", re.DOTALL)
 """One slash is enough: `pathlib.Path` makes one of two."""
 
-_S3_OPTIONS: Final = {"endpoint_override", "region", "access_key", "secret_key", "session_token", "scheme", "anonymous"}
+_USER: Final = re.compile(r"^([A-Za-z][A-Za-z0-9+.-]+://?)?[^/@]*@")
+"""What stands in an address before the bucket: who asks, and perhaps a password."""
+
+_OPTIONS: Final = {
+    "s3": {
+        *("endpoint_override", "region", "access_key", "secret_key", "session_token", "scheme", "anonymous"),
+        *("allow_bucket_creation", "allow_bucket_deletion"),
+    },
+    "gs": {"endpoint_override", "scheme", "anonymous", "project_id", "default_bucket_location"},
+}
+"""What may follow the question mark of an address, and Arrow's clients take."""
+
+_FLAGS: Final = ("anonymous", "allow_bucket_creation", "allow_bucket_deletion")
 _REMEDY: Final = "Run pip install 'hocket[data]'."
 
 
@@ -37,8 +49,8 @@ class Place:
 
     @property
     def shown(self) -> str:
-        """As messages have it: without what follows the question mark of an address, which may be a password."""
-        return self.given.partition("?")[0] if is_address(self.given) else self.given
+        """As messages have it: without the parts of an address that may be a password."""
+        return show_address(self.given)
 
     @property
     def name(self) -> str:
@@ -59,6 +71,21 @@ class Place:
 def is_address(given: str | os.PathLike[str]) -> bool:
     """Tell whether a path begins with a scheme, such as ``s3://``."""
     return _ADDRESS.match(os.fspath(given)) is not None
+
+
+def show_address(given: str) -> str:
+    """Return a path as messages have it: of an address without what stands before an ``@`` or behind the question mark,
+    which may be a password."""
+    return _USER.sub(r"\1", given.partition("?")[0]) if is_address(given) else given
+
+
+def strip_address(given: str) -> str:
+    """Return what an address calls its path, without asking what it is the path of."""
+    found = _ADDRESS.match(given)
+    if found is None:
+        return given
+    inner = _USER.sub("", found.group(2).partition("?")[0])
+    return f"/{inner.lstrip('/')}" if found.group(1).lower() in ("file", "local") else inner
 
 
 def is_local(filesystem: FileSystem) -> bool:
@@ -82,7 +109,7 @@ def find_place(given: str | os.PathLike[str], filesystem: object, caller: str) -
     text = os.fspath(given)
     found = _ADDRESS.match(text)
     if filesystem is not None:
-        path = f"{found.group(2)}" if found is not None else text
+        path = _USER.sub("", found.group(2)) if found is not None else text
         return Place(read_filesystem(filesystem, caller), path.rstrip("/") or path, text)
     if found is None:
         return Place(_load(caller, "pyarrow.fs").LocalFileSystem(), str(Path(text).expanduser().absolute()), text)
@@ -120,22 +147,14 @@ def read_filesystem(given: Any, caller: str) -> FileSystem:
 
 def _open_address(scheme: str, rest: str, text: str, caller: str) -> Place:
     fs = _load(caller, "pyarrow.fs")
-    shown = text.partition("?")[0]  # what follows may be a password
+    shown = show_address(text)
     if scheme in ("file", "local"):
         return Place(fs.LocalFileSystem(), parse.unquote(f"/{rest.lstrip('/')}"), text)
-    address = parse.urlsplit(f"{scheme}://{rest}")
-    path = (address.netloc + address.path).rstrip("/")
-    options: dict[str, Any] = dict(parse.parse_qsl(address.query))
     if scheme in ("s3", "s3a"):
-        unknown = sorted(set(options) - _S3_OPTIONS)
-        if unknown:
-            raise ValueError(
-                f"{caller}: the address {shown!r} has {unknown[0]!r}, which is none of {sorted(_S3_OPTIONS)}."
-            )
-        if "anonymous" in options:
-            options["anonymous"] = options["anonymous"].lower() in ("1", "true", "yes")
-        return Place(fs.S3FileSystem(**options), path, text)
+        path, options = _read_address("s3", rest, shown, caller)
+        return Place(fs.S3FileSystem(**{**_find_endpoint(), **options}), path, text)
     if scheme in ("gs", "gcs"):
+        path, options = _read_address("gs", rest, shown, caller)
         return Place(fs.GcsFileSystem(**options), path, text)
     fsspec = extras.load("fsspec", caller, "fsspec", _REMEDY)
     try:
@@ -148,6 +167,40 @@ def _open_address(scheme: str, rest: str, text: str, caller: str) -> Place:
     except ImportError as error:
         raise ImportError(f"{caller}: the address {shown!r} needs a library that is not installed: {error}") from error
     return Place(fs.PyFileSystem(fs.FSSpecHandler(made)), made._strip_protocol(f"{scheme}://{rest}"), text)
+
+
+def _read_address(kind: str, rest: str, shown: str, caller: str) -> tuple[str, dict[str, Any]]:
+    """Return the path that an address has in its store, and what it says of how to get there."""
+    whole, _, query = rest.partition("?")
+    outer, slash, inner = whole.partition("/")
+    user, _, bucket = outer.rpartition("@")
+    options: dict[str, Any] = dict(parse.parse_qsl(query))
+    unknown = sorted(set(options) - _OPTIONS[kind])
+    if unknown:
+        known = sorted(_OPTIONS[kind])
+        raise ValueError(f"{caller}: the address {shown!r} has {unknown[0]!r}, which is none of {known}.")
+    options |= {name: options[name].lower() in ("1", "true", "yes") for name in _FLAGS if name in options}
+    key, is_pair, secret = user.partition(":")
+    if user == "anonymous":
+        options["anonymous"] = True
+    elif is_pair and kind == "s3":
+        options |= {"access_key": parse.unquote(key), "secret_key": parse.unquote(secret)}
+    elif user:
+        pair = ", or key:secret@" if kind == "s3" else ""
+        raise ValueError(
+            f"{caller}: before the bucket of {shown!r} there may be anonymous@{pair}, but there is something else. "
+            "Leave it out, or pass filesystem=."
+        )
+    return f"{bucket}{slash}{inner}".rstrip("/"), options
+
+
+def _find_endpoint() -> dict[str, Any]:
+    """Return where the environment says that S3 is, as Amazon's own tools read it."""
+    found = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
+    if not found:
+        return {}
+    address = parse.urlsplit(found)
+    return {"endpoint_override": address.netloc, "scheme": address.scheme} if address.netloc else {}
 
 
 def _load(caller: str, module: str) -> Any:

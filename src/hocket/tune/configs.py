@@ -260,6 +260,32 @@ class RunConfig:
         return found if isinstance(found, places.Place) else found.absolute()
 
 
+def read_run_config(given: object) -> object:
+    """Return what a search is told; what a run of training is told, which older programs pass, as that of a search.
+
+    Raises:
+        TypeError: It has what a search does not do.
+    """
+    if not isinstance(given, train_configs.RunConfig):
+        return given
+    for name in ("callbacks", "worker_runtime_env"):
+        if getattr(given, name):
+            raise TypeError(
+                f"run_config is one of training, and its {name} are not for a search. Write "
+                f"tune.RunConfig(...){', with callbacks of hocket.tune.Callback' if name == 'callbacks' else ''}."
+            )
+    kept = vars(given.checkpoint_config)
+    return RunConfig(
+        name=given.name,
+        storage_path=given.storage_path,
+        storage_filesystem=given.storage_filesystem,
+        failure_config=FailureConfig(max_failures=given.failure_config.max_failures),
+        checkpoint_config=CheckpointConfig(
+            **{name: kept[name] for name in ("num_to_keep", "checkpoint_score_attribute", "checkpoint_score_order")}
+        ),
+    )
+
+
 class ResumeType(enum.Enum):
     """What becomes of a trial when its search is resumed."""
 

@@ -124,9 +124,11 @@ class TrialHistory:
         folder = experiment.join(self.folder)
         there = [name for name, _ in self.saved if f"{self.folder}/{name}" in committed]
         found = {name: checkpoints.build(folder.join(name).path, None, folder.join(name)) for name in there}
-        return self._build(folder.path, found)
+        return self._build(folder.path, found, folder)
 
-    def _build(self, path: str, found: Mapping[str, checkpoints.Checkpoint]) -> result.Result:
+    def _build(
+        self, path: str, found: Mapping[str, checkpoints.Checkpoint], place: places.Place | None = None
+    ) -> result.Result:
         last = dict(self.reports[-1], done=self.trial.is_finished) if self.reports else {}
         kept = [(found[name], metrics) for name, metrics in self.saved if name in found]
         attribute, order, most = self.keeps
@@ -138,6 +140,7 @@ class TrialHistory:
             checkpoint=kept[-1][0] if kept else None,
             error=self.error if self.trial.status is trials.Status.ERROR else None,
             path=path,
+            _place=place,
             status=self.trial.status,
             reason=self.trial.reason,
             metrics_history=self.reports,

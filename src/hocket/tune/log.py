@@ -143,8 +143,12 @@ def has_records(folder: str | os.PathLike[str]) -> bool:
         return False
 
 
-def check_folder(folder: str | os.PathLike[str]) -> Mapping[str, Any]:
+def check_folder(folder: str | os.PathLike[str], shown: str | None = None) -> Mapping[str, Any]:
     """Return the first record of a search's log.
+
+    Args:
+        folder: Where the log is.
+        shown: What the folder is called in the error. Default: as it is.
 
     Raises:
         TuneError: There is no log in the folder, or nothing in it.
@@ -153,6 +157,6 @@ def check_folder(folder: str | os.PathLike[str]) -> Mapping[str, Any]:
         return next(read(folder))
     except (OSError, StopIteration):
         raise errors.TuneError(
-            f"There is no search in {os.fspath(folder)!r}: it has no {NAME}. Pass the folder of a search, which is "
+            f"There is no search in {shown or os.fspath(folder)!r}: it has no {NAME}. Pass the folder of a search: "
             "RunConfig.storage_path with RunConfig.name, or ResultGrid.experiment_path."
         ) from None

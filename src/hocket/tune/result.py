@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, final
 
+from hocket.stores import places
 from hocket.train.checkpoints import checkpoint as checkpoints
 from hocket.train.tracking import plain
 from hocket.train.tracking import values as flat_values
@@ -46,7 +47,7 @@ class Result:
     error: BaseException | None
     """What it failed with."""
     path: str
-    """Its folder."""
+    """Its folder, as `filesystem` has it."""
     status: trials.Status
     """How it was left."""
     reason: str
@@ -58,6 +59,17 @@ class Result:
     `CheckpointConfig.checkpoint_score_attribute`, or the latest if that says nothing."""
     exploits: Sequence[Exploit] = field(repr=False, default=())
     """When it went on as another trial, in order."""
+    _place: places.Place | None = field(repr=False, default=None)
+    """Where its folder is, if that is a store."""
+
+    @property
+    def filesystem(self) -> Any:
+        """What `path` is a path of, as one of pyarrow's file systems.
+
+        Raises:
+            MissingExtraError: pyarrow is not installed.
+        """
+        return (self._place or places.find_place(self.path, None, "Result.filesystem")).filesystem
 
     @property
     def metrics_dataframe(self) -> Any:

@@ -176,12 +176,14 @@ def brought(place: places.Place, *names: str) -> Iterator[Path]:
     """Give a folder with some files of a search's own for the duration of a block: those of them that are there.
 
     Raises:
+        TuneError: There is no search.
         StoreError: The store fails.
     """
     with tempfile.TemporaryDirectory(prefix="search-") as folder:
         for name in names:
             with contextlib.suppress(FileNotFoundError):
                 files.bring(place.join(name), Path(folder, name), 0)
+        log.check_folder(folder, place.shown)
         yield Path(folder)
 
 

@@ -69,7 +69,7 @@ class Tuner:
             trainable,
             _check_space(param_space),
             _check("tune_config", tune_config, configs.TuneConfig),
-            _check("run_config", run_config, configs.RunConfig),
+            _check("run_config", configs.read_run_config(run_config), configs.RunConfig),
         )
         program_builder.describe(trainable, reuses=False)
         opening.check_space(self._setup)
@@ -116,7 +116,8 @@ class Tuner:
         for name, flag in (("unfinished", resume_unfinished), ("errored", resume_errored)):
             checks.check_flag(f"resume_{name}", flag)
         checks.check_flag("restart_errored", restart_errored)
-        run_config = _check("run_config", run_config, configs.RunConfig) if run_config is not None else None
+        if run_config is not None:
+            run_config = _check("run_config", configs.read_run_config(run_config), configs.RunConfig)
         if _resume_config is not None:
             _check("resume_config", _resume_config, configs.ResumeConfig)
         tuner = cls(

@@ -1,10 +1,9 @@
-"""What is in one file: tables of text, lines, pictures, arrays, records, archives."""
+"""What is in one file: tables of text, lines, pictures, arrays, records. Archives are in `archives`."""
 
 from __future__ import annotations
 
 import io
 import json
-import tarfile
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, final
@@ -18,13 +17,13 @@ from hocket.data.sources import filesystems
 _PACKED: Final = (".gz", ".bz2", ".zst", ".lz4")
 
 
-def _open(filesystem: filesystems.FileSystem, file: filesystems.File) -> Any:
+def open_packed(filesystem: filesystems.FileSystem, file: filesystems.File) -> Any:
     """Return a stream of a file's bytes, unpacked if its name says that they are packed."""
     return filesystem.open_input_stream(file.path, compression="detect")
 
 
 def _read_all(filesystem: filesystems.FileSystem, file: filesystems.File) -> bytes:
-    with _open(filesystem, file) as stream:
+    with open_packed(filesystem, file) as stream:
         found: bytes = stream.read()
     return found
 
@@ -66,7 +65,7 @@ class Csv:
 
     def read(self, filesystem: filesystems.FileSystem, file: filesystems.File) -> Iterator[blocks.Block]:
         csv = arrow.load("read_csv()", "pyarrow.csv")
-        with _open(filesystem, file) as stream:
+        with open_packed(filesystem, file) as stream:
             if not _is_large(file):
                 yield _table(csv.read_csv(stream, **self.options))
                 return
@@ -120,7 +119,7 @@ class Json:
 
     def read(self, filesystem: filesystems.FileSystem, file: filesystems.File) -> Iterator[blocks.Block]:
         read = arrow.load("read_json()", "pyarrow.json").read_json
-        with _open(filesystem, file) as stream:
+        with open_packed(filesystem, file) as stream:
             if not _is_large(file):
                 content = stream.read()
                 if not content.strip():  # as a data set without rows is written
@@ -159,7 +158,7 @@ class Text:
     def read(self, filesystem: filesystems.FileSystem, file: filesystems.File) -> Iterator[blocks.Block]:
         is_wide = "\n".encode(self.encoding) != b"\n"  # as UTF-16 is, which cannot be cut at bytes
         size = settings.DataContext.get_current().get_block_bytes()
-        with _open(filesystem, file) as stream:
+        with open_packed(filesystem, file) as stream:
             for part in [stream.read()] if is_wide else _cut_lines(stream, size):
                 lines = part.decode(self.encoding).removeprefix("\ufeff").removesuffix("\n").split("\n")
                 lines = [line.removesuffix("\r") for line in lines]
@@ -226,7 +225,7 @@ class TfRecord:
     """Records of TensorFlow's ``Example`` messages: a column for each feature. A feature of one value is that value."""
 
     def read(self, filesystem: filesystems.FileSystem, file: filesystems.File) -> Iterator[blocks.Block]:
-        with _open(filesystem, file) as stream:
+        with open_packed(filesystem, file) as stream:
             rows: list[dict[str, Any]] = []
             num_bytes = 0
             for record in read_records(stream):
@@ -302,102 +301,3 @@ def _build_examples(rows: list[dict[str, Any]]) -> blocks.Block:
             values = [value if isinstance(value, list) or value is None else [value] for value in values]
         columns[name] = values
     return blocks.build(columns, "read_tfrecords()")
-
-
-@final
-@dataclass(frozen=True)
-class WebDataset:
-    """Samples of a tar archive: the files that have the same name up to the first dot are a row, with a column for
-    each ending, and the name as ``__key__``.
-
-    Args:
-        decode: Whether texts, numbers, JSON, arrays and pictures are what they say; if not, all are bytes.
-    """
-
-    decode: bool
-
-    def read(self, filesystem: filesystems.FileSystem, file: filesystems.File) -> Iterator[blocks.Block]:
-        most = settings.DataContext.get_current().get_block_bytes()
-        rows: list[dict[str, Any]] = []
-        num_bytes = 0
-        with _open(filesystem, file) as stream:
-            tail: Any = _Tail(stream)
-            archive = tarfile.open(fileobj=tail, mode="r|")  # noqa: SIM115 (it holds nothing but the stream)
-            for member in archive:
-                content = archive.extractfile(member) if member.isfile() else None
-                if content is None:
-                    continue
-                folder, _, name = member.name.rpartition("/")
-                stem, _, ending = name.partition(".")
-                key = f"{folder}/{stem}" if folder else stem
-                if not rows or rows[-1]["__key__"] != key:
-                    if num_bytes > most:
-                        yield _build_samples(rows)
-                        rows, num_bytes = [], 0
-                    rows.append({"__key__": key})
-                encoded = content.read()
-                num_bytes += len(encoded)
-                rows[-1][ending] = _decode_member(ending, encoded) if self.decode else encoded
-            tail.check_end(archive.offset)
-        if rows:
-            yield _build_samples(rows)
-
-
-@final
-class _Tail:
-    """A stream of a tar archive that remembers what it has given last.
-
-    Python's tarfile takes a damaged header, and the end of the file, for the end of the archive.
-
-    Args:
-        stream: The stream.
-    """
-
-    def __init__(self, stream: Any) -> None:
-        self._stream = stream
-        self._last = b""
-        self._end = 0
-
-    def read(self, size: int) -> bytes:
-        """Return the next bytes."""
-        found: bytes = self._stream.read(size)
-        self._last = (self._last + found)[-4 * tarfile.RECORDSIZE :]
-        self._end += len(found)
-        return found
-
-    def check_end(self, offset: int) -> None:
-        """Raise if there is no mark of the end at a place.
-
-        Raises:
-            ValueError: There is none: the archive is damaged, or was cut.
-        """
-        at = offset - self._end + len(self._last)
-        mark = self._last[at : at + tarfile.BLOCKSIZE]
-        if at < 0 or len(mark) < tarfile.BLOCKSIZE or any(mark):
-            raise ValueError("the archive is damaged, or was cut: it has no mark of its end")
-
-
-NUMBERS: Final = ("cls", "cls2", "index", "inx", "id")
-JSON: Final = ("json", "jsn")
-PICTURES: Final = ("jpg", "jpeg", "png", "ppm", "pgm", "pbm", "webp")
-"""What is in the files of an archive, by the ends of their names."""
-
-
-def _decode_member(ending: str, encoded: bytes) -> Any:
-    match ending.rpartition(".")[2].lower():
-        case "txt" | "text":
-            return encoded.decode()
-        case "npy":
-            return np.load(io.BytesIO(encoded), allow_pickle=False)
-        case kind if kind in NUMBERS:
-            return int(encoded)
-        case kind if kind in JSON:
-            return json.loads(encoded)
-        case kind if kind in PICTURES:
-            return Image(None, None).decode(encoded)
-    return encoded
-
-
-def _build_samples(rows: list[dict[str, Any]]) -> blocks.Block:
-    names = list(dict.fromkeys(name for row in rows for name in row))
-    return blocks.build({name: [row.get(name) for row in rows] for name in names}, "read_webdataset()")

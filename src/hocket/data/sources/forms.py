@@ -14,7 +14,7 @@ import numpy as np
 
 from hocket import extras
 from hocket.data import arrow, blocks
-from hocket.data.sources import formats
+from hocket.data.sources import archives
 
 
 @final
@@ -114,11 +114,11 @@ def _encode_member(name: str, value: Any) -> Any:
     if value is None or isinstance(value, str | bytes):
         return value
     ending = name.rpartition(".")[2].lower()
-    if ending in formats.NUMBERS:
+    if ending in archives.NUMBERS:
         return str(value)
-    if ending in formats.PICTURES:
+    if ending in archives.PICTURES:
         return encode_picture(value, ending, f"write_webdataset(): column {name!r}")
-    if ending in formats.JSON:
+    if ending in archives.JSON:
         return json.dumps(value.tolist() if isinstance(value, np.ndarray) else value)
     if ending in {"npy", "pickle", "pkl"}:
         stream = io.BytesIO()

@@ -10,6 +10,7 @@ from typing import Any, Final, final
 from urllib import parse
 
 from hocket.data.sources import filesystems
+from hocket.stores import places
 
 GONE: Final = "__HIVE_DEFAULT_PARTITION__"
 """The name of a folder of rows whose value is missing."""
@@ -66,12 +67,19 @@ class Partitioning:
         Raises:
             ValueError: It has other folders than it should, or a value of another type.
         """
-        base = posixpath.join("/" if path.startswith("/") else "", self.base_dir or root).rstrip("/")
-        if not path.startswith(f"{base}/"):
+        base = next((base for base in self._list_bases(path, root) if path.startswith(base)), None)
+        if base is None:
             return {}
-        inner = path[len(base) + 1 :].split("/")[:-1]
+        inner = path[len(base) :].split("/")[:-1]
         found = self._read_hive(inner, path) if self.style == PartitionStyle.HIVE else self._read_folders(inner, path)
         return {name: self._convert(name, value, path) for name, value in found.items()}
+
+    def _list_bases(self, path: str, root: str) -> list[str]:
+        """Return which folders may be meant, with a slash behind them: on this machine, a path that begins at its root
+        or where the program is."""
+        given = places.strip_address(self.base_dir or root)
+        found = [posixpath.join("/", given), posixpath.abspath(given)] if path.startswith("/") else [given]
+        return [f"{base.rstrip('/')}/" for base in found]
 
     def _read_hive(self, inner: Sequence[str], path: str) -> dict[str, str]:
         pairs = (part.partition("=") for part in inner if "=" in part)

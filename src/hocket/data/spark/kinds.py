@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any, Final
 
 _LOST: Final = {
@@ -68,6 +69,10 @@ def choose_for_spark(pa: Any, kind: Any, name: str) -> Any:
         return pa.float32()
     if types.is_dictionary(kind):
         return choose_for_spark(pa, kind.value_type, name)
+    if isinstance(kind, pa.FixedShapeTensorType):
+        return functools.reduce(
+            lambda inner, _: pa.list_(inner), kind.shape, choose_for_spark(pa, kind.value_type, name)
+        )
     if isinstance(kind, pa.BaseExtensionType):
         return choose_for_spark(pa, kind.storage_type, name)
     if types.is_struct(kind):

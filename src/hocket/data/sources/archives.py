@@ -1,0 +1,162 @@
+"""Samples in tar archives, as WebDataset has them."""
+
+from __future__ import annotations
+
+import fnmatch
+import io
+import json
+import tarfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, TypeAlias, final
+
+import numpy as np
+
+from hocket.data import blocks, settings
+from hocket.data.sources import filesystems, formats
+
+Names: TypeAlias = Sequence[str] | Callable[[str], bool]
+"""Which names are meant: whole ones, with or without a dot before them, patterns such as ``"*.jpg"``, or a function
+that says it."""
+
+Renaming: TypeAlias = Sequence[tuple[str, str]] | Callable[[str], str]
+"""What names become: pairs of what is replaced by what, or a function."""
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class WebDataset:
+    """Samples of a tar archive: the files that have the same name up to the first dot are a row, with a column for
+    each ending, and the name as ``__key__``.
+
+    Args:
+        decoder: Whether texts, numbers, JSON, arrays and pictures are what they say; if not, all are bytes. Or a
+            function that takes a sample of bytes and returns it.
+        rename: What the names of files become, before anything else is done with them.
+        select: Which files of the archive are read; None: all.
+        suffixes: Which columns there are; None: all.
+        expands_json: Whether each key of a sample's ``json`` becomes a column.
+    """
+
+    decoder: bool | Callable[[dict[str, Any]], Mapping[str, Any]]
+    select: Names | None = None
+    rename: Renaming | None = None
+    suffixes: Names | None = None
+    expands_json: bool = False
+
+    def read(self, filesystem: filesystems.FileSystem, file: filesystems.File) -> Iterator[blocks.Block]:
+        most = settings.DataContext.get_current().get_block_bytes()
+        rows: list[dict[str, Any]] = []
+        num_bytes = 0
+        with formats.open_packed(filesystem, file) as stream:
+            tail: Any = _Tail(stream)
+            archive = tarfile.open(fileobj=tail, mode="r|")  # noqa: SIM115 (it holds nothing but the stream)
+            for name, content in self._list_members(archive):
+                folder, _, inner = name.rpartition("/")
+                stem, _, ending = inner.partition(".")
+                key = f"{folder}/{stem}" if folder else stem
+                if not rows or rows[-1]["__key__"] != key:
+                    if num_bytes > most:
+                        yield self._build(rows)
+                        rows, num_bytes = [], 0
+                    rows.append({"__key__": key})
+                if self.suffixes is None or _is_meant(ending, self.suffixes):
+                    encoded = content.read()
+                    num_bytes += len(encoded)
+                    rows[-1][ending] = _decode(ending, encoded) if self.decoder is True else encoded
+            tail.check_end(archive.offset)
+        if rows:
+            yield self._build(rows)
+
+    def _list_members(self, archive: tarfile.TarFile) -> Iterator[tuple[str, Any]]:
+        for member in archive:
+            content = archive.extractfile(member) if member.isfile() else None
+            name = _rename(member.name, self.rename)
+            if content is not None and (self.select is None or _is_meant(name, self.select)):
+                yield name, content
+
+    def _build(self, rows: Sequence[dict[str, Any]]) -> blocks.Block:
+        made = [self._finish(row) for row in rows]
+        names = list(dict.fromkeys(name for row in made for name in row))
+        return blocks.build({name: [row.get(name) for row in made] for name in names}, "read_webdataset()")
+
+    def _finish(self, row: dict[str, Any]) -> Mapping[str, Any]:
+        found: Any = self.decoder(row) if callable(self.decoder) else row
+        if not isinstance(found, Mapping):
+            raise TypeError(f"decoder must return a sample, a dict, but returned {found!r:.80}")
+        if not self.expands_json or "json" not in found:
+            return found
+        inner = found["json"]
+        inner = json.loads(inner) if isinstance(inner, bytes | str) else inner
+        if not isinstance(inner, Mapping):
+            raise TypeError(f"expand_json needs an object in each sample's json, but found {inner!r:.80}")
+        return {**found, **inner}
+
+
+def _is_meant(name: str, names: Names) -> bool:
+    if callable(names):
+        return bool(names(name))
+    return any(one in (name, f".{name}") or fnmatch.fnmatch(f".{name}", one) for one in names)
+
+
+def _rename(name: str, renaming: Renaming | None) -> str:
+    if callable(renaming):
+        return renaming(name)
+    for old, new in renaming or ():
+        name = name.replace(old, new)
+    return name
+
+
+@final
+class _Tail:
+    """A stream of a tar archive that remembers what it has given last.
+
+    Python's tarfile takes a damaged header, and the end of the file, for the end of the archive.
+
+    Args:
+        stream: The stream.
+    """
+
+    def __init__(self, stream: Any) -> None:
+        self._stream = stream
+        self._last = b""
+        self._end = 0
+
+    def read(self, size: int) -> bytes:
+        """Return the next bytes."""
+        found: bytes = self._stream.read(size)
+        self._last = (self._last + found)[-4 * tarfile.RECORDSIZE :]
+        self._end += len(found)
+        return found
+
+    def check_end(self, offset: int) -> None:
+        """Raise if there is no mark of the end at a place.
+
+        Raises:
+            ValueError: There is none: the archive is damaged, or was cut.
+        """
+        at = offset - self._end + len(self._last)
+        mark = self._last[at : at + tarfile.BLOCKSIZE]
+        if at < 0 or len(mark) < tarfile.BLOCKSIZE or any(mark):
+            raise ValueError("the archive is damaged, or was cut: it has no mark of its end")
+
+
+NUMBERS: Final = ("cls", "cls2", "index", "inx", "id")
+JSON: Final = ("json", "jsn")
+PICTURES: Final = ("jpg", "jpeg", "png", "ppm", "pgm", "pbm", "webp")
+"""What is in the files of an archive, by the ends of their names."""
+
+
+def _decode(ending: str, encoded: bytes) -> Any:
+    match ending.rpartition(".")[2].lower():
+        case "txt" | "text":
+            return encoded.decode()
+        case "npy":
+            return np.load(io.BytesIO(encoded), allow_pickle=False)
+        case kind if kind in NUMBERS:
+            return int(encoded)
+        case kind if kind in JSON:
+            return json.loads(encoded)
+        case kind if kind in PICTURES:
+            return formats.Image(None, None).decode(encoded)
+    return encoded
