@@ -172,7 +172,7 @@ def test_archives_of_samples(tmp_path: Path) -> None:
         data.read_webdataset(tmp_path, suffixes="cls")
     with pytest.raises(TypeError, match="decoder must be True, False or a function"):
         data.read_webdataset(tmp_path, decoder="rgb")  # type: ignore[arg-type]
-    with pytest.raises(TypeError, match="decoder must return a sample"):
+    with pytest.raises(ValueError, match="decoder must return a sample"):
         data.read_webdataset(tmp_path, decoder=lambda sample: 3).take_all()  # type: ignore[arg-type, return-value]
 
 

@@ -10,8 +10,10 @@ from __future__ import annotations
 
 import importlib
 import itertools
-from collections.abc import Mapping, Sequence
-from typing import Any, TypeAlias
+import json
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -19,6 +21,9 @@ import numpy.typing as npt
 from hocket import extras
 
 Array: TypeAlias = npt.NDArray[Any]
+
+_ARRAYS: Final = "datasets.features.features.Array"
+"""What the names of Hugging Face's types of arrays begin with."""
 
 
 def load(caller: str, module: str = "pyarrow") -> Any:
@@ -178,7 +183,32 @@ def read_table(table: Any) -> dict[str, Any]:
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
         raise ValueError(f"A table's columns must have different names, but {twice} come twice. Rename them.")
-    return {name: read_column(flatten(table.column(at))) for at, name in enumerate(names)}
+    columns = {name: read_column(flatten(table.column(at))) for at, name in enumerate(names)}
+    return {**columns, **{name: _stack(columns[name], shape) for name, shape in _list_shapes(table.schema)}}
+
+
+def _list_shapes(schema: Any) -> Iterator[tuple[str, Sequence[int | None]]]:
+    """Give the columns that Hugging Face's datasets have as arrays, also in files, and the shape of a row."""
+    for field in schema:
+        known = field.metadata or {}
+        if getattr(field.type, "extension_name", "").startswith(_ARRAYS):
+            yield field.name, field.type.shape
+        elif known.get(b"ARROW:extension:name", b"").decode().startswith(_ARRAYS):
+            yield field.name, json.loads(known[b"ARROW:extension:metadata"])[0]
+
+
+def _stack(column: Any, shape: Sequence[int | None]) -> Any:
+    """Return lists of lists as an array, if none is missing and all have the shape; else as they are."""
+    if isinstance(column, np.ndarray):
+        return column
+    values = column.storage if hasattr(column, "storage") else column
+    count = len(values)
+    for _ in shape:
+        if values.null_count:
+            return column
+        values = values.flatten()
+    has_shape = None not in shape and not values.null_count and len(values) == count * math.prod(map(int, shape))
+    return values.to_numpy(zero_copy_only=False).reshape(count, *shape) if has_shape else column
 
 
 def check_texts(table: Any) -> None:

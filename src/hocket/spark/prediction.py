@@ -13,7 +13,8 @@ from dataclasses import dataclass, field
 from typing import Any, Final, TypeAlias, final
 
 from hocket.data import arrow, blocks, calls, plan, reading, steps
-from hocket.data.spark import access
+from hocket.data import columns as data_columns
+from hocket.data.spark import access, kinds
 
 CALLER: Final = "predict()"
 
@@ -123,21 +124,20 @@ class _Prediction:
             ValueError: They are others.
         """
         pa = arrow.load(CALLER)
-        table = made.to_batch("pyarrow")
-        if set(table.column_names) != set(self.schema.names):
+        if set(made.columns) != set(self.schema.names):
             raise ValueError(
-                f"{self.op_name} returned the columns {table.column_names}, but the schema has {self.schema.names}. "
+                f"{self.op_name} returned the columns {list(made.columns)}, but the schema has {self.schema.names}. "
                 "Name in schema= what it returns, no more and no less."
             )
         columns = []
         for wanted in self.schema:
-            column = table.column(wanted.name)
+            column = made.columns[wanted.name]
             try:
-                columns.append(column.cast(wanted.type))
+                columns.append(_cast(wanted.name, column, wanted.type))
             except pa.ArrowException as error:
                 raise ValueError(
-                    f"{self.op_name} returned {column.type} in the column {wanted.name!r}, and not all values are "
-                    f"{wanted.type}, as the schema says: {error}. Name another type in schema=."
+                    f"{self.op_name} returned {data_columns.describe(column)} in the column {wanted.name!r}, and not all "
+                    f"values are {wanted.type}, as the schema says: {error}. Name another type in schema=."
                 ) from error
         return pa.table(columns, schema=self.schema)
 
@@ -145,6 +145,18 @@ class _Prediction:
     def op_name(self) -> str:
         """What was called, for messages."""
         return plan.describe(self.op)
+
+
+def _cast(name: str, column: Any, wanted: Any) -> Any:
+    """Return a column as an Arrow array of a type that Spark has, if its values are of it."""
+    pa = arrow.load(CALLER)
+    if not pa.types.is_map(wanted):
+        return kinds.strip(pa.chunked_array([arrow.build_array(name, column)])).cast(wanted)
+    values = column.to_pylist() if isinstance(column, pa.Array) else list(column)
+    is_struct = isinstance(column, pa.Array) and pa.types.is_struct(column.type)  # dicts, with each one's keys in all
+    if is_struct:
+        values = [None if value is None else {k: v for k, v in value.items() if v is not None} for value in values]
+    return pa.array([list(value.items()) if isinstance(value, dict) else value for value in values], wanted)
 
 
 def _read(batch: Any) -> blocks.Block:

@@ -5,6 +5,10 @@ from __future__ import annotations
 import functools
 from typing import Any, Final
 
+import numpy as np
+
+from hocket.data import arrow
+
 _LOST: Final = {
     "DayTimeIntervalType": "cast it to a number: CAST({name} AS BIGINT), or EXTRACT(SECOND FROM {name})",
     "YearMonthIntervalType": "cast it to a number: EXTRACT(MONTH FROM {name})",
@@ -82,3 +86,27 @@ def choose_for_spark(pa: Any, kind: Any, name: str) -> Any:
     if types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind):
         return pa.list_(choose_for_spark(pa, kind.value_type, name))
     return kind
+
+
+def strip(column: Any) -> Any:
+    """Return the values of an array of a type that Arrow was taught, such as one of tensors,
+    which are lists of lists then."""
+    pa = arrow.load("Spark")
+    if not isinstance(column.type, pa.BaseExtensionType):
+        return column
+    if isinstance(column.type, pa.FixedShapeTensorType):
+        return pa.chunked_array([_nest(chunk) for chunk in column.chunks] or [_nest(pa.array([], column.type))])
+    return pa.chunked_array([chunk.storage for chunk in column.chunks], column.type.storage_type)
+
+
+def _nest(tensors: Any) -> Any:
+    """Return arrays of several axes as lists of lists."""
+    pa = arrow.load("Spark")
+    if tensors.type.permutation not in (None, list(range(len(tensors.type.shape)))):
+        tensors = pa.FixedShapeTensorArray.from_numpy_ndarray(np.ascontiguousarray(tensors.to_numpy_ndarray()))
+    storage, (first, *others) = tensors.storage, tensors.type.shape
+    size = storage.type.list_size
+    values = storage.values.slice(storage.offset * size, len(storage) * size)
+    for length in reversed(others):
+        values = pa.FixedSizeListArray.from_arrays(values, length)
+    return pa.FixedSizeListArray.from_arrays(values, first, mask=storage.is_null())

@@ -10,8 +10,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final, final
 
-import numpy as np
-
 from hocket.data import arrow, blocks
 from hocket.data.sources import writing
 from hocket.data.spark import access, kinds
@@ -42,33 +40,12 @@ def _cast(table: Any, schema: Any) -> Any:
     """Return a table with these columns in the order of these; those that it lacks have no values."""
     pa = arrow.load(CALLER)
     columns = [
-        _strip(pa, table.column(field.name)).cast(field.type)
+        kinds.strip(table.column(field.name)).cast(field.type)
         if field.name in table.column_names
         else pa.nulls(table.num_rows, field.type)
         for field in schema
     ]
     return pa.table(columns, schema=schema)
-
-
-def _strip(pa: Any, column: Any) -> Any:
-    """Return the values of an array of a type that Arrow was taught, such as one of tensors."""
-    if not isinstance(column.type, pa.BaseExtensionType):
-        return column
-    if isinstance(column.type, pa.FixedShapeTensorType):
-        return pa.chunked_array([_nest(pa, chunk) for chunk in column.chunks] or [_nest(pa, pa.array([], column.type))])
-    return pa.chunked_array([chunk.storage for chunk in column.chunks], column.type.storage_type)
-
-
-def _nest(pa: Any, tensors: Any) -> Any:
-    """Return arrays of several axes as lists of lists."""
-    if tensors.type.permutation not in (None, list(range(len(tensors.type.shape)))):
-        tensors = pa.FixedShapeTensorArray.from_numpy_ndarray(np.ascontiguousarray(tensors.to_numpy_ndarray()))
-    storage, (first, *others) = tensors.storage, tensors.type.shape
-    size = storage.type.list_size
-    values = storage.values.slice(storage.offset * size, len(storage) * size)
-    for length in reversed(others):
-        values = pa.FixedSizeListArray.from_arrays(values, length)
-    return pa.FixedSizeListArray.from_arrays(values, first, mask=storage.is_null())
 
 
 def write_table(table: Any, stream: Any) -> None:
