@@ -234,7 +234,9 @@ class Writers(abc.ABC):
             concurrency=how.get("concurrency"),
         )
         source = self if least is None else self._then(plan.Repartition(least_rows=least))
-        writing.finish(folder, target.run, writing.list_files(target, source._then(step).take_all()))
+        with writing.undone(folder, target.run):
+            written = writing.list_files(target, source._then(step).take_all())
+        writing.finish(caller, folder, target.run, written)
 
 
 def _split_options(given: Mapping[str, Any], function: str) -> tuple[dict[str, Any], dict[str, Any]]:

@@ -21,6 +21,10 @@ DEATH_SECONDS: Final = 5.0
 unless the parent, or the machine, is gone too."""
 
 
+_ENDS: Final = ("was shut down", "JOB_CANCELLED")
+"""How Spark says that a job was ended by somebody, and not by what it does."""
+
+
 @final
 class SparkGroup(worker_group.WorkerGroup):
     """Ranks that are tasks of a barrier stage. Used by one thread.
@@ -191,10 +195,12 @@ class SparkGroup(worker_group.WorkerGroup):
         while not isinstance(event, messages.Died):
             try:
                 other, found = self.take(max(0.0, deadline - time.monotonic()))
-            except (queue.Empty, errors.TrainingFailedError):
+            except (queue.Empty, errors.TrainingFailedError) as error:
+                if any(word in str(error) for word in _ENDS):
+                    raise
                 where = self.places[rank].node_id if self.places else "?"
-                text = f"The rank is dead: its process on {where}, or the machine, is gone without a word."
-                return exceptions.ActorDiedError(text)
+                text = f"The rank is dead: its process on {where}, or the machine, is gone without a word. {error}"
+                return exceptions.ActorDiedError(text.strip())
             if other == rank and isinstance(found, messages.Died):
                 event = found
             elif isinstance(found, reports.Report):

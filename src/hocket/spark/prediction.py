@@ -84,7 +84,12 @@ def predict(
         is_shared=True,
     )
     frame = access.check_frame(CALLER, df)
+    if not frame.columns:
+        raise ValueError(f"{CALLER}: the data frame has no columns, and Spark hands on no rows then. Select one.")
     wanted = frame.sparkSession.createDataFrame([], schema).schema
+    twice = sorted({name for name in wanted.names if wanted.names.count(name) > 1})
+    if twice:
+        raise ValueError(f"{CALLER}: schema= has the column {twice[0]!r} twice. Give each column a name of its own.")
     to_arrow = access.load(CALLER, "pyspark.sql.pandas.types").to_arrow_schema
     return frame.mapInArrow(_Prediction(op=op, schema=to_arrow(wanted, timezone="UTC"), batch_size=batch_size), wanted)
 
@@ -136,8 +141,8 @@ class _Prediction:
                 columns.append(_cast(wanted.name, column, wanted.type))
             except pa.ArrowException as error:
                 raise ValueError(
-                    f"{self.op_name} returned {data_columns.describe(column)} in the column {wanted.name!r}, and not all "
-                    f"values are {wanted.type}, as the schema says: {error}. Name another type in schema=."
+                    f"{self.op_name} returned {data_columns.describe(column)} in the column {wanted.name!r}, and not "
+                    f"all values are {wanted.type}, as the schema says: {error}. Name another type in schema=."
                 ) from error
         return pa.table(columns, schema=self.schema)
 
@@ -151,7 +156,11 @@ def _cast(name: str, column: Any, wanted: Any) -> Any:
     """Return a column as an Arrow array of a type that Spark has, if its values are of it."""
     pa = arrow.load(CALLER)
     if not pa.types.is_map(wanted):
-        return kinds.strip(pa.chunked_array([arrow.build_array(name, column)])).cast(wanted)
+        values = kinds.strip(pa.chunked_array([arrow.build_array(name, column)]))
+        is_cut = pa.types.is_decimal(wanted) and pa.types.is_floating(values.type)
+        if is_cut or (pa.types.is_boolean(wanted) and not pa.types.is_boolean(values.type)):
+            raise pa.ArrowInvalid(f"{values.type} would be {'cut' if is_cut else 'true or false'}")  # Arrow does it
+        return values.cast(wanted)
     values = column.to_pylist() if isinstance(column, pa.Array) else list(column)
     is_struct = isinstance(column, pa.Array) and pa.types.is_struct(column.type)  # dicts, with each one's keys in all
     if is_struct:

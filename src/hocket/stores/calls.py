@@ -82,7 +82,7 @@ def ask(place: places.Place, what: str, action: Callable[[], T], *, size_bytes: 
                 ) from error
             if is_last:
                 raise exceptions.StoreError(
-                    f"The store cannot {what} {place.shown!r}, also when it was tried {attempt + 1} times: "
+                    f"The store cannot {what} {place.shown!r}{f', in {attempt + 1} tries' if attempt else ''}: "
                     f"{texts.safe_text(error).rstrip('.')}. Check the address, the network and the store's room; what "
                     "was committed before is whole."
                 ) from error

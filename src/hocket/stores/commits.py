@@ -223,6 +223,8 @@ def fetch(place: places.Place, target: Path, manifest_name: str, loose: Collecti
     """
     sizes = files.list_sizes(place)
     manifest = read_manifest(place, manifest_name) if manifest_name in sizes else None
+    if manifest is None and manifest_name in sizes:
+        raise DamagedError(f"{manifest_name!r} is damaged")
     if not sizes or (manifest is None and is_pending(place)):
         raise FileNotFoundError(f"There is no folder {place.shown!r} in the store, or it was not written to its end.")
     records = read_records(manifest, loose) if manifest is not None else {}
@@ -235,8 +237,8 @@ def fetch(place: places.Place, target: Path, manifest_name: str, loose: Collecti
     ):
         if records.get(inner, found) != found:
             raise DamagedError(
-                f"{inner!r} has changed since it was saved ({found.size_bytes} bytes now, "
-                f"{records[inner].size_bytes} then)"
+                f"{inner!r} is not what was saved ({found.size_bytes} bytes came, of {records[inner].size_bytes}"
+                f"{', with another digest' if found.size_bytes == records[inner].size_bytes else ''})"
             )
 
 

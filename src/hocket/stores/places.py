@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, Final, TypeAlias, final
 from urllib import parse
@@ -44,8 +44,8 @@ class Place:
     filesystem: FileSystem
     path: str
     """As the file system has it."""
-    given: str
-    """As the user wrote it."""
+    given: str = field(repr=False)
+    """As the user wrote it: it may have a password."""
 
     @property
     def shown(self) -> str:
@@ -77,6 +77,14 @@ def show_address(given: str) -> str:
     """Return a path as messages have it: of an address without what stands before an ``@`` or behind the question mark,
     which may be a password."""
     return _USER.sub(r"\1", given.partition("?")[0]) if is_address(given) else given
+
+
+def show_record(record: Any) -> str:
+    """Return a dataclass's ``repr``, with its `storage_path` as messages have it."""
+    values = {one.name: getattr(record, one.name) for one in fields(record) if one.repr}
+    if isinstance(values["storage_path"], str | os.PathLike):
+        values["storage_path"] = show_address(os.fspath(values["storage_path"]))
+    return f"{type(record).__qualname__}({', '.join(f'{name}={value!r}' for name, value in values.items())})"
 
 
 def strip_address(given: str) -> str:
@@ -158,15 +166,17 @@ def _open_address(scheme: str, rest: str, text: str, caller: str) -> Place:
         return Place(fs.GcsFileSystem(**options), path, text)
     fsspec = extras.load("fsspec", caller, "fsspec", _REMEDY)
     try:
-        made = fsspec.filesystem(scheme)
-    except ValueError:
+        made, path = fsspec.core.url_to_fs(f"{scheme}://{rest}")
+    except ValueError as error:
+        if "rotocol not known" not in str(error):
+            raise
         raise ValueError(
             f"{caller}: nothing is known of {scheme!r} in the address {shown!r}. Write a path of this machine, s3://, "
             "gs://, or what fsspec knows; or pass filesystem=."
         ) from None
     except ImportError as error:
         raise ImportError(f"{caller}: the address {shown!r} needs a library that is not installed: {error}") from error
-    return Place(fs.PyFileSystem(fs.FSSpecHandler(made)), made._strip_protocol(f"{scheme}://{rest}"), text)
+    return Place(fs.PyFileSystem(fs.FSSpecHandler(made)), path, text)
 
 
 def _read_address(kind: str, rest: str, shown: str, caller: str) -> tuple[str, dict[str, Any]]:
@@ -174,7 +184,18 @@ def _read_address(kind: str, rest: str, shown: str, caller: str) -> tuple[str, d
     whole, _, query = rest.partition("?")
     outer, slash, inner = whole.partition("/")
     user, _, bucket = outer.rpartition("@")
-    options: dict[str, Any] = dict(parse.parse_qsl(query))
+    strange = [part for part in whole.split("/")[1:-1] if part in ("", ".", "..")] or [*{*"\n\r\t"} & {*whole}]
+    if strange:
+        raise ValueError(
+            f"{caller}: {shown!r} has {strange[0]!r} in its path, which is no name in a store. Leave it out."
+        )
+    try:
+        options: dict[str, Any] = dict(parse.parse_qsl(query, strict_parsing=True)) if query else {}
+    except ValueError:
+        raise ValueError(
+            f"{caller}: behind the question mark of {shown!r} there are no options, name=value&name=value. For a name "
+            "with a question mark, pass filesystem= and the path in it."
+        ) from None
     unknown = sorted(set(options) - _OPTIONS[kind])
     if unknown:
         known = sorted(_OPTIONS[kind])

@@ -303,6 +303,9 @@ class RunConfig:
     log_to_file: None = None
     """See `sync_config`."""
 
+    def __repr__(self) -> str:
+        return places.show_record(self)
+
     def __post_init__(self) -> None:
         refusals.check_fields(self)
         check_storage(self.storage_path, self.storage_filesystem)
@@ -365,8 +368,8 @@ def check_storage(path: object, filesystem: object) -> None:
         return
     if not isinstance(path, str | os.PathLike) or not os.fspath(path):
         raise TypeError(
-            f"storage_path must be a folder's path or an address, but received {path!r}. Write 's3://bucket/runs', or "
-            "leave it out."
+            f"storage_path must be a folder's path or an address, but received a {type(path).__name__}. Write "
+            "'s3://bucket/runs', or leave it out."
         )
     locate(path, filesystem)
 

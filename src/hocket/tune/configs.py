@@ -206,6 +206,9 @@ class RunConfig:
     callbacks: Sequence[callback.Callback] = ()
     """Called in the process that called `fit`, in this order."""
 
+    def __repr__(self) -> str:
+        return places.show_record(self)
+
     def __post_init__(self) -> None:
         defaults = {"failure_config": FailureConfig, "checkpoint_config": CheckpointConfig, "callbacks": tuple}
         for name, default in defaults.items():

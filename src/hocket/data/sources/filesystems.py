@@ -4,17 +4,22 @@ fsspec know."""
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeAlias, final
+from typing import Any, Final, TypeAlias, final
 from urllib import parse
 
+from hocket.core import api, session
 from hocket.data import arrow
 from hocket.stores import places
 
 FileSystem: TypeAlias = places.FileSystem
 """One of pyarrow's file systems."""
+
+MARK: Final = "_WRITING"
+"""The name of an empty file in a folder of rows that is being written to, or was not written to its end."""
 
 
 @final
@@ -60,24 +65,40 @@ def list_files(
     if not given:
         raise ValueError(f"{caller} was given no path. Name a file or a folder.")
     found_places = [places.find_place(path, filesystem, caller) for path in given]
+    shown = [place.shown for place in found_places]
     if any(place.filesystem != found_places[0].filesystem for place in found_places):
-        raise ValueError(
-            f"{caller}: all paths must be on one file system, but received {list(map(str, given))!r:.200}."
-        )
+        raise ValueError(f"{caller}: all paths must be on one file system, but received {shown!r:.200}.")
     shared = found_places[0].filesystem
+    check_shared(shared, caller)
     found: list[File] = []
     for place, info in zip(found_places, _look(shared, found_places, caller), strict=True):
         found += _list_place(caller, place, info, endings, ignore_missing_paths=ignore_missing_paths)
     if not found:
-        raise FileNotFoundError(f"{caller}: none of the paths is there: {list(map(str, given))!r:.200}.")
+        raise FileNotFoundError(f"{caller}: none of the paths is there: {shown!r:.200}.")
     return shared, found
+
+
+def check_shared(filesystem: FileSystem, caller: str) -> None:
+    """Raise if files would be in one process's memory, where no other one sees them.
+
+    Raises:
+        ValueError: They would, and the session has other processes.
+    """
+    handler = getattr(filesystem, "handler", None)
+    inner = getattr(handler, "fs", None)
+    is_own = type(inner).__name__ == "MemoryFileSystem" or filesystem.type_name == "mock"
+    if is_own and api.is_initialized() and "parallelism" not in session.get_engine().limits:
+        raise ValueError(
+            f"{caller}: the file system is this process's memory, which the session's workers do not see. Write to a "
+            "folder, or start the session with hocket.init(engine='inprocess')."
+        )
 
 
 def _look(shared: FileSystem, wanted: Sequence[places.Place], caller: str) -> Iterable[Any]:
     try:
         infos: Iterable[Any] = shared.get_file_info([place.path for place in wanted])
     except OSError as error:
-        raise explain(error, caller, wanted[0].given) from error
+        raise explain(error, caller, wanted[0].shown) from error
     return infos
 
 
@@ -89,13 +110,13 @@ def _list_place(
         if ignore_missing_paths:
             return []
         where = f" in {str(Path.cwd())!r}" if isinstance(place.filesystem, fs.LocalFileSystem) else ""
-        raise FileNotFoundError(f"{caller}: there is no file or folder {place.given!r}{where}. Check the path.")
+        raise FileNotFoundError(f"{caller}: there is no file or folder {place.shown!r}{where}. Check the path.")
     if info.type != fs.FileType.Directory:
         return [File(info.path, info.size or 0, os.path.dirname(info.path))]  # noqa: PTH120 (not of this machine)
     try:
         inside = place.filesystem.get_file_info(fs.FileSelector(place.path, recursive=True))
     except OSError as error:
-        raise explain(error, caller, place.given) from error
+        raise explain(error, caller, place.shown) from error
     start = len(place.path.rstrip("/")) + 1
     if isinstance(place.filesystem, fs.LocalFileSystem):
         inside = _leave_rounds(inside)
@@ -104,9 +125,15 @@ def _list_place(
         for one in inside
         if one.type == fs.FileType.File and _is_data(one.path[start:], endings)
     ]
+    if any(one.path == f"{place.path}/{MARK}" for one in inside):
+        warnings.warn(
+            f"{caller}: the folder {place.shown!r} is being written to, or was not written to its end: rows may be "
+            f"missing, or there twice. Write it again with mode='overwrite', or remove {MARK} from it.",
+            stacklevel=2,
+        )
     if not found:
         kinds = f" whose name ends in {' or '.join(endings)}" if endings else ""
-        raise FileNotFoundError(f"{caller}: the folder {place.given!r} has no file{kinds}. Name the files themselves.")
+        raise FileNotFoundError(f"{caller}: the folder {place.shown!r} has no file{kinds}. Name the files themselves.")
     return sorted(found, key=lambda one: one.path)
 
 

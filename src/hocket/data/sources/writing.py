@@ -2,11 +2,13 @@
 
 A file is written under another name and then renamed, on this machine; a store such as S3 shows an object only when it
 is whole. What a task wrote that is done again is written over. When all files are there, ``_MANIFEST`` says which
-they are and how many rows they have; a folder without it was not finished.
+they are and how many rows they have. Until then the folder has a mark (`filesystems.MARK`), of which readers warn; a
+write that fails takes it away with all that it has written.
 """
 
 from __future__ import annotations
 
+import contextlib
 import enum
 import io
 import json
@@ -23,7 +25,7 @@ import numpy as np
 
 from hocket import extras
 from hocket.data import arrow, blocks
-from hocket.data.sources import naming, partitions
+from hocket.data.sources import filesystems, naming, partitions
 from hocket.stores import files as store_files
 from hocket.stores import places
 
@@ -297,12 +299,14 @@ class Folder:
     place: places.Place
     old: tuple[str, ...]
     kept: tuple[Mapping[str, Any], ...]
+    before: bytes | None = None
+    """Its manifest, as it was."""
 
 
 def open_folder(caller: str, path: Any, filesystem: object, mode: str, ending: str) -> Folder | None:
     """Return a folder to write into, which is made; None if it is there already and `mode` says to leave it.
 
-    Its manifest is taken away: until the new files are there, it is not finished.
+    Its manifest is taken away, and it gets a mark: until the new files are there, it is not finished.
 
     Raises:
         ValueError: There is no such mode, or no path.
@@ -314,36 +318,71 @@ def open_folder(caller: str, path: Any, filesystem: object, mode: str, ending: s
     if not isinstance(path, str | os.PathLike) or not os.fspath(path):
         raise ValueError(f"{caller} takes the path of a folder, but received {path!r}. Write {caller[:-1]}'folder').")
     place = places.find_place(path, filesystem, caller)
+    filesystems.check_shared(place.filesystem, caller)
     try:
         inside = place.filesystem.get_file_info(fs.FileSelector(place.path, allow_not_found=True, recursive=True))
-        if inside and mode == "ignore":
+        is_unfinished = any(one.path == f"{place.path}/{filesystems.MARK}" for one in inside)
+        if inside and mode == "ignore" and not is_unfinished:
             return None
-        if inside and mode in ("error", "create"):
+        if inside and mode in ("error", "create", "ignore"):
+            how = "was not written to its end" if is_unfinished else "has files"
             raise FileExistsError(
-                f"{caller}: the folder {place.given!r} has files. Choose another one, or mode='append'."
+                f"{caller}: the folder {place.shown!r} {how}. Choose another one, or mode='"
+                f"{'overwrite' if is_unfinished else 'append'}'."
             )
-        kept: list[Mapping[str, Any]] = []
-        manifest = f"{place.path}/{MANIFEST}"
+        before, manifest = None, f"{place.path}/{MANIFEST}"
         if any(one.path == manifest for one in inside):
             with place.filesystem.open_input_stream(manifest, compression=None) as stream:
-                kept = json.loads(stream.read())["files"]
-            place.filesystem.delete_file(manifest)
+                before = stream.read()
+        kept = json.loads(before)["files"] if before is not None else []
         place.filesystem.create_dir(place.path, recursive=True)
+        store_files.write(place.join(filesystems.MARK), b"")
+        if before is not None:
+            place.filesystem.delete_file(manifest)
     except FileExistsError:
         raise
     except OSError as error:
-        raise explain(error, caller, place.given) from error
+        raise explain(error, caller, place.shown) from error
     if mode != "overwrite":
-        return Folder(place, (), tuple(kept))
+        return Folder(place, (), tuple(kept), before)
     is_file = fs.FileType.File
-    return Folder(place, tuple(one.path for one in inside if one.type == is_file and one.path.endswith(ending)), ())
+    old = tuple(one.path for one in inside if one.type == is_file and one.path.endswith(ending))
+    return Folder(place, old, (), before)
 
 
-def finish(folder: Folder, run: str, written: Sequence[Mapping[str, Any]]) -> None:
-    """Remove what is replaced, and say that all files are there."""
-    filesystem = folder.place.filesystem
-    for path in folder.old:
-        filesystem.delete_file(path)
+@contextlib.contextmanager
+def undone(folder: Folder, run: str) -> Iterator[None]:
+    """Remove what a block of this name has written in a folder, if it fails, and give the folder its manifest again.
+
+    What is left where that fails too, or the process is killed, has the mark.
+    """
+    fs = arrow.load("A writer", "pyarrow.fs")
+    place = folder.place
+    try:
+        yield
+    except BaseException:
+        with contextlib.suppress(Exception):  # the first error is the one
+            for one in place.filesystem.get_file_info(fs.FileSelector(place.path, recursive=True)):
+                if one.type == fs.FileType.File and one.base_name.startswith(f"{run}_"):
+                    place.filesystem.delete_file(one.path)
+            if folder.before is not None:
+                store_files.write(place.join(MANIFEST), folder.before)
+            store_files.remove(place.join(filesystems.MARK))
+        raise
+
+
+def finish(caller: str, folder: Folder, run: str, written: Sequence[Mapping[str, Any]]) -> None:
+    """Remove what is replaced, and say that all files are there.
+
+    Raises:
+        OSError: Something cannot be removed or written. The folder has its mark then.
+    """
     every = [*folder.kept, *written]
     text = json.dumps({"run": run, "rows": sum(one["rows"] for one in every), "files": every}, indent=1)
-    store_files.write(folder.place.join(MANIFEST), text.encode())
+    try:
+        for path in folder.old:
+            folder.place.filesystem.delete_file(path)
+        store_files.write(folder.place.join(MANIFEST), text.encode())
+        store_files.remove(folder.place.join(filesystems.MARK))
+    except OSError as error:
+        raise explain(error, caller, folder.place.shown) from error

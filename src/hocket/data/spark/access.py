@@ -102,7 +102,7 @@ def find_folder(caller: str, path: str | os.PathLike[str]) -> Folder:
         )
     place = places.find_place(path, None, caller)
     is_here = isinstance(place.filesystem, arrow.load(caller, "pyarrow.fs").LocalFileSystem)
-    return Folder(place=place, address=Path(place.path).as_uri() if is_here else place.given)
+    return Folder(place=place, address=f"file://{place.path}" if is_here else place.shown)
 
 
 def check_empty(caller: str, place: places.Place) -> None:
@@ -114,7 +114,7 @@ def check_empty(caller: str, place: places.Place) -> None:
     fs = arrow.load(caller, "pyarrow.fs")
     if place.filesystem.get_file_info(fs.FileSelector(place.path, allow_not_found=True)):
         raise FileExistsError(
-            f"{caller}: the folder {place.given!r} has files, and rows of another time would be among those of now. "
+            f"{caller}: the folder {place.shown!r} has files, and rows of another time would be among those of now. "
             "Choose another one, or remove it; hocket.spark.read() reads what from_spark() has written before."
         )
 

@@ -72,7 +72,9 @@ def note(caller: str, place: places.Place) -> list[Record]:
 
 def write(place: places.Place, records: Sequence[Record]) -> None:
     """Write the notes: with them, the folder is whole."""
-    writing.finish(writing.Folder(place, (), ()), secrets.token_hex(6), [asdict(record) for record in records])
+    writing.finish(
+        "from_spark()", writing.Folder(place, (), ()), secrets.token_hex(6), [asdict(record) for record in records]
+    )
 
 
 def read(caller: str, place: places.Place) -> list[Record]:
@@ -88,7 +90,7 @@ def read(caller: str, place: places.Place) -> list[Record]:
             found = json.loads(stream.read())["files"]
     except FileNotFoundError as error:
         raise FileNotFoundError(
-            f"{caller}: the folder {place.given!r} has no {writing.MANIFEST}, so it was never finished, or "
+            f"{caller}: the folder {place.shown!r} has no {writing.MANIFEST}, so it was never finished, or "
             "hocket.data.from_spark() has not written it. Read its files as they are with hocket.data.read_parquet()."
         ) from error
     except (OSError, ValueError, KeyError, TypeError) as error:

@@ -40,10 +40,12 @@ def receive(frame: object, path: str | os.PathLike[str] | None) -> list[Any]:
 
     Raises:
         TypeError: It is no data frame, or has a column that files do not keep.
+        ValueError: It is a stream, or has no columns or two of a name.
         FileExistsError: The folder has files.
         OSError: Not all that Spark has written is there.
     """
     found = access.check_frame(CALLER, frame)
+    _check_shape(found)
     kinds.check_frame(CALLER, found.schema)
     with access.open_folder(CALLER, found.sparkSession, path) as folder:
         access.check_empty(CALLER, folder.place)
@@ -52,6 +54,17 @@ def receive(frame: object, path: str | os.PathLike[str] | None) -> list[Any]:
         records = _list_written(folder.place, count)
         manifest.write(folder.place, records)
         return manifest.plan_reads(CALLER, folder.place, records)
+
+
+def _check_shape(frame: access.Frame) -> None:
+    names = list(frame.columns)
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if frame.isStreaming:
+        raise ValueError(f"{CALLER}: the data frame is a stream, which has no end. Read what it has written so far.")
+    if not names:
+        raise ValueError(f"{CALLER}: the data frame has no columns, which a file cannot keep. Select one.")
+    if twice:
+        raise ValueError(f"{CALLER}: the data frame has the column {twice[0]!r} twice. Rename one with toDF(...).")
 
 
 def open_written(caller: str, path: str | os.PathLike[str]) -> list[Any]:
@@ -77,14 +90,14 @@ def _write(frame: access.Frame, address: str) -> int:
 def _list_written(place: places.Place, count: int) -> list[manifest.Record]:
     if place.filesystem.get_file_info(f"{place.path}/{_DONE}").size is None:
         raise OSError(
-            f"{CALLER}: Spark has written to {place.given!r}, but there is no {_DONE} in the folder of this name that "
+            f"{CALLER}: Spark has written to {place.shown!r}, but there is no {_DONE} in the folder of this name that "
             "this process sees. Pass path= as a folder that it and Spark's machines all see."
         )
     records = manifest.note(CALLER, place)
     rows = sum(record.rows for record in records)
     if rows != count:
         raise OSError(
-            f"{CALLER}: Spark has given {count} rows to the tasks that it committed, but the files in {place.given!r} "
+            f"{CALLER}: Spark has given {count} rows to the tasks that it committed, but the files in {place.shown!r} "
             f"have {rows}. Either its executors do not all write to the folder that this process sees, or something "
             "else writes there. Pass path= as a folder that all of them see."
         )

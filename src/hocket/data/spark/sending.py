@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import secrets
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -16,6 +17,9 @@ from hocket.data.spark import access, kinds
 from hocket.stores import places
 
 CALLER: Final = "to_spark()"
+
+_PATTERN: Final = re.compile(r"[][{}*?\\]")
+"""Letters that Spark takes for a pattern where it reads."""
 
 
 @final
@@ -86,7 +90,7 @@ def build_frame(spark: access.Session, folder: access.Folder) -> access.Frame:
         names = [one["path"] for one in json.loads(stream.read())["files"]]
     if not names or not _unify(place, names):
         return spark.createDataFrame([], access.load(CALLER, "pyspark.sql.types").StructType([]))
-    return spark.read.parquet(folder.address)
+    return spark.read.parquet(_PATTERN.sub(r"\\\g<0>", folder.address))
 
 
 def _unify(place: places.Place, names: Sequence[str]) -> bool:

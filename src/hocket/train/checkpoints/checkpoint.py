@@ -129,7 +129,12 @@ class Checkpoint:
         if source is not None:
             shutil.copytree(source, target, dirs_exist_ok=True)
         elif self._place is not None:
-            bring(self._place, Path(target))
+            try:
+                bring(self._place, Path(target))
+            except BaseException:
+                if path is None:
+                    shutil.rmtree(target, ignore_errors=True)
+                raise
         return target
 
     @contextlib.contextmanager
