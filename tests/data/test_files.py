@@ -344,6 +344,11 @@ def test_folders_without_names_become_columns(tmp_path: Path) -> None:
     assert [(row["kind"], row["size"]) for row in rows.take_all()] == [("cats", "small"), ("dogs", "large")]
     read = data.read_parquet(tmp_path, partitioning=kinds, columns=["size", "x"])
     assert read.take_all() == [{"x": 1, "size": "small"}, {"x": 1, "size": "large"}]
+    for base in (f"file://{tmp_path}", os.path.relpath(tmp_path)):
+        based = datasource.Partitioning("dir", base_dir=base, field_names=["kind", "size"])
+        assert based.read(f"{tmp_path}/cats/big/a.png", f"{tmp_path}/cats") == {"kind": "cats", "size": "big"}
+    in_store = datasource.Partitioning("dir", base_dir="s3://bucket/rows", field_names=["kind"])
+    assert in_store.read("bucket/rows/cats/a.png", "bucket/rows/cats") == {"kind": "cats"}
     below = datasource.Partitioning("dir", base_dir=str(tmp_path / "cats"), field_names=["size"])
     assert data.read_parquet(tmp_path / "cats", partitioning=below).take_all() == [{"x": 1, "size": "small"}]
     with pytest.raises(ValueError, match=r"lies in the folders \['cats', 'small'\], but field_names are \['kind'\]"):
@@ -443,6 +448,21 @@ def test_what_cannot_be_written(tmp_path: Path) -> None:
     assert not (tmp_path / writing.MANIFEST).exists(), "it was not finished"
 
 
+@pytest.mark.parametrize("mode", ["append", "overwrite"])
+def test_a_write_that_fails_leaves_what_was_there(mode: str, tmp_path: Path) -> None:
+    data.range(10).write_parquet(tmp_path)
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+
+    def fail(row: dict[str, Any]) -> dict[str, Any]:
+        if row["id"] > 15:
+            raise ArithmeticError("in a step")
+        return row
+
+    with pytest.raises(ArithmeticError, match="in a step"):
+        data.range(20, override_num_blocks=4).map(fail).write_parquet(tmp_path, mode=mode)
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
+
+
 def test_a_full_disk_is_told(tmp_path: Path) -> None:
     if not Path("/dev/full").exists():
         pytest.skip("needs /dev/full")
@@ -467,6 +487,18 @@ def test_a_file_system_of_fsspec() -> None:
     assert data.read_parquet("/here/rows", filesystem=memory).count() == 10
     assert data.read_parquet("memory://here/rows").sum("id") == 45
     memory.rm("/here", recursive=True)
+
+
+def test_arrays_of_hugging_face_are_arrays(tmp_path: Path) -> None:
+    """Its files say in a field's metadata which shape the lists have."""
+    known = {"ARROW:extension:name": "datasets.features.features.Array2DExtensionType"}
+    for name, shape, wanted in (("a", [2, 3], (2, 2, 3)), ("b", [3, 3], (2,))):
+        kind = pa.list_(pa.list_(pa.uint8()))
+        field = pa.field("x", kind, metadata={**known, "ARROW:extension:metadata": json.dumps([shape, "uint8"])})
+        rows = pa.array([[[1, 2, 3], [4, 5, 6]]] * 2, kind)
+        parquet.write_table(pa.table([rows], schema=pa.schema([field])), tmp_path / f"{name}.parquet")
+        found = data.read_parquet(tmp_path / f"{name}.parquet").take_batch(2)["x"]
+        assert found.shape == wanted, "lists of another shape stay lists"
 
 
 def test_addresses_of_this_machine(tmp_path: Path) -> None:

@@ -7,6 +7,8 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -122,7 +124,35 @@ def test_what_a_killed_writer_leaves_is_whole(s3_port: int, s3_store: tuple[fs.S
     infos = filesystem.get_file_info(fs.FileSelector(f"{bucket}/rows"))
     assert not any(info.base_name == writing.MANIFEST for info in infos), "it was not finished"
     with hocket.init(num_cpus=2, engine="inprocess"):
-        rows = [row["id"] for row in data.read_parquet(f"{bucket}/rows", filesystem=filesystem).take_all()]
+        with pytest.warns(UserWarning, match="was not written to its end"):
+            found = data.read_parquet(f"{bucket}/rows", filesystem=filesystem)
+        rows = [row["id"] for row in found.take_all()]
+        with pytest.raises(FileExistsError, match="was not written to its end"):
+            data.range(3).write_parquet(f"{bucket}/rows", filesystem=filesystem, mode="ignore")
     assert len(rows) == len(set(rows))
     assert len(rows) % 100 == 0
     assert (np.diff(np.sort(np.asarray(rows)).reshape(-1, 100)) == 1).all(), "each file is whole"
+
+
+def test_memory_of_this_process_is_refused(session: hocket.SessionContext) -> None:
+    with pytest.raises(ValueError, match="is this process's memory, which the session's workers do not see"):
+        data.range(10).write_parquet("memory://rows")
+    with pytest.raises(ValueError, match="is this process's memory"):
+        data.read_parquet("memory://rows")
+
+
+def test_messages_have_no_passwords(s3_port: int, s3_store: tuple[fs.S3FileSystem, str], tmp_path: Path) -> None:
+    _, bucket = s3_store
+    how = f"endpoint_override=127.0.0.1:{s3_port}&scheme=http&region=us-east-1&access_key=me&secret_key=hush"
+    calls: list[Callable[[], object]] = [
+        lambda: data.read_parquet(f"s3://{bucket}/none?{how}"),
+        lambda: data.read_csv([f"s3://{bucket}/none?{how}", str(tmp_path)]),
+        lambda: data.range(3).write_csv(f"s3://no-such-bucket/rows?{how}"),
+        lambda: data.range(3).write_csv(f"s3://{bucket}/rows?{how}", mode="error"),
+    ]
+    with hocket.init(num_cpus=1, engine="inprocess"):
+        data.range(3).write_csv(f"s3://{bucket}/rows?{how}")
+        for call in calls:
+            with pytest.raises((OSError, ValueError)) as caught:
+                call()
+            assert "hush" not in str(caught.value)

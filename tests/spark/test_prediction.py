@@ -93,3 +93,19 @@ def test_what_does_not_fit_the_schema_is_named(spark: Any) -> None:
         hocket_spark.predict(frame, lambda batch: {"z": batch["id"]}, schema="y long").collect()
     with pytest.raises(Exception, match=r"returned string in the column 'y', and not all values are int64"):
         hocket_spark.predict(frame, lambda batch: {"y": ["one"] * len(batch["id"])}, schema="y long").collect()
+    for schema, make in (("y decimal(10,2)", lambda ids: ids + 1.005), ("y boolean", lambda ids: ids)):
+        with pytest.raises(Exception, match=r"would be (cut|true or false)"):
+            hocket_spark.predict(frame, lambda batch, make=make: {"y": make(batch["id"])}, schema=schema).collect()
+    with pytest.raises(ValueError, match="the data frame has no columns"):
+        hocket_spark.predict(frame.select(), lambda batch: batch, schema="y long")
+
+
+def test_arrays_and_maps_are_given_back(spark: Any) -> None:
+    frame = spark.range(0, 2, 1, 1)
+    deep = hocket_spark.predict(frame, lambda batch: {"x": np.ones((2, 2, 3))}, schema="x array<array<float>>")
+    assert [row.x for row in deep.collect()] == [[[1.0] * 3] * 2] * 2
+    for value in ({"a": 1.0}, [("a", 1.0)]):
+        found = hocket_spark.predict(
+            frame, lambda batch, value=value: {"x": [value] * len(batch["id"])}, schema="x map<string,double>"
+        )
+        assert [row.x for row in found.collect()] == [{"a": 1.0}] * 2

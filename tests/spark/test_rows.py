@@ -244,6 +244,25 @@ def test_values_of_numpy_and_arrow_arrive(spark: Any) -> None:
 def test_rows_of_several_axes_become_lists(spark: Any) -> None:
     frame = data.from_numpy({"x": np.arange(6.0).reshape(2, 3)}).to_spark(spark)
     assert frame.orderBy("x").collect()[1].x == [3.0, 4.0, 5.0]
+    deep = data.from_numpy({"x": np.arange(12).reshape(2, 2, 3)}).to_spark(spark)
+    assert deep.orderBy("x").collect()[1].x == [[6, 7, 8], [9, 10, 11]]
+
+
+@pytest.mark.parametrize("name", ["a b", "ü%20", "a#b", "a?b", "a*b", "a{b}[c]", "a=b:c"])
+def test_folders_may_have_any_name(name: str, spark: Any, tmp_path: Path) -> None:
+    data.range(3).to_spark(spark, path=tmp_path / "a_b")  # what the name would mean as a pattern
+    assert data.from_spark(spark.range(5), path=tmp_path / "from" / name).count() == 5
+    assert data.range(5).to_spark(spark, path=tmp_path / name).count() == 5
+    assert {path.name for path in tmp_path.iterdir()} == {"a_b", "from", name}
+
+
+@pytest.mark.parametrize(
+    ("query", "words"), [("SELECT 1 a, 2 a", "has the column 'a' twice"), ("", "has no columns, which a file")]
+)
+def test_frames_without_columns_or_with_two_of_a_name_are_refused(query: str, words: str, spark: Any) -> None:
+    frame = spark.sql(query) if query else spark.range(3).select()
+    with pytest.raises(ValueError, match=words):
+        data.from_spark(frame)
 
 
 def test_a_block_whose_values_are_all_missing_has_the_type_of_the_others(spark: Any) -> None:

@@ -109,6 +109,55 @@ def test_a_run_goes_on_from_its_last_commit(spark: Any, tmp_path: Path) -> None:
     assert [row["step"] for row in found.metrics_history] == [0, 1, 2, 3]
 
 
+def report_and_fail(config: dict[str, Any]) -> None:
+    """Rank 1 raises right behind its second report, to which rank 0's checkpoint belongs."""
+    checkpoint, rank = train.get_checkpoint(), train.get_context().get_world_rank()
+    start = 0
+    if checkpoint is not None:
+        with checkpoint.as_directory() as folder:
+            start = int(Path(folder, "step").read_text()) + 1
+    for step in range(start, 3):
+        with tempfile.TemporaryDirectory() as folder:
+            Path(folder, "step").write_text(str(step))
+            train.report({"step": step, "start": start}, train.Checkpoint(folder) if rank == 0 else None)
+        if (step, start, rank) == (1, 0, 1):
+            raise RuntimeError("behind its report")
+
+
+def test_what_was_reported_before_a_failure_is_kept(spark: Any, tmp_path: Path) -> None:
+    failure = train.FailureConfig(max_failures=1)
+    trainer = train.DataParallelTrainer(
+        report_and_fail,
+        train_loop_config={},
+        scaling_config=train.ScalingConfig(num_workers=2),
+        run_config=train.RunConfig(storage_path=str(tmp_path), failure_config=failure),
+    )
+    found = hocket_spark.run(trainer)
+    assert [(row["step"], row["start"]) for row in found.metrics_history] == [(0, 0), (1, 0), (2, 2)]
+
+
+def test_a_job_that_is_cancelled_is_told(spark: Any, tmp_path: Path) -> None:
+    def wait() -> None:
+        (tmp_path / f"at-{train.get_context().get_world_rank()}").touch()
+        threading.Event().wait(120)
+
+    def cancel() -> None:
+        while len([*tmp_path.glob("at-*")]) < 2:
+            threading.Event().wait(0.05)
+        spark.sparkContext.cancelAllJobs()
+
+    trainer = train.DataParallelTrainer(
+        wait,
+        scaling_config=train.ScalingConfig(num_workers=2),
+        run_config=train.RunConfig(storage_path=str(tmp_path / "runs")),
+    )
+    thread = threading.Thread(target=cancel)
+    thread.start()
+    with pytest.raises(train.TrainingFailedError, match="Spark has ended the barrier stage"):
+        hocket_spark.run(trainer)
+    thread.join()
+
+
 def fit_torch(config: dict[str, Any]) -> list[bytes]:
     import torch
 

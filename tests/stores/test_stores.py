@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from pyarrow import fs
 
-from hocket import exceptions
+from hocket import exceptions, train, tune
 from hocket.stores import calls, commits, files, places
 
 MANIFEST = "manifest.json"
@@ -59,6 +59,8 @@ def test_what_is_of_this_machine_needs_no_store(tmp_path: Path) -> None:
         ("s3://bucket/a/b/?region=us-east-1", "bucket/a/b"),
         (Path("s3://bucket/a/b"), "bucket/a/b"),
         ("gs://bucket/a/b?anonymous=true", "bucket/a/b"),
+        ("s3://anonymous@bucket/a/b?region=us-east-1", "bucket/a/b"),
+        ("s3://key:hush@bucket/a/b?region=us-east-1", "bucket/a/b"),
         ("memory://a/b", "/a/b"),
     ],
 )
@@ -80,6 +82,32 @@ def test_messages_have_no_passwords() -> None:
     with pytest.raises(ValueError, match=r"the address 's3://bucket/a' has 'password', which is none of") as caught:
         places.find_place("s3://bucket/a?password=hush", None, "a test")
     assert "hush" not in str(caught.value)
+    for address in ("s3://me:hush@bucket/a?region=us-east-1", "s3://bucket/a?secret_key=hush&access_key=me"):
+        shown = [repr(places.find_place(address, None, "a test")), repr(train.RunConfig(storage_path=address))]
+        shown += [repr(tune.RunConfig(storage_path=address)), repr(train.Checkpoint(address))]
+        assert not any("hush" in one for one in shown)
+        assert "storage_path='s3://bucket/a'" in shown[1]
+    with pytest.raises(TypeError, match="but received a list") as caught_type:
+        train.RunConfig(storage_path=["s3://bucket?secret_key=hush"])  # type: ignore[arg-type]
+    assert "hush" not in str(caught_type.value)
+
+
+def test_names_in_addresses_are_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert places.find_place("s3://bucket/exp#1?region=us-east-1", None, "a test").path == "bucket/exp#1"
+    for address, match in (
+        ("s3://bucket/exp?1", "there are no options"),
+        ("s3://bucket//a", "has '' in its path"),
+        ("s3://bucket/a/../b", "has '..' in its path"),
+        ("s3://bucket/a\tb", r"has '\\t' in its path"),
+        ("s3://who@bucket/a", "there may be anonymous@, or key:secret@"),
+        ("gs://bucket/a?region=b", "has 'region', which is none of"),
+    ):
+        with pytest.raises(ValueError, match=match):
+            places.find_place(address, None, "a test")
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:1")
+    found = places.find_place("s3://bucket/a?region=us-east-1&access_key=a&secret_key=b", None, "a test")
+    with pytest.raises(OSError, match=r"127\.0\.0\.1|NETWORK_CONNECTION"):
+        found.filesystem.get_file_info("bucket/a")
 
 
 @pytest.mark.parametrize(
@@ -216,6 +244,16 @@ def test_a_folder_that_changes_meanwhile_is_not_committed(shelf: commits.Shelf, 
     with pytest.raises(commits.DamagedError, match="'a' has changed since it was saved"):
         shelf.commit("one", folder)
     assert shelf.read_manifest("one") is None
+
+
+def test_a_damaged_manifest_is_no_missing_one(store: places.Place, tmp_path: Path) -> None:
+    folder = make_folder(tmp_path / "mine", {"a": b"12"})
+    place = store.join("one")
+    commits.put(place, folder, MANIFEST)
+    files.write(place.join("a"), b"evil")
+    files.write(place.join(MANIFEST), b'{"files": {"a"')
+    with pytest.raises(commits.DamagedError, match=f"'{MANIFEST}' is damaged"):
+        commits.fetch(place, tmp_path / "there", MANIFEST)
 
 
 def test_one_folder_alone(store: places.Place, tmp_path: Path) -> None:

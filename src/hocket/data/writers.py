@@ -234,8 +234,11 @@ class Writers(abc.ABC):
             concurrency=how.get("concurrency"),
         )
         source = self if least is None else self._then(plan.Repartition(least_rows=least))
-        with writing.undone(folder, target.run):
+        try:
             written = writing.list_files(target, source._then(step).take_all())
+        except BaseException:
+            writing.undo(folder, target.run)
+            raise
         writing.finish(caller, folder, target.run, written)
 
 

@@ -81,8 +81,9 @@ def ask(place: places.Place, what: str, action: Callable[[], T], *, size_bytes: 
                     "credentials, and who may read and write there."
                 ) from error
             if is_last:
+                again = f", also when it was tried {attempt + 1} times" if attempt else ""
                 raise exceptions.StoreError(
-                    f"The store cannot {what} {place.shown!r}{f', in {attempt + 1} tries' if attempt else ''}: "
+                    f"The store cannot {what} {place.shown!r}{again}: "
                     f"{texts.safe_text(error).rstrip('.')}. Check the address, the network and the store's room; what "
                     "was committed before is whole."
                 ) from error

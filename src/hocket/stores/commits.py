@@ -236,9 +236,10 @@ def fetch(place: places.Place, target: Path, manifest_name: str, loose: Collecti
         lambda inner: files.bring(place.join(inner), target / inner, sizes[inner]), list(sizes)
     ):
         if records.get(inner, found) != found:
+            is_same = found.size_bytes == records[inner].size_bytes
             raise DamagedError(
-                f"{inner!r} is not what was saved ({found.size_bytes} bytes came, of {records[inner].size_bytes}"
-                f"{', with another digest' if found.size_bytes == records[inner].size_bytes else ''})"
+                f"{inner!r} has changed since it was saved ({found.size_bytes} bytes now, "
+                f"{records[inner].size_bytes} then{is_same * ', with another digest'})"
             )
 
 

@@ -153,7 +153,11 @@ class _FileDatasink(custom.Datasink, abc.ABC):
     def on_write_complete(self, write_result: custom.WriteResult) -> None:
         if self._folder is not None and self._target is not None:
             found = [row for rows in write_result.write_returns for row in rows]
-            writing.finish(self._folder, self._target.run, found)
+            writing.finish("write_datasink()", self._folder, self._target.run, found)
+
+    def on_write_failed(self, error: Exception) -> None:
+        if self._folder is not None and self._target is not None:
+            writing.undo(self._folder, self._target.run)
 
 
 def _list_rows(target: writing.Target, table: Any, number: int) -> list[dict[str, Any]]:

@@ -350,25 +350,20 @@ def open_folder(caller: str, path: Any, filesystem: object, mode: str, ending: s
     return Folder(place, old, (), before)
 
 
-@contextlib.contextmanager
-def undone(folder: Folder, run: str) -> Iterator[None]:
-    """Remove what a block of this name has written in a folder, if it fails, and give the folder its manifest again.
+def undo(folder: Folder, run: str) -> None:
+    """Remove what a run of this name has written in a folder, because it failed, and give it its manifest again.
 
-    What is left where that fails too, or the process is killed, has the mark.
+    Where that fails too, or the process is killed, the folder has its mark.
     """
     fs = arrow.load("A writer", "pyarrow.fs")
     place = folder.place
-    try:
-        yield
-    except BaseException:
-        with contextlib.suppress(Exception):  # the first error is the one
-            for one in place.filesystem.get_file_info(fs.FileSelector(place.path, recursive=True)):
-                if one.type == fs.FileType.File and one.base_name.startswith(f"{run}_"):
-                    place.filesystem.delete_file(one.path)
-            if folder.before is not None:
-                store_files.write(place.join(MANIFEST), folder.before)
-            store_files.remove(place.join(filesystems.MARK))
-        raise
+    with contextlib.suppress(Exception):  # the first error is the one
+        for one in place.filesystem.get_file_info(fs.FileSelector(place.path, recursive=True)):
+            if one.type == fs.FileType.File and one.base_name.startswith(f"{run}_"):
+                place.filesystem.delete_file(one.path)
+        if folder.before is not None:
+            store_files.write(place.join(MANIFEST), folder.before)
+        store_files.remove(place.join(filesystems.MARK))
 
 
 def finish(caller: str, folder: Folder, run: str, written: Sequence[Mapping[str, Any]]) -> None:
