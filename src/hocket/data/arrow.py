@@ -207,7 +207,8 @@ def _stack(column: Any, shape: Sequence[int | None]) -> Any:
         if values.null_count:
             return column
         values = values.flatten()
-    has_shape = None not in shape and not values.null_count and len(values) == count * math.prod(map(int, shape))
+    known = [length for length in shape if length is not None]
+    has_shape = len(known) == len(shape) and not values.null_count and len(values) == count * math.prod(known)
     return values.to_numpy(zero_copy_only=False).reshape(count, *shape) if has_shape else column
 
 

@@ -263,6 +263,10 @@ class RunConfig:
         return found if isinstance(found, places.Place) else found.absolute()
 
 
+AnyRunConfig: TypeAlias = RunConfig | train_configs.RunConfig
+"""What a search is told; older programs pass what a run of training is told."""
+
+
 def read_run_config(given: object) -> object:
     """Return what a search is told; what a run of training is told, which older programs pass, as that of a search.
 

@@ -61,7 +61,7 @@ class Tuner:
         *,
         param_space: Mapping[str, Any] | None = None,
         tune_config: configs.TuneConfig | None = None,
-        run_config: configs.RunConfig | None = None,
+        run_config: configs.AnyRunConfig | None = None,
     ) -> None:
         if trainable is None:
             raise TypeError("Tuner() needs what is searched over. Write Tuner(function, param_space={...}).")
@@ -89,7 +89,7 @@ class Tuner:
         _resume_config: configs.ResumeConfig | None = None,
         *,
         tune_config: configs.TuneConfig | None = None,
-        run_config: configs.RunConfig | None = None,
+        run_config: configs.AnyRunConfig | None = None,
     ) -> Tuner:
         """Return a tuner that goes on with a search, however it ended: `fit` runs what is left of it.
 

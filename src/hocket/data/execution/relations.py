@@ -247,7 +247,7 @@ def _build_reader(
 def _choose_rows(statement: relations.Statement, limits: _Limits) -> int:
     """Return how many rows the engine gives at a time: a part of a block, if it is known how large rows are."""
     try:
-        width = sum(kind.bit_width for _, kind in statement.columns) // 8
+        width: int = sum(kind.bit_width for _, kind in statement.columns) // 8
     except (AttributeError, ValueError):  # texts, lists and what the engine computes
         return _FEWEST_ROWS
     return max(_FEWEST_ROWS, min(_MOST_ROWS, limits.block_bytes // 4 // max(1, width)))
