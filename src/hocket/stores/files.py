@@ -110,8 +110,16 @@ def remove(place: places.Place) -> None:
 
 def remove_folder(place: places.Place) -> None:
     """Remove a folder with all that is in it, if it is there."""
-    with contextlib.suppress(FileNotFoundError):
-        calls.ask(place, "remove", lambda: place.filesystem.delete_dir(place.path))
+    fs = extras.load("pyarrow.fs", "A store", "pyarrow", "Run pip install 'hocket[data]'.")
+
+    def delete() -> None:
+        try:
+            place.filesystem.delete_dir(place.path)
+        except OSError:  # of what is not there Google's client says no more than that
+            if place.filesystem.get_file_info(place.path).type is not fs.FileType.NotFound:
+                raise
+
+    calls.ask(place, "remove", delete)
 
 
 def move(source: places.Place, target: places.Place) -> None:
