@@ -120,6 +120,7 @@ BY_HAND = """
     import duckdb, pyarrow as pa, pyarrow.dataset as ds
 
     connection = duckdb.connect(config={"threads": 2})
+    connection.execute("SET enable_progress_bar = false")  # it would stand among the results
     source = f"read_parquet('{folder}/rows/*.parquet')"
 
     def consume(sql):
