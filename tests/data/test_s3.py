@@ -129,6 +129,11 @@ def test_what_a_killed_writer_leaves_is_whole(s3_port: int, s3_store: tuple[fs.S
         rows = [row["id"] for row in found.take_all()]
         with pytest.raises(FileExistsError, match="was not written to its end"):
             data.range(3).write_parquet(f"{bucket}/rows", filesystem=filesystem, mode="ignore")
+        data.range(3).write_parquet(f"{bucket}/rows", filesystem=filesystem)
+        with pytest.warns(UserWarning, match="was not written to its end"):  # more rows do not mend it
+            data.read_parquet(f"{bucket}/rows", filesystem=filesystem)
+        data.range(3).write_parquet(f"{bucket}/rows", filesystem=filesystem, mode="overwrite")
+        assert data.read_parquet(f"{bucket}/rows", filesystem=filesystem).count() == 3
     assert len(rows) == len(set(rows))
     assert len(rows) % 100 == 0
     assert (np.diff(np.sort(np.asarray(rows)).reshape(-1, 100)) == 1).all(), "each file is whole"

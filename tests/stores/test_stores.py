@@ -98,6 +98,7 @@ def test_names_in_addresses_are_whole(monkeypatch: pytest.MonkeyPatch) -> None:
         ("s3://bucket/exp?1", "there are no options"),
         ("s3://bucket//a", "has '' in its path"),
         ("s3://bucket/a/../b", "has '..' in its path"),
+        ("s3://bucket/a/..", "has '..' in its path"),
         ("s3://bucket/a\tb", r"has '\\t' in its path"),
         ("s3://who@bucket/a", "there may be anonymous@, or key:secret@"),
         ("gs://bucket/a?region=b", "has 'region', which is none of"),

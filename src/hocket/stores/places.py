@@ -184,7 +184,8 @@ def _read_address(kind: str, rest: str, shown: str, caller: str) -> tuple[str, d
     whole, _, query = rest.partition("?")
     outer, slash, inner = whole.partition("/")
     user, _, bucket = outer.rpartition("@")
-    strange = [part for part in whole.split("/")[1:-1] if part in ("", ".", "..")] or [*{*"\n\r\t"} & {*whole}]
+    parts = inner.rstrip("/").split("/") if inner.strip("/") else []
+    strange = [part for part in parts if part in ("", ".", "..")] or [*{*"\n\r\t"} & {*whole}]
     if strange:
         raise ValueError(
             f"{caller}: {shown!r} has {strange[0]!r} in its path, which is no name in a store. Leave it out."

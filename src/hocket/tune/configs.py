@@ -264,11 +264,11 @@ class RunConfig:
 
 
 AnyRunConfig: TypeAlias = RunConfig | train_configs.RunConfig
-"""What a search is told; older programs pass what a run of training is told."""
+"""The configuration of a search; older programs pass that of a training run."""
 
 
 def read_run_config(given: object) -> object:
-    """Return what a search is told; what a run of training is told, which older programs pass, as that of a search.
+    """Return the configuration of a search; that of a training run, which older programs pass, is converted.
 
     Raises:
         TypeError: It has what a search does not do.

@@ -19,7 +19,8 @@ FileSystem: TypeAlias = places.FileSystem
 """One of pyarrow's file systems."""
 
 MARK: Final = "_WRITING"
-"""The name of an empty file in a folder of rows that is being written to, or was not written to its end."""
+"""How the names of empty files begin that are in a folder of rows while it is written to, or was not written to its
+end: one for each write."""
 
 
 @final
@@ -78,6 +79,11 @@ def list_files(
     return shared, found
 
 
+def is_mark(folder: places.Place, info: Any) -> bool:
+    """Tell whether a file in a folder is the mark of a write."""
+    return bool(info.path.startswith(f"{folder.path}/{MARK}-"))
+
+
 def check_shared(filesystem: FileSystem, caller: str) -> None:
     """Raise if files would be in one process's memory, where no other one sees them.
 
@@ -125,10 +131,10 @@ def _list_place(
         for one in inside
         if one.type == fs.FileType.File and _is_data(one.path[start:], endings)
     ]
-    if any(one.path == f"{place.path}/{MARK}" for one in inside):
+    if any(is_mark(place, one) for one in inside):
         warnings.warn(
             f"{caller}: the folder {place.shown!r} is being written to, or was not written to its end: rows may be "
-            f"missing, or there twice. Write it again with mode='overwrite', or remove {MARK} from it.",
+            f"missing, or there twice. Write it again with mode='overwrite', or remove {MARK}-* from it.",
             stacklevel=2,
         )
     if not found:

@@ -301,6 +301,8 @@ class Folder:
     kept: tuple[Mapping[str, Any], ...]
     before: bytes | None = None
     """Its manifest, as it was."""
+    mark: str = ""
+    """The name of this write's mark; empty if it has none."""
 
 
 def open_folder(caller: str, path: Any, filesystem: object, mode: str, ending: str) -> Folder | None:
@@ -321,7 +323,7 @@ def open_folder(caller: str, path: Any, filesystem: object, mode: str, ending: s
     filesystems.check_shared(place.filesystem, caller)
     try:
         inside = place.filesystem.get_file_info(fs.FileSelector(place.path, allow_not_found=True, recursive=True))
-        is_unfinished = any(one.path == f"{place.path}/{filesystems.MARK}" for one in inside)
+        is_unfinished = any(filesystems.is_mark(place, one) for one in inside)
         if inside and mode == "ignore" and not is_unfinished:
             return None
         if inside and mode in ("error", "create", "ignore"):
@@ -331,12 +333,13 @@ def open_folder(caller: str, path: Any, filesystem: object, mode: str, ending: s
                 f"{'overwrite' if is_unfinished else 'append'}'."
             )
         before, manifest = None, f"{place.path}/{MANIFEST}"
+        mark = f"{filesystems.MARK}-{secrets.token_hex(6)}"  # of this write alone: a killed one's stays
         if any(one.path == manifest for one in inside):
             with place.filesystem.open_input_stream(manifest, compression=None) as stream:
                 before = stream.read()
         kept = json.loads(before)["files"] if before is not None else []
         place.filesystem.create_dir(place.path, recursive=True)
-        store_files.write(place.join(filesystems.MARK), b"")
+        store_files.write(place.join(mark), b"")
         if before is not None:
             place.filesystem.delete_file(manifest)
     except FileExistsError:
@@ -344,10 +347,10 @@ def open_folder(caller: str, path: Any, filesystem: object, mode: str, ending: s
     except OSError as error:
         raise explain(error, caller, place.shown) from error
     if mode != "overwrite":
-        return Folder(place, (), tuple(kept), before)
+        return Folder(place, (), tuple(kept), before, mark)
     is_file = fs.FileType.File
-    old = tuple(one.path for one in inside if one.type == is_file and one.path.endswith(ending))
-    return Folder(place, old, (), before)
+    replaced = [one for one in inside if one.path.endswith(ending) or filesystems.is_mark(place, one)]
+    return Folder(place, tuple(one.path for one in replaced if one.type == is_file), (), before, mark)
 
 
 def undo(folder: Folder, run: str) -> None:
@@ -363,7 +366,7 @@ def undo(folder: Folder, run: str) -> None:
                 place.filesystem.delete_file(one.path)
         if folder.before is not None:
             store_files.write(place.join(MANIFEST), folder.before)
-        store_files.remove(place.join(filesystems.MARK))
+        store_files.remove(place.join(folder.mark))
 
 
 def finish(caller: str, folder: Folder, run: str, written: Sequence[Mapping[str, Any]]) -> None:
@@ -378,6 +381,7 @@ def finish(caller: str, folder: Folder, run: str, written: Sequence[Mapping[str,
         for path in folder.old:
             folder.place.filesystem.delete_file(path)
         store_files.write(folder.place.join(MANIFEST), text.encode())
-        store_files.remove(folder.place.join(filesystems.MARK))
+        if folder.mark:
+            store_files.remove(folder.place.join(folder.mark))
     except OSError as error:
         raise explain(error, caller, folder.place.shown) from error
