@@ -9,6 +9,7 @@ import itertools
 import os
 import random
 import signal
+import sys
 import threading
 import time
 
@@ -22,10 +23,10 @@ from hocket.ps import errors, gate, memory
 
 
 def make_gate(
-    bound: int | None, timeout_s: float = 20.0, *, is_logging: bool = True
+    bound: int | None, timeout_s: float = 20.0, *, is_logging: bool = True, needed: int = 0, workers: int = 8
 ) -> tuple[memory.Memory, gate.Gate]:
     kept = memory.create(gate.count_bytes(), "gate")
-    gate.build(kept, gate.Settings(bound, 0, is_logging, 8))
+    gate.build(kept, gate.Settings(bound, needed, is_logging, workers))
     return kept, gate.Gate(kept.ref, timeout_s)
 
 
@@ -151,6 +152,76 @@ def test_a_process_dies_inside(tmp_path):
     assert door.leave(0, 1, 0) == 0  # said again by its successor
     assert door.version == 1
     kept.close()
+
+
+def die_at_line(ref, number, act):
+    """Run `act` with a gate in a child that is killed before the given line of gate.py; return whether it got there."""
+    child = os.fork()
+    if not child:
+        try:
+            mine, lines = gate.Gate(ref, 5.0), itertools.count()
+
+            def trace(frame, event, _argument):
+                if frame.f_code.co_filename != gate.__file__:
+                    return None
+                if event == "line" and next(lines) == number:
+                    os.kill(os.getpid(), signal.SIGKILL)
+                return trace
+
+            sys.settrace(trace)
+            act(mine)
+        finally:
+            os._exit(7)
+    return os.WIFSIGNALED(os.waitpid(child, 0)[1])
+
+
+def test_a_worker_dies_at_any_line_of_leave():
+    """Its successor leaves again, with the same ticket: the push is counted once, in each of the counts."""
+    for line in itertools.count():
+        kept, door = make_gate(1)
+        assert door.enter(0) == 0
+        door.grant(0)
+        was_killed = die_at_line(kept.ref, line, lambda mine: mine.leave(0, 1, 0))
+        door.forget(0)
+        door.leave(0, 1, 0)
+        assert (door.version, sum(door.get_histogram().values()), len(door.get_log())) == (1, 1, 1)
+        door.enter(1)
+        door.grant(1)
+        assert door.leave(1, 1, 0) == 0
+        with door.held() as version:
+            assert version == 2
+        kept.close()
+        if not was_killed:
+            break
+    assert line > 20
+
+
+def test_a_worker_dies_at_any_line_of_a_synchronous_step():
+    """The gradient that it has brought is in the step, once; the step is closed, once."""
+
+    def bring(mine):
+        if mine.arrive(0, 1, 0) == gate.CLOSES:
+            mine.close_round(0)
+
+    for line in itertools.count():
+        kept, door = make_gate(None, needed=1, workers=2)
+        door.enter_round(0)
+        was_killed = die_at_line(kept.ref, line, bring)
+        door.forget(0)
+        if door.version == 0 and not door.list_arrived()[1]:
+            door.enter_round(0)
+            assert door.arrive(0, 1, 0) == gate.CLOSES
+            door.close_round(0)
+        elif door.version == 0:
+            assert door.claim_round()
+            door.close_round(0)
+        else:
+            assert door.arrive(0, 1, 0) == gate.COMES_LATE
+        assert (door.version, door.get_histogram(), len(door.get_log()), door.late) == (1, {0: 1}, 1, 0)
+        kept.close()
+        if not was_killed:
+            break
+    assert line > 20
 
 
 @pytest.mark.needs("processes")

@@ -19,7 +19,9 @@ applied. A step takes the first N of M gradients, so that M - N backup workers m
 Jozefowicz, "Revisiting Distributed Synchronous SGD", 2016); a gradient that comes later is dropped, and counted.
 Whoever brings the last one that a step needs closes it; if that worker dies before it could, the next who waits does.
 
-The state is a memory of its own with a robust mutex. A worker that dies inside is forgotten by the coordinator.
+The state is a memory of its own with a robust mutex. A worker that dies inside is forgotten by the coordinator. What
+must change together (that a push is counted, in the version, the histogram and the log) is first written to a journal:
+if a worker dies in the middle, the next who takes the mutex finishes the change.
 """
 
 from __future__ import annotations
@@ -73,10 +75,11 @@ _HISTOGRAM: Final = 1024
 LOG_ROWS: Final = 1 << 22
 """How many pushes the log holds; the newest. 32 bytes each, that cost what is used."""
 
-VERSION, BOUND, HIGHEST, LOGGED, IS_LOGGING, NEEDED, CLOSER, LATE, SKIPPED, WORKERS = range(10)
+VERSION, BOUND, HIGHEST, LOGGED, IS_LOGGING, NEEDED, CLOSER, LATE, SKIPPED, WORKERS, PENDING = range(11)
 """Words: pushes or steps applied; the bound; one more than the highest worker seen; pushes logged; whether they are;
 how many gradients a synchronous step needs (0: steps are not synchronous); who closes the step, one more than its
-number (0: nobody); gradients that came too late; pushes skipped because of NaN; how many workers there are."""
+number (0: nobody); gradients that came too late; pushes skipped because of NaN; how many workers there are; how many
+words the journal is about to change."""
 
 _HOLD_SECONDS: Final = 0.001
 """How long who holds the gate sleeps between two looks. Pushes take a millisecond or so, and do not ring when there is
@@ -97,6 +100,7 @@ def _plan() -> memory.Plan:
     layout.add("arrivals", (MAX_WORKERS,), np.int64)
     layout.add("accepted", (MAX_WORKERS, 2), np.int64)
     layout.add("histogram", (_HISTOGRAM,), np.int64)
+    layout.add("journal", (4 * MAX_WORKERS + 16, 2), np.int64)
     layout.add("log", (LOG_ROWS, 4), np.int64)
     return layout
 
@@ -140,7 +144,9 @@ class Gate:
     """
 
     def __init__(self, ref: memory.MemoryRef, timeout_s: float) -> None:
-        arrays = _plan().view(memory.open_memory(ref))
+        kept = memory.open_memory(ref)
+        arrays = _plan().view(kept)
+        self._numbers = kept.view(0, (count_bytes() // 8,), np.int64).data  # all of it, for the journal
         self._words = arrays["words"]
         self._bell = arrays["bell"]
         self._bell_address = int(self._bell.ctypes.data)
@@ -152,8 +158,12 @@ class Gate:
         self._histogram = arrays["histogram"]
         self._log = arrays["log"]
         self._timeout_s = timeout_s
-        # Nothing is half done in a gate that matters: the worker that died in it is forgotten.
-        self._mutex = mutex.Mutex(int(arrays["mutex"].ctypes.data), "the gate", timeout_s)
+        start = kept.address
+        at = {name: (int(array.ctypes.data) - start) // 8 for name, array in arrays.items()}
+        self._word_at, self._reading_at, self._arrival_at = at["words"], at["readings"], at["arrivals"]
+        self._accepted_at, self._histogram_at = at["accepted"], at["histogram"]
+        self._log_at, self._journal_at = at["log"], at["journal"]
+        self._mutex = mutex.Mutex(int(arrays["mutex"].ctypes.data), "the gate", timeout_s, lambda: self._finish_change)
 
     @property
     def version(self) -> int:
@@ -174,13 +184,14 @@ class Gate:
             version = int(words[VERSION])
             is_repeated = (closure, turn) <= (int(self._accepted[worker, 0]), int(self._accepted[worker, 1]))
             if is_repeated or self._readings[worker] != version or self._arrivals[worker] == version or self._is_full():
-                words[LATE] += 0 if is_repeated else 1
-                self._readings[worker] = _OUTSIDE
+                late = int(words[LATE]) + (not is_repeated)
+                self._change((self._word_at + LATE, late), (self._reading_at + worker, _OUTSIDE))
                 return COMES_LATE
-            self._readings[worker] = _OUTSIDE
-            self._accepted[worker, 1] = turn
-            self._accepted[worker, 0] = closure
-            self._arrivals[worker] = version
+            self._change(
+                (self._reading_at + worker, _OUTSIDE),
+                *self._accept(worker, closure, turn),
+                (self._arrival_at + worker, version),
+            )
             if not self._is_full():
                 return WAITS
             words[CLOSER] = worker + 1
@@ -204,15 +215,14 @@ class Gate:
     def close_round(self, version: int) -> None:
         """Say that a step was applied. Again: does nothing."""
         with self._mutex:
-            words = self._words
-            if words[VERSION] == version:
-                self._histogram[0] += np.count_nonzero(self._arrivals == version)
-                if words[IS_LOGGING]:
-                    for worker in np.flatnonzero(self._arrivals == version):
-                        self._log[int(words[LOGGED]) % LOG_ROWS] = worker, version, version, time.monotonic_ns()
-                        words[LOGGED] += 1
-                words[CLOSER] = 0
-                words[VERSION] = version + 1
+            if self._words[VERSION] == version:
+                arrived = np.flatnonzero(self._arrivals == version)
+                self._change(
+                    (self._histogram_at, int(self._histogram[0]) + len(arrived)),
+                    *self._log_pushes([(int(worker), version, version) for worker in arrived]),
+                    (self._word_at + CLOSER, 0),
+                    (self._word_at + VERSION, version + 1),
+                )
             self._bell[0] += 1
         self._wake()
 
@@ -291,23 +301,23 @@ class Gate:
         Said again, by a worker that repeats a closure of a dead one, it counts nothing. The closure and the turn are
         those of the push's ticket.
         """
-        if (closure, turn) <= (int(self._accepted[worker, 0]), int(self._accepted[worker, 1])):
-            self.forget(worker)
-            return 0
         with self._mutex:
-            words = self._words
-            version = int(words[VERSION])
+            version = int(self._words[VERSION])
             reading = int(self._readings[worker])
-            self._accepted[worker, 1] = turn
-            self._accepted[worker, 0] = closure
-            staleness = version - reading if reading >= 0 else 0
-            self._histogram[min(staleness, _HISTOGRAM - 1)] += 1
-            if words[IS_LOGGING]:
-                self._log[int(words[LOGGED]) % LOG_ROWS] = worker, reading, version, time.monotonic_ns()
-                words[LOGGED] += 1
-            self._readings[worker] = _OUTSIDE
+            staleness = 0
+            if (closure, turn) <= (int(self._accepted[worker, 0]), int(self._accepted[worker, 1])):
+                self._readings[worker] = _OUTSIDE
+            else:
+                staleness = version - reading if reading >= 0 else 0
+                place = min(staleness, _HISTOGRAM - 1)
+                self._change(
+                    *self._accept(worker, closure, turn),
+                    (self._histogram_at + place, int(self._histogram[place]) + 1),
+                    *self._log_pushes([(worker, reading, version)]),
+                    (self._reading_at + worker, _OUTSIDE),
+                    (self._word_at + VERSION, version + 1),
+                )
             self._is_granted[worker] = False
-            words[VERSION] = version + 1
             self._bell[0] += 1
         self._wake()
         return staleness
@@ -356,7 +366,8 @@ class Gate:
 
     def get_histogram(self) -> dict[int, int]:
         """Return how many pushes had each staleness."""
-        return {int(staleness): int(self._histogram[staleness]) for staleness in np.flatnonzero(self._histogram)}
+        with self._mutex:
+            return {int(staleness): int(self._histogram[staleness]) for staleness in np.flatnonzero(self._histogram)}
 
     def get_log(self) -> Array:
         """Return the newest pushes, oldest first: worker, version read, version applied at, nanoseconds.
@@ -370,6 +381,38 @@ class Gate:
             return np.roll(self._log, -(count % LOG_ROWS), axis=0)
 
     # -- under the mutex --
+
+    def _change(self, *changes: tuple[int, int]) -> None:
+        """Set some of the gate's numbers, all or none of them: each change is a place in `_numbers` and its value."""
+        numbers, at = self._numbers, self._journal_at
+        for place, value in changes:
+            numbers[at], numbers[at + 1] = place, value
+            at += 2
+        numbers[self._word_at + PENDING] = len(changes)
+        self._finish_change()
+
+    def _finish_change(self) -> None:
+        """Do what the journal says. Done again, by who gets the mutex from a dead worker, it changes nothing."""
+        numbers, begin, pending = self._numbers, self._journal_at, self._word_at + PENDING
+        for at in range(begin, begin + 2 * numbers[pending], 2):
+            numbers[numbers[at]] = numbers[at + 1]
+        numbers[pending] = 0
+
+    def _accept(self, worker: int, closure: int, turn: int) -> list[tuple[int, int]]:
+        """Return the changes that note the ticket of a worker's last gradient."""
+        place = self._accepted_at + 2 * worker
+        return [(place, closure), (place + 1, turn)]
+
+    def _log_pushes(self, pushes: list[tuple[int, int, int]]) -> list[tuple[int, int]]:
+        """Return the changes that log pushes: worker, version read, version applied at."""
+        if not self._words[IS_LOGGING]:
+            return []
+        now, logged = time.monotonic_ns(), int(self._words[LOGGED])
+        changes = [(self._word_at + LOGGED, logged + len(pushes))]
+        for row, push in enumerate(pushes, logged):
+            place = self._log_at + row % LOG_ROWS * 4
+            changes += enumerate((*push, now), place)
+        return changes
 
     def _try_enter(self, worker: int) -> bool:
         words = self._words
