@@ -36,6 +36,7 @@ from hocket.core.session import init as init
 from hocket.core.session import is_initialized as is_initialized
 from hocket.core.session import shutdown as shutdown
 from hocket.core.timeline import timeline as timeline
+from hocket.core.typed import TypedActor as TypedActor
 from hocket.engine.contract import ObjectRef as ObjectRef
 from hocket.version import __version__ as __version__
 

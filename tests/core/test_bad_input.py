@@ -87,12 +87,12 @@ def test_decorating_what_cannot_be_called(target: Any) -> None:
 
 def test_decorating_twice() -> None:
     with pytest.raises(TypeError, match="`add` is remote already"):
-        hocket.remote(hocket.remote(add))
+        hocket.remote(hocket.remote(add))  # type: ignore[call-overload]
 
 
 def test_direct_calls() -> None:
     with pytest.raises(TypeError, match=r"Instead of add\(\.\.\.\) write add\.remote\(\.\.\.\)"):
-        hocket.remote(add)(1)
+        hocket.remote(add)(1)  # type: ignore[operator]
     with pytest.raises(TypeError, match=r"Instead of Thing\(\) write Thing\.remote\(\)"):
         hocket.remote(Thing)(1)
 
@@ -113,9 +113,9 @@ def test_inheriting_from_an_actor_class() -> None:
 
 def test_arguments_are_checked_at_the_call(session: hocket.SessionContext) -> None:
     with pytest.raises(TypeError, match=r"does not fit add\(x: .*missing a required argument: 'x'"):
-        hocket.remote(add).remote()
+        hocket.remote(add).remote()  # type: ignore[call-overload]
     with pytest.raises(TypeError, match="unexpected keyword argument 'z'"):
-        hocket.remote(add).remote(1, z=2)
+        hocket.remote(add).remote(1, z=2)  # type: ignore[call-overload]
     with pytest.raises(TypeError, match="missing a required argument: 'size'"):
         hocket.remote(Thing).remote()
     thing = hocket.remote(Thing).remote(1)
@@ -166,7 +166,7 @@ def test_get_of_what_is_no_reference(session: hocket.SessionContext, refs: Any) 
 
 def test_get_of_a_list_with_something_else(session: hocket.SessionContext) -> None:
     with pytest.raises(ValueError, match="the list holds a int: 3"):
-        hocket.get([hocket.put(1), 3])
+        hocket.get([hocket.put(1), 3])  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="timeout must be 0 or more seconds"):
         hocket.get(hocket.put(1), timeout=-1)
 
@@ -183,7 +183,7 @@ def test_wait(session: hocket.SessionContext) -> None:
     ):
         hocket.wait(ref)  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="but it holds 3"):
-        hocket.wait([ref, 3])
+        hocket.wait([ref, 3])  # type: ignore[type-var]
     with pytest.raises(ValueError, match="needs distinct ObjectRefs, but 1 are given twice"):
         hocket.wait([ref, ref])
     for count in (0, 2):
@@ -315,7 +315,7 @@ def test_wait_counts_whole_objects(session: hocket.SessionContext) -> None:
     with pytest.raises(TypeError, match=r"num_returns must be a whole number, but received 1.5 \(float\)"):
         hocket.wait([ref], num_returns=1.5)  # type: ignore[arg-type]
     with pytest.raises(TypeError, match=r"timeout must be a number of seconds, .*received '1' \(str\)"):
-        hocket.get(ref, timeout="1")  # type: ignore[arg-type]
+        hocket.get(ref, timeout="1")  # type: ignore[call-overload]
     with pytest.raises(ValueError, match="timeout must be 0 or more seconds"):
         hocket.wait([ref], timeout=float("nan"))
 

@@ -271,7 +271,7 @@ def test_arguments_that_do_not_fit_are_found_when_they_are_bound() -> None:
 
 def test_outputs_that_are_no_list() -> None:
     with pytest.raises(ValueError, match=r"Invalid input type for `args`, .*Write MultiOutputNode\(\[node\]\)"):
-        MultiOutputNode(add.bind(1))  # type: ignore[arg-type]
+        MultiOutputNode(add.bind(1))
 
 
 def test_compiled_graphs() -> None:

@@ -283,7 +283,7 @@ def test_what_a_worker_put_before_its_death_is_announced(file: Path, turn: int) 
     def give(number: int) -> list[Any]:
         return [hocket.put(number)]
 
-    refs = []
+    refs: list[Any] = []
     for number in range(100):
         refs.append(give.remote(number))
         if number % 10 == 9:

@@ -13,7 +13,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import psutil
@@ -160,7 +160,7 @@ def die_by_overuse(counter: Path) -> None:
 )
 def test_death_is_named_with_the_last_words(
     session: hocket.SessionContext,
-    die: object,
+    die: Callable[..., object],
     args: tuple[object, ...],
     reason: str,
     capfd: pytest.CaptureFixture[str],

@@ -170,7 +170,7 @@ def test_runtime_env_class() -> None:
 
 
 def test_method_without_options() -> None:
-    with pytest.raises(ValueError, match="needs at least one keyword"):
+    with pytest.raises(ValueError, match="either without parentheses or with keywords"):
         hocket.method()
 
 

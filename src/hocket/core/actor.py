@@ -8,12 +8,16 @@ import inspect
 import time
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
-from typing import Any, NoReturn
+from typing import Any, Concatenate, NoReturn, ParamSpec, TypeVar, overload
 
 from hocket import exceptions
-from hocket.core import dag, environments, generators, options, placement, remote_function, session
+from hocket.core import dag, environments, generators, options, placement, remote_function, session, typed
 from hocket.engine import contract, values
 from hocket.kernel import records
+
+P = ParamSpec("P")
+S = TypeVar("S")
+T = TypeVar("T")
 
 _METHOD_OPTIONS = "__hocket_method_options__"
 
@@ -25,10 +29,17 @@ _NAME_SECONDS = 0.001
 """How long to wait before looking again for an actor that somebody else is just creating. A guess."""
 
 
-def method(**given: object) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Give a method of an actor class its defaults.
+@overload
+def method(function: Callable[Concatenate[S, P], T], /) -> typed.Method[S, P, T]: ...
+@overload
+def method(*, num_returns: Any, **given: object) -> Callable[[Callable[..., Any]], Any]: ...
+@overload
+def method(**given: object) -> Callable[[Callable[Concatenate[S, P], T]], typed.Method[S, P, T]]: ...
+def method(*functions: Any, **given: Any) -> Any:
+    """Give a method of an actor class its defaults. Without any, ``@method`` is for type checkers: see `TypedActor`.
 
     Args:
+        *functions: The method; by decoration.
         **given: ``num_returns``: how many references a call returns (default 1, or as many as a generator yields).
             ``concurrency_group``: which threads run it. ``max_task_retries``, ``retry_exceptions``: when it is tried
             again.
@@ -46,8 +57,13 @@ def method(**given: object) -> Callable[[Callable[..., Any]], Callable[..., Any]
         ['h', 'ocket']
         >>> hocket.shutdown()
     """
-    if not given:
-        raise ValueError("@hocket.method needs at least one keyword, such as @hocket.method(num_returns=2).")
+    if len(functions) == 1 and callable(functions[0]) and not given:
+        return functions[0]
+    if functions or not given:
+        raise ValueError(
+            "@hocket.method is used either without parentheses or with keywords, such as "
+            f"@hocket.method(num_returns=2); received {functions!r} and {given!r}."
+        )
     options.validate(given, options.METHOD_OPTIONS, "@hocket.method")
 
     def mark(function: Callable[..., object]) -> Callable[..., Any]:

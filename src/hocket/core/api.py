@@ -5,22 +5,48 @@ from __future__ import annotations
 import inspect
 import itertools
 import operator
-from collections.abc import Callable
-from typing import Any, TypeVar, overload
+from collections.abc import Callable, Iterator
+from typing import Any, ParamSpec, Protocol, TypeVar, cast, overload
 
 from hocket import exceptions, texts
-from hocket.core import actor, context, generators, remote_function, session
+from hocket.core import actor, context, generators, remote_function, session, typed
 from hocket.engine import contract
 
+P = ParamSpec("P")
 T = TypeVar("T")
+A = TypeVar("A", bound=typed.TypedMeta)
+W = TypeVar("W", bound="contract.ObjectRef[Any] | generators.ObjectRefGenerator[Any]")
+
+
+class Decorator(Protocol):
+    """What `hocket.remote` with options returns."""
+
+    @overload
+    def __call__(self, target: A, /) -> A: ...  # type: ignore[overload-overlap]
+    @overload
+    def __call__(self, target: type[T], /) -> actor.ActorClass: ...  # type: ignore[overload-overlap]
+    @overload
+    def __call__(self, target: Callable[..., typed.Nothing], /) -> remote_function.RemoteFunction[..., Any]: ...
+    @overload
+    def __call__(self, target: Callable[P, Iterator[T]], /) -> typed.GeneratorFunction[P, T]: ...  # type: ignore[overload-overlap]
+    @overload
+    def __call__(self, target: Callable[P, T], /) -> remote_function.RemoteFunction[P, T]: ...
 
 
 @overload
-def remote(target: type, /) -> actor.ActorClass: ...  # type: ignore[overload-overlap]
+def remote(target: A, /) -> A: ...  # type: ignore[overload-overlap]
 @overload
-def remote(target: Callable[..., T], /) -> remote_function.RemoteFunction[..., T]: ...
+def remote(target: type[T], /) -> actor.ActorClass: ...  # type: ignore[overload-overlap]
 @overload
-def remote(**options: Any) -> Callable[[Any], Any]: ...
+def remote(target: Callable[..., typed.Nothing], /) -> remote_function.RemoteFunction[..., Any]: ...
+@overload
+def remote(target: Callable[P, Iterator[T]], /) -> typed.GeneratorFunction[P, T]: ...  # type: ignore[overload-overlap]
+@overload
+def remote(target: Callable[P, T], /) -> remote_function.RemoteFunction[P, T]: ...
+@overload
+def remote(*, num_returns: Any, **options: Any) -> Callable[[Any], Any]: ...
+@overload
+def remote(**options: Any) -> Decorator: ...
 def remote(*targets: Any, **options: Any) -> Any:
     """Make a function or a class remote: ``@remote`` or ``@remote(num_cpus=2, ...)``.
 
@@ -98,6 +124,14 @@ def put(value: T) -> contract.ObjectRef[T]:
     return session.get_engine().put(value)
 
 
+@overload
+def get(refs: contract.ObjectRef[T], *, timeout: float | None = None) -> T: ...
+@overload
+def get(refs: list[contract.ObjectRef[T]], *, timeout: float | None = None) -> list[T]: ...
+@overload
+def get(
+    refs: generators.ObjectRefGenerator[T], *, timeout: float | None = None
+) -> generators.ObjectRefGenerator[T]: ...
 def get(refs: Any, *, timeout: float | None = None) -> Any:
     """Wait for a value, or for a list of values, and return it.
 
@@ -158,12 +192,12 @@ def _check_timeout(timeout: float) -> None:
 
 
 def wait(
-    refs: list[Any],
+    refs: list[W],
     *,
     num_returns: int = 1,
     timeout: float | None = None,
     fetch_local: bool = True,
-) -> tuple[list[Any], list[Any]]:
+) -> tuple[list[W], list[W]]:
     """Wait until some of the objects are there. An error counts as there.
 
     Args:
@@ -204,24 +238,27 @@ def wait(
         raise ValueError(
             f"num_returns must lie between 1 and the number of refs ({len(refs)}), but received {num_returns!r}."
         )
-    there = session.get_open_engine().wait(refs, num_returns, timeout)
+    there = session.get_open_engine().wait(cast("list[contract.AnyRef]", refs), num_returns, timeout)
     return list(itertools.compress(refs, there)), list(itertools.compress(refs, map(operator.not_, there)))
 
 
 _REFERENCES_ONLY = frozenset({contract.ObjectRef})
 
 
-def _wait_for_generators(
-    given: list[object], num_returns: int, timeout: float | None
-) -> tuple[list[object], list[object]]:
-    heads = [one.head if isinstance(one, generators.ObjectRefGenerator) else one for one in given]
+def _wait_for_generators(given: list[W], num_returns: int, timeout: float | None) -> tuple[list[W], list[W]]:
+    heads: list[contract.AnyRef] = [
+        one.head if isinstance(one, generators.ObjectRefGenerator) else one for one in given
+    ]
     ready = set(wait(heads, num_returns=num_returns, timeout=timeout)[0])
     pairs = list(zip(given, heads, strict=True))
     return [one for one, head in pairs if head in ready], [one for one, head in pairs if head not in ready]
 
 
 def cancel(
-    ref: contract.ObjectRef[object] | generators.ObjectRefGenerator, *, force: bool = False, recursive: bool = True
+    ref: contract.ObjectRef[object] | generators.ObjectRefGenerator[object],
+    *,
+    force: bool = False,
+    recursive: bool = True,
 ) -> None:
     """Stop the task that makes an object. `get` of it then raises `TaskCancelledError`.
 
@@ -250,7 +287,7 @@ def cancel(
     engine.cancel(ref, force=force, recursive=recursive)
 
 
-def kill(handle: actor.ActorHandle, *, no_restart: bool = True) -> None:
+def kill(handle: actor.ActorHandle | typed.TypedActor, *, no_restart: bool = True) -> None:
     """End an actor now, without letting it finish anything. Its pending calls fail with `ActorDiedError`.
 
     Args:

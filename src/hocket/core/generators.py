@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterable, AsyncIterator, Iterable, Iterator, Sequence
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from hocket import exceptions, texts
 from hocket.engine import contract, methods
 
+T_co = TypeVar("T_co", covariant=True)
 
-class ObjectRefGenerator:
+
+class ObjectRefGenerator(Generic[T_co]):
     """The items of a generator that runs elsewhere. ``next`` waits for the next item and gives a reference on it.
 
     If the generator raises, the last reference raises in `get`; then the iteration ends. A generator that is tried
@@ -35,11 +37,11 @@ class ObjectRefGenerator:
         self._engine = stream._engine
         self._stream = stream
         self._index = 0
-        self._head = self._engine.take_item(stream, 0)
+        self._head: contract.ObjectRef[Any] = self._engine.take_item(stream, 0)
         self._is_over = False
 
     @property
-    def head(self) -> contract.AnyRef:
+    def head(self) -> contract.ObjectRef[T_co]:
         """What stands for the next item; for `wait`."""
         return self._head
 
@@ -64,7 +66,7 @@ class ObjectRefGenerator:
         """Tell whether `next` would return at once, with an item."""
         return not self._is_over and self._engine.is_end(self._head, 0) is False
 
-    def _next_sync(self, timeout_s: float | None = None) -> contract.AnyRef:
+    def _next_sync(self, timeout_s: float | None = None) -> contract.ObjectRef[T_co]:
         """Return the next item's reference.
 
         Raises:
@@ -80,7 +82,7 @@ class ObjectRefGenerator:
             )
         return self._step(is_end)
 
-    def _step(self, is_end: bool) -> contract.AnyRef:
+    def _step(self, is_end: bool) -> contract.ObjectRef[T_co]:
         if is_end:
             self._is_over = True
             raise StopIteration
@@ -89,16 +91,16 @@ class ObjectRefGenerator:
         self._head = self._engine.take_item(self._stream, self._index)
         return item
 
-    def __iter__(self) -> Iterator[contract.AnyRef]:
+    def __iter__(self) -> Iterator[contract.ObjectRef[T_co]]:
         return self
 
-    def __next__(self) -> contract.AnyRef:
+    def __next__(self) -> contract.ObjectRef[T_co]:
         return self._next_sync()
 
-    def __aiter__(self) -> AsyncIterator[contract.AnyRef]:
+    def __aiter__(self) -> AsyncIterator[contract.ObjectRef[T_co]]:
         return self
 
-    async def __anext__(self) -> contract.AnyRef:
+    async def __anext__(self) -> contract.ObjectRef[T_co]:
         import asyncio
 
         if self._is_over:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable
-from typing import Any, Generic, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, overload
 
 from hocket.core import dag, environments, generators, options, placement, session
 from hocket.engine import contract, values
@@ -13,15 +13,16 @@ from hocket.kernel import records
 
 P = ParamSpec("P")
 T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
 
 
-class RemoteFunction(Generic[P, T]):
+class RemoteFunction(Generic[P, T_co]):
     """A function whose calls run in worker processes. Made by `hocket.remote`.
 
     The function, with the globals and closure variables that it uses, is captured at its first `.remote()`.
     """
 
-    def __init__(self, function: Callable[P, T], given: dict[str, Any]) -> None:
+    def __init__(self, function: Callable[P, T_co], given: dict[str, Any]) -> None:
         options.validate(given, options.TASK_OPTIONS, f"remote function `{function.__name__}`")
         self._function = function
         self._given = given
@@ -30,8 +31,22 @@ class RemoteFunction(Generic[P, T]):
         self._needs_ray = environments.check_supported("runtime_env", given.get("runtime_env") or {})
         self._signature = Signature(function, function.__name__)
         self._exported: contract.RemoteFunction | None = None
-        functools.update_wrapper(self, function)
+        itself: Any = self
+        functools.update_wrapper(itself, function)
 
+    # The signatures of `typed`.
+    @overload
+    def remote(self, *args: P.args, **kwargs: P.kwargs) -> contract.ObjectRef[T_co]: ...
+    @overload
+    def remote(self, _1: contract.ObjectRef[Any], /, *args: Any, **kwargs: Any) -> contract.ObjectRef[T_co]: ...
+    @overload
+    def remote(
+        self, _1: Any, _2: contract.ObjectRef[Any], /, *args: Any, **kwargs: Any
+    ) -> contract.ObjectRef[T_co]: ...
+    @overload
+    def remote(
+        self, _1: Any, _2: Any, _3: contract.ObjectRef[Any], /, *args: Any, **kwargs: Any
+    ) -> contract.ObjectRef[T_co]: ...
     def remote(self, *args: Any, **kwargs: Any) -> Any:
         """Start a call and return at once.
 
@@ -65,7 +80,11 @@ class RemoteFunction(Generic[P, T]):
             function = generators.collect(function, is_retried=bool(self._given.get("retry_exceptions")))
         return values.encode_function(function, f"remote function `{self._options.name}`")
 
-    def options(self, **given: Any) -> RemoteFunction[P, T]:
+    @overload
+    def options(self, *, num_returns: Any, **given: Any) -> Any: ...
+    @overload
+    def options(self, **given: Any) -> RemoteFunction[P, T_co]: ...
+    def options(self, **given: Any) -> Any:
         """Return the same function with other options; this one stays as it is."""
         options.refuse_decorator_only(given, f"remote function `{self._function.__name__}`")
         other = RemoteFunction(self._function, {**self._given, **given})
@@ -85,14 +104,16 @@ class RemoteFunction(Generic[P, T]):
     def _remote(self, args: tuple[object, ...] = (), kwargs: dict[str, object] | None = None, **given: object) -> Any:
         return self.options(**given).remote(*args, **(kwargs or {}))
 
-    def __call__(self, *args: object, **kwargs: object) -> Any:
-        name = self._function.__name__
-        raise TypeError(
-            f"Remote functions cannot be called directly. Instead of {name}(...) write {name}.remote(...) and "
-            f"hocket.get() of what it returns; to run it here, call {name}.bare(...)."
-        )
+    if not TYPE_CHECKING:  # or a type checker would let it pass
 
-    def bare(self, *args: P.args, **kwargs: P.kwargs) -> T:
+        def __call__(self, *args, **kwargs):
+            name = self._function.__name__
+            raise TypeError(
+                f"Remote functions cannot be called directly. Instead of {name}(...) write {name}.remote(...) and "
+                f"hocket.get() of what it returns; to run it here, call {name}.bare(...)."
+            )
+
+    def bare(self, *args: P.args, **kwargs: P.kwargs) -> T_co:
         """Run the function here and now, as if it were not remote."""
         return self._function(*args, **kwargs)
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from hocket.core import actor, api
+from hocket.engine import contract
 
 
 @dataclass(frozen=True)
@@ -107,7 +108,9 @@ class ActorGroup:
         Args:
             patience_s: How long they may go on with what they have; with 0 or less they are killed at once.
         """
-        ended: list[object] = [one.actor.__ray_terminate__.remote() for one in self.actors] if patience_s > 0 else []
+        ended: list[contract.AnyRef] = (
+            [one.actor.__ray_terminate__.remote() for one in self.actors] if patience_s > 0 else []
+        )
         late = api.wait(ended, num_returns=len(ended), timeout=patience_s)[1] if ended else []
         if late or patience_s <= 0:
             for one in self.actors:

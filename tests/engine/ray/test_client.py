@@ -191,7 +191,7 @@ def test_impossible_requests() -> None:
     with pytest.raises(exceptions.TaskUnschedulableError, match=r"asks for \{CPU: 100\}.*Ask for less"):
         square.options(num_cpus=100).remote(1)
     with pytest.raises(exceptions.SerializationError, match=r"argument 0 is a _thread\.lock, which cannot be pickled"):
-        square.remote(threading.Lock())
+        square.remote(threading.Lock())  # type: ignore[call-overload]
     with pytest.raises(exceptions.SerializationError, match=r"value is a _thread\.lock, which cannot be pickled"):
         hocket.put(threading.Lock())
 
@@ -418,7 +418,7 @@ def test_serializers() -> None:
         with pytest.raises(exceptions.HocketError, match=f"A serializer of your own, .*Odd' has one .*{REMEDY}"):
             hocket.put([Odd()])
         with pytest.raises(exceptions.HocketError, match=f"A serializer of your own, .*{REMEDY}"):
-            square.remote(Odd())
+            square.remote(Odd())  # type: ignore[call-overload]
     finally:
         hocket.util.deregister_serializer(Odd)
 

@@ -10,7 +10,7 @@ from typing import Any, final
 
 import numpy as np
 
-from hocket.core import api, remote_function, session
+from hocket.core import api, session
 from hocket.data import blocks, plan, settings
 from hocket.data.execution import tasks
 
@@ -51,9 +51,7 @@ def _choose_group_bytes(num_bytes: int, options: settings.ExecutionOptions) -> i
     return math.isqrt(num_bytes * LEAST_PIECE) + 1
 
 
-def _submit_gather(
-    task: remote_function.RemoteFunction[..., object], parts: Sequence[plan.Stored], rows: plan.Rows
-) -> list[Any]:
+def _submit_gather(task: tasks.Task, parts: Sequence[plan.Stored], rows: plan.Rows) -> list[Any]:
     """Have a block made of rows of any of the parts."""
     first, last = 0, len(parts)
     if isinstance(rows, range):  # only the blocks that it touches

@@ -8,14 +8,21 @@ import sys
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final, final
+from typing import Any, Final, Protocol, final
 
-from hocket.core import api, remote_function
+from hocket.core import api
 from hocket.data import blocks, plan, settings, skips
 from hocket.engine import contract
 
 MOST_AHEAD: Final = 4
 """How many objects of a task that makes several blocks wait for their reader: two blocks and their sizes. A guess."""
+
+
+class Task(Protocol):
+    """A remote function as `make_task` makes it: how many references a call returns is not in its type."""
+
+    def remote(self, *args: Any) -> Any:
+        """Start a call."""
 
 
 @final
@@ -121,22 +128,16 @@ def choose_cpus(options: settings.ExecutionOptions, wanted: float = 1.0) -> floa
     return wanted if options.task_cpus is None else options.task_cpus
 
 
-def make_task(
-    function: object, name: str, num_cpus: float = 1.0, num_returns: int | str = 2, **more: Any
-) -> remote_function.RemoteFunction[..., Any]:
+def make_task(function: object, name: str, num_cpus: float = 1.0, num_returns: int | str = 2, **more: Any) -> Task:
     """Return a function as tasks that are called by what they do."""
     if api.get_runtime_context().get_actor_id() is not None:
         # the actor keeps its CPUs while it waits, as a training rank does: were there no others, it would wait for ever
         num_cpus = 0
-    made: remote_function.RemoteFunction[..., Any] = api.remote(
-        num_returns=num_returns, num_cpus=num_cpus, name=f"data: {name}", **more
-    )(function)
+    made: Task = api.remote(num_returns=num_returns, num_cpus=num_cpus, name=f"data: {name}", **more)(function)
     return made
 
 
-def make_many(
-    function: object, name: str, num_cpus: float = 1.0, **more: Any
-) -> remote_function.RemoteFunction[..., Any]:
+def make_many(function: object, name: str, num_cpus: float = 1.0, **more: Any) -> Task:
     """Return a function that gives blocks, each before its size, as tasks that wait for their reader."""
     more["_generator_backpressure_num_objects"] = MOST_AHEAD
     return make_task(function, name, num_cpus, num_returns="streaming", **more)
@@ -205,10 +206,8 @@ def read_ahead(
         running.extend(itertools.islice(tasks, 1))
 
 
-def _submit(
-    task: remote_function.RemoteFunction[..., object], read: plan.Read, number: int, work: contract.ObjectRef[_Work]
-) -> list[Any]:
-    refs: list[Any]
+def _submit(task: Task, read: plan.Read, number: int, work: contract.ObjectRef[_Work]) -> list[contract.AnyRef]:
+    refs: list[contract.AnyRef]
     if isinstance(read, plan.Stored):
         refs = task.remote(read.ref, (read.start, read.stop), number, work)
     else:
@@ -216,7 +215,7 @@ def _submit(
     return refs
 
 
-def pump(tasks: Iterator[list[object]], options: settings.ExecutionOptions) -> Iterator[plan.Stored]:
+def pump(tasks: Iterator[list[contract.AnyRef]], options: settings.ExecutionOptions) -> Iterator[plan.Stored]:
     """Start tasks as the limits allow, and give what they make, in order.
 
     Args:
@@ -228,7 +227,7 @@ def pump(tasks: Iterator[list[object]], options: settings.ExecutionOptions) -> I
 
 
 def run_ahead(
-    tasks: Iterator[list[object]], options: settings.ExecutionOptions
+    tasks: Iterator[list[contract.AnyRef]], options: settings.ExecutionOptions
 ) -> Iterator[tuple[list[contract.AnyRef], Size]]:
     """Start tasks as the limits allow, and give what each of them returns, with its size, in order.
 

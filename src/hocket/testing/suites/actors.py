@@ -33,8 +33,8 @@ class ActorContract:
                 counts: list[int] = api.get([child.count.remote() for child in self.children])
                 return 1 + sum(counts)
 
-            def list_children(self) -> list[object]:
-                return self.children
+            def list_children(self) -> list[Any]:
+                return list(self.children)
 
         class AsyncNode(Node):
             async def count(self) -> int:  # type: ignore[override]

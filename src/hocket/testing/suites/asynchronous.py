@@ -115,7 +115,7 @@ class AsyncContract:
         def count(n: int) -> Iterator[int]:
             yield from range(n)
 
-        async def add_one(items: generators.ObjectRefGenerator) -> list[int]:
+        async def add_one(items: generators.ObjectRefGenerator[int]) -> list[int]:
             return [await ref + 1 async for ref in items]  # a type checker lets the user say what the items are
 
         assert asyncio.run(add_one(count.remote(3))) == [1, 2, 3]

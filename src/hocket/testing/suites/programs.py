@@ -6,11 +6,12 @@ import asyncio
 import os
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from hocket import exceptions
 from hocket.core import actor, api, session
+from hocket.engine import contract
 
 CPUS = 2
 """How many CPUs the session of each test has."""
@@ -161,7 +162,7 @@ def note_and_end_some(file: str, number: int, every: int) -> int:
     return number
 
 
-def split_outcomes(refs: list[object], kind: type[Exception]) -> tuple[list[int], list[object]]:
+def split_outcomes(refs: Sequence[contract.AnyRef], kind: type[Exception]) -> tuple[list[int], list[object]]:
     """Return the places of those that failed with an error of that kind, and the values of the others."""
     failed, values = [], []
     for place, ref in enumerate(refs):

@@ -155,7 +155,7 @@ class ResourceContract:
 
     def test_unpicklable_argument_names_the_part(self) -> None:
         with pytest.raises(exceptions.SerializationError, match=r"\['inner'\].*lock.*Remedy"):
-            api.remote(programs.square).remote({"inner": threading.Lock()})
+            api.remote(programs.square).remote({"inner": threading.Lock()})  # type: ignore[call-overload]
 
     def test_unpicklable_result_is_the_tasks_error(self) -> None:
         @api.remote

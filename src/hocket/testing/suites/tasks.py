@@ -8,6 +8,7 @@ import pytest
 
 from hocket import exceptions
 from hocket.core import api
+from hocket.engine import contract
 from hocket.testing.suites import programs
 
 
@@ -31,8 +32,8 @@ class TaskContract:
 
     def test_nested_references_stay_references(self) -> None:
         @api.remote
-        def open_box(box: list[object]) -> int:
-            return int(api.get(box[0])) + 1
+        def open_box(box: list[contract.ObjectRef[int]]) -> int:
+            return api.get(box[0]) + 1
 
         assert api.get(open_box.remote([api.put(41)])) == 42
 

@@ -10,6 +10,7 @@ import pytest
 
 from hocket import exceptions
 from hocket.core import actor, api, session
+from hocket.engine import contract
 from hocket.testing.suites import programs
 
 
@@ -116,7 +117,7 @@ class ValueContract:
         def read(box: dict[str, Any]) -> tuple[int, int]:
             return len(box["text"]), api.get(box["ref"])
 
-        box = {"text": "x" * 3_000_000, "ref": api.put(5)}
+        box: dict[str, Any] = {"text": "x" * 3_000_000, "ref": api.put(5)}
         ref = api.put(box)
         assert api.get(read.remote(box)) == (3_000_000, 5)
         del box
@@ -148,7 +149,7 @@ class ValueContract:
 
     def test_duplicates_in_get_inside_a_task(self) -> None:
         @api.remote
-        def twice(box: list[object]) -> int:
+        def twice(box: list[contract.AnyRef]) -> int:
             first, second = api.get([box[0], box[0]])
             first[0] = 7
             return int(second[0])

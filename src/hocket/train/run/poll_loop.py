@@ -9,7 +9,7 @@ from hocket.core import api, generators
 from hocket.train import errors
 from hocket.train.run import worker_group
 
-Source = worker_group.Ref | generators.ObjectRefGenerator
+Source = worker_group.Ref | generators.ObjectRefGenerator[Any]
 """What can be waited for."""
 
 

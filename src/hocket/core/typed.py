@@ -1,0 +1,144 @@
+"""What type checkers know of remote functions and actors. Nothing here runs: it is read by mypy, pyright and editors.
+
+A reference may stand for any argument, which no signature can say. So each ``remote`` has several: one that is the
+function's own, by which a wrong argument is found, and one for a reference in each of the first places, where the other
+arguments are not looked at. A reference that is given by keyword is taken for a mistake; give it by position.
+
+A checker cannot see that the methods of a class become remote ones, so an actor's methods take anything, unless the
+class says that it is typed: see `TypedActor`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, TypeVar, final, overload
+
+if TYPE_CHECKING:
+    from hocket.core import dag, generators
+    from hocket.engine.contract import ObjectRef
+
+P = ParamSpec("P")
+S_contra = TypeVar("S_contra", contravariant=True)
+S = TypeVar("S")
+T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
+A = TypeVar("A", bound="TypedMeta")
+
+
+if TYPE_CHECKING:
+
+    class TypedMeta(type):
+        """By which `TypedActor` is told from any other class; there is none when the program runs."""
+else:
+    TypedMeta = type
+
+
+class TypedActor(metaclass=TypedMeta):
+    """Inherit from it to have the calls of an actor checked, with each method decorated by `hocket.method`.
+
+    Without it an actor works all the same, and a type checker lets any call of its methods pass.
+
+    Example:
+        >>> import hocket
+        >>> @hocket.remote
+        ... class Counter(hocket.TypedActor):
+        ...     def __init__(self, start: int) -> None:
+        ...         self.total = start
+        ...
+        ...     @hocket.method
+        ...     def add(self, amount: int) -> int:
+        ...         self.total += amount
+        ...         return self.total
+        >>> context = hocket.init(num_cpus=1, engine="inprocess")
+        >>> counter = Counter.remote(3)  # Counter.remote("3") is an error for a type checker
+        >>> hocket.get(counter.add.remote(4))  # and the result is an int
+        7
+        >>> hocket.shutdown()
+    """
+
+    if TYPE_CHECKING:
+
+        @classmethod
+        def remote(cls: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+            """Build an actor and return a handle on it at once."""
+
+        @classmethod
+        def options(cls: Callable[P, T], **given: Any) -> TypedClass[P, T]:
+            """Return the same class with other options."""
+
+
+if TYPE_CHECKING:
+
+    class TypedClass(Protocol[P, T_co]):
+        """What `TypedActor.options` returns."""
+
+        def remote(self, *args: P.args, **kwargs: P.kwargs) -> T_co:
+            """Build an actor and return a handle on it at once."""
+
+    @final
+    class Nothing:
+        """What no function returns. A function that a checker takes for one has a result that it does not know."""
+
+    class GeneratorFunction(Protocol[P, T_co]):
+        """A remote function whose calls yield."""
+
+        @overload
+        def remote(self, *args: P.args, **kwargs: P.kwargs) -> generators.ObjectRefGenerator[T_co]: ...
+        @overload
+        def remote(self, _1: ObjectRef[Any], /, *args: Any, **kwargs: Any) -> generators.ObjectRefGenerator[T_co]: ...
+        @overload
+        def remote(
+            self, _1: Any, _2: ObjectRef[Any], /, *args: Any, **kwargs: Any
+        ) -> generators.ObjectRefGenerator[T_co]: ...
+        @overload
+        def remote(
+            self, _1: Any, _2: Any, _3: ObjectRef[Any], /, *args: Any, **kwargs: Any
+        ) -> generators.ObjectRefGenerator[T_co]: ...
+        @overload
+        def options(self, *, num_returns: Any, **given: Any) -> Any: ...
+        @overload
+        def options(self, **given: Any) -> GeneratorFunction[P, T_co]: ...
+
+        def bind(self, *args: object, **kwargs: object) -> dag.FunctionNode:
+            """Return a node of a graph that calls this function."""
+
+        def bare(self, *args: P.args, **kwargs: P.kwargs) -> Iterator[T_co]:
+            """Run the function here and now."""
+
+    class Method(Protocol[S_contra, P, T_co]):
+        """A method of a `TypedActor`: on a handle it has ``remote``, in the class it is called as written."""
+
+        @overload
+        def __get__(self, instance: None, owner: Any) -> Callable[Concatenate[Any, P], T_co]: ...
+        @overload
+        def __get__(self, instance: object, owner: Any) -> BoundMethod[P, T_co]: ...
+        def __call__(self, instance: S_contra, /, *args: P.args, **kwargs: P.kwargs) -> T_co:
+            """Call it as written."""
+
+    class BoundMethod(Protocol[P, T_co]):
+        """A method of a `TypedActor`, on a handle or on ``self``."""
+
+        def __call__(self, *args: P.args, **kwargs: P.kwargs) -> T_co:
+            """Call it here: inside the class only."""
+
+        @overload
+        def remote(self: BoundMethod[..., Nothing], *args: Any, **kwargs: Any) -> Any: ...
+        @overload
+        def remote(self: BoundMethod[P, Coroutine[Any, Any, T]], *args: P.args, **kwargs: P.kwargs) -> ObjectRef[T]: ...
+        @overload
+        def remote(  # type: ignore[overload-overlap]
+            self: BoundMethod[P, Iterator[T] | AsyncIterator[T]], *args: P.args, **kwargs: P.kwargs
+        ) -> generators.ObjectRefGenerator[T]: ...
+        @overload
+        def remote(self, *args: P.args, **kwargs: P.kwargs) -> ObjectRef[T_co]: ...
+        @overload
+        def remote(self, _1: ObjectRef[Any], /, *args: Any, **kwargs: Any) -> ObjectRef[T_co]: ...
+        @overload
+        def remote(self, _1: Any, _2: ObjectRef[Any], /, *args: Any, **kwargs: Any) -> ObjectRef[T_co]: ...
+        @overload
+        def remote(self, _1: Any, _2: Any, _3: ObjectRef[Any], /, *args: Any, **kwargs: Any) -> ObjectRef[T_co]: ...
+        def options(self, **given: Any) -> BoundMethod[P, T_co]:
+            """Return the same method with other options."""
+
+        def bind(self, *args: object, **kwargs: object) -> Any:
+            """Return a node of a graph that calls this method."""
