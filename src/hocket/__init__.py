@@ -43,10 +43,19 @@ from hocket.version import __version__ as __version__
 ObjectID = ObjectRef
 """Ray's older name."""
 
-_LATER = ("cloudpickle", "dag", "data", "ps", "spark", "train", "tune", "util")
+_LATER = ("cloudpickle", "collective", "dag", "data", "mesh", "ps", "spark", "testing", "train", "tune", "util")
+_ROOMS = ("actor", "exceptions", "runtime_env")
 
 if _typing.TYPE_CHECKING:
+    from hocket import cloudpickle as cloudpickle
+    from hocket import collective as collective
     from hocket import dag as dag
+    from hocket import data as data
+    from hocket import mesh as mesh
+    from hocket import ps as ps
+    from hocket import spark as spark
+    from hocket import train as train
+    from hocket import tune as tune
     from hocket import util as util
 else:  # or no wrong name would be found
 
@@ -58,4 +67,5 @@ else:  # or no wrong name would be found
         raise AttributeError(f"module 'hocket' has no attribute {name!r}")
 
     def __dir__() -> list[str]:
-        return sorted({*globals(), *_LATER})
+        inner = {name for name, value in globals().items() if type(value) is _ModuleType} - {*_LATER, *_ROOMS}
+        return sorted({*globals(), *_LATER, *_ROOMS} - inner)

@@ -30,7 +30,9 @@ def ask_mypy(folder: Path) -> set[int]:
         command, capture_output=True, text=True, check=False, cwd=folder, env={**os.environ, "MYPYPATH": str(SOURCES)}
     )
     assert "Found" in done.stdout, done.stdout + done.stderr
-    return {int(found[1]) for found in re.finditer(rf"^{re.escape(PROGRAM.name)}:(\d+): error", done.stdout, re.MULTILINE)}
+    return {
+        int(found[1]) for found in re.finditer(rf"^{re.escape(PROGRAM.name)}:(\d+): error", done.stdout, re.MULTILINE)
+    }
 
 
 def ask_pyright(folder: Path) -> set[int]:

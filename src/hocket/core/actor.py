@@ -195,6 +195,12 @@ class ActorClass:
         name = self._cls.__name__
         raise TypeError(f"Actors cannot be instantiated directly. Instead of {name}() write {name}.remote().")
 
+    def __repr__(self) -> str:
+        return remote_function.describe("ActorClass", self._cls.__qualname__, self._given)
+
+    def __dir__(self) -> list[str]:
+        return sorted({*super().__dir__(), *(name for name in dir(self._cls) if not name.startswith("_"))})
+
     def __mro_entries__(self, bases: tuple[object, ...]) -> tuple[type, ...]:
         raise ActorClassInheritanceException(
             f"Inheriting from the actor class `{self._cls.__name__}` is not supported. Inherit from the plain class, "
@@ -350,6 +356,10 @@ class ActorMethod:
 
     def _remote(self, args: tuple[object, ...] = (), kwargs: dict[str, object] | None = None, **given: object) -> Any:
         return self.options(**given).remote(*args, **(kwargs or {}))
+
+    def __repr__(self) -> str:
+        signature = "(...)" if self._signature is None else str(self._signature)
+        return f"ActorMethod({self._actor.class_name}.{self._name}{signature})"
 
     def __call__(self, *args: object, **kwargs: object) -> Any:
         raise TypeError(

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, overload
 
+from hocket import texts
 from hocket.core import dag, environments, generators, options, placement, session
 from hocket.engine import contract, values
 from hocket.kernel import records
@@ -80,6 +81,9 @@ class RemoteFunction(Generic[P, T_co]):
             function = generators.collect(function, is_retried=bool(self._given.get("retry_exceptions")))
         return values.encode_function(function, f"remote function `{self._options.name}`")
 
+    def __repr__(self) -> str:
+        return describe("RemoteFunction", f"{self._function.__name__}{self._signature}", self._given)
+
     @overload
     def options(self, *, num_returns: Any, **given: Any) -> Any: ...
     @overload
@@ -146,6 +150,9 @@ class Signature:
         self._signature = signature
         self._least, self._most = least, most
 
+    def __str__(self) -> str:
+        return "(...)" if self._signature is None else str(self._signature)
+
     def check(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Raise TypeError if the arguments do not fit."""
         if not kwargs and self._least <= len(args) <= self._most:
@@ -160,6 +167,11 @@ class Signature:
                 f"{self._name}({shown}) does not fit {self._name}{self._signature}: {error}. Give the arguments that "
                 "the signature names."
             ) from None
+
+
+def describe(kind: str, what: str, given: Mapping[str, object]) -> str:
+    """Return what a remote function or an actor class is, with the options that it was given."""
+    return f"{kind}({', '.join([what, *(f'{name}={texts.safe_repr(value)}' for name, value in given.items())])})"
 
 
 def raise_if_not_callable(value: object) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import Any, Self
 
-from hocket import exceptions, version
+from hocket import exceptions, markup, version
 from hocket.core import amounts, engines, environments
 from hocket.core import labels as core_labels
 from hocket.engine import contract, node
@@ -60,6 +60,10 @@ class SessionContext:
 
     def __repr__(self) -> str:
         return f"SessionContext({self.address_info})"
+
+    def _repr_html_(self) -> str:
+        facts = {**self.address_info, "Hocket": self.hocket_version, "Python": self.python_version}
+        return markup.write_facts("Hocket session", {name: str(value) for name, value in facts.items()})
 
 
 def init(

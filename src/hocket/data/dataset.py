@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, TypeVar, final
 
+from hocket import markup
 from hocket.data import (
     blocks,
     conversions,
@@ -55,6 +56,19 @@ class Dataset(looking.Looking, operations.RowOperations, splits.Splits, conversi
         steps = "".join(f" -> {plan.describe(op)}" for op in self._plan.ops)
         count = self._plan.get_optional_count()
         return f"Dataset({self.num_blocks()} blocks, {'?' if count is None else count} rows{steps})"
+
+    def _repr_html_(self) -> str:
+        count = self._plan.get_optional_count()
+        facts = {"rows": "not known before they are read" if count is None else f"{count:,}"}
+        facts["blocks"] = f"{self.num_blocks():,}"
+        if self._plan.ops:
+            facts["steps"] = ", ".join(plan.describe(op) for op in self._plan.ops)
+        schema = self.schema(fetch_if_missing=False)  # nothing is executed to be shown
+        if schema is not None:
+            facts["columns"] = ", ".join(
+                f"{name}: {kind}" for name, kind in zip(schema.names, schema.types, strict=True)
+            )
+        return markup.write_facts("Dataset", facts)
 
     def __iter__(self) -> Iterator[Any]:
         raise TypeError("A Dataset has rows and batches, so say which: write iter_rows() or iter_batches().")

@@ -95,6 +95,11 @@ class DataParallelTrainer:
         self._run_config = run_config or configs.RunConfig()
         self._validation = validation_config
 
+    def __repr__(self) -> str:
+        workers = self._scaling.num_workers
+        strategy = "" if self._run_config.name is None else f", name={self._run_config.name!r}"
+        return f"{type(self).__name__}({_name(self._function)}, num_workers={workers!r}{strategy})"
+
     def fit(self) -> result_module.Result:
         """Train, and return when all ranks have returned.
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn
 
+from hocket import markup, texts
 from hocket.stores import places
 from hocket.train import configs, refusals
 from hocket.train.checkpoints import checkpoint as checkpoint_module
@@ -48,6 +49,23 @@ class Result:
     ranks than one; else None."""
     error: Exception | None = None
     """Always None: `fit` raises. Here for programs written for Ray."""
+
+    def __repr__(self) -> str:
+        facts: dict[str, object] = {"metrics": self.metrics, "reports": len(self.metrics_history)}
+        if self.checkpoint is not None:
+            facts["checkpoint"] = self.checkpoint
+        if self.return_value is not None:
+            facts["return_value"] = self.return_value
+        shown = ", ".join(
+            f"{name}={texts.cut(texts.safe_repr(value), markup.MOST_LETTERS)}" for name, value in facts.items()
+        )
+        return f"Result({shown}, path={self.path!r})"
+
+    def _repr_html_(self) -> str:
+        facts: dict[str, object] = dict(self.metrics or {})
+        facts |= {"reports": len(self.metrics_history), "checkpoints": len(self.best_checkpoints), "path": self.path}
+        return markup.write_facts("Result", facts)
+
     _committed: tuple[checkpoint_manager.Committed, ...] = field(default=(), repr=False)
     _place: places.Place | None = field(default=None, repr=False)
 

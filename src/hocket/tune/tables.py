@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import collections
-import html
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from hocket import texts
+from hocket import markup, texts
 from hocket.train.tracking import plain
 from hocket.train.tracking import values as flat_values
 from hocket.tune import result as results
@@ -41,10 +40,7 @@ def write_html(found: Sequence[results.Result], metric: str | None, mode: str | 
     ordered = sort(found, metric, mode) if metric is not None and mode is not None else list(found)
     headings = list(HEADINGS)
     headings.insert(1, metric or "")
-    rows = ["".join(f"<td>{html.escape(cell)}</td>" for cell in _list_cells(one, metric)) for one in ordered[:most]]
-    head = "".join(f"<th>{html.escape(heading)}</th>" for heading in headings)
-    body = "".join(f"<tr>{row}</tr>" for row in rows)
-    return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table><p>{html.escape(count(found))}</p>"
+    return markup.write_grid(headings, [_list_cells(one, metric) for one in ordered[:most]], count(found))
 
 
 def count(found: Sequence[results.Result]) -> str:

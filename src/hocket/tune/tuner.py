@@ -14,6 +14,7 @@ from typing import Any, Final, final
 
 import cloudpickle
 
+from hocket import texts
 from hocket.stores import places
 from hocket.train.checkpoints import storage
 from hocket.tune import checks, configs, encoding, errors, log, opening, program_builder, result_grid, stored
@@ -75,6 +76,10 @@ class Tuner:
         opening.check_space(self._setup)
         self._restored: Path | places.Place | None = None
         self._resume = configs.ResumeConfig()
+
+    def __repr__(self) -> str:
+        name = getattr(self._setup.trainable, "__name__", None) or repr(self._setup.trainable)
+        return f"Tuner({name}, param_space={texts.safe_repr(self._setup.space)})"
 
     @classmethod
     def restore(

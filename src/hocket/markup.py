@@ -1,0 +1,43 @@
+"""Tables in HTML, as notebooks show what a cell returns."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from hocket import texts
+
+MOST_LETTERS = 200
+"""How long a cell may be. A guess: two lines on a screen."""
+
+
+def write_grid(headings: Sequence[str], rows: Iterable[Sequence[object]], note: str = "") -> str:
+    """Return a table with headings, and a line below it.
+
+    Example:
+        >>> from hocket import markup
+        >>> markup.write_grid(["a<b"], [["x"]])
+        '<table><thead><tr><th>a&lt;b</th></tr></thead><tbody><tr><td>x</td></tr></tbody></table>'
+    """
+    head = "".join(f"<th>{_escape(heading)}</th>" for heading in headings)
+    body = "".join(f"<tr>{''.join(f'<td>{_escape(cell)}</td>' for cell in row)}</tr>" for row in rows)
+    below = f"<p>{_escape(note)}</p>" if note else ""
+    return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>{below}"
+
+
+def write_facts(title: str, facts: Mapping[str, object]) -> str:
+    """Return a title, and a table with a line for each fact.
+
+    Example:
+        >>> from hocket import markup
+        >>> markup.write_facts("Result", {"loss": 0.5})
+        '<b>Result</b><table><tbody><tr><th>loss</th><td>0.5</td></tr></tbody></table>'
+    """
+    rows = "".join(f"<tr><th>{_escape(name)}</th><td>{_escape(value)}</td></tr>" for name, value in facts.items())
+    return f"<b>{_escape(title)}</b><table><tbody>{rows}</tbody></table>"
+
+
+def _escape(value: object) -> str:
+    text = texts.cut(value if isinstance(value, str) else texts.safe_repr(value), MOST_LETTERS)
+    for sign, name in (("&", "&amp;"), ("<", "&lt;"), (">", "&gt;")):  # `html` would cost its import with Hocket's own
+        text = text.replace(sign, name)
+    return text
