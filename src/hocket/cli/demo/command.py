@@ -5,10 +5,15 @@ from __future__ import annotations
 import math
 from pathlib import Path
 
+from rich import console
+
 import hocket
 from hocket import train
-from hocket.cli.demo import curves, digits, display, training
+from hocket.cli.demo import curves, digits, training
 from hocket.train import torch as hocket_torch
+
+OUT = console.Console(highlight=False, soft_wrap=True)
+"""Where the demo prints."""
 
 
 def run(*, num_workers: int, num_epochs: int, seed: int, engine: str, output: Path, is_quiet: bool) -> None:
@@ -23,20 +28,21 @@ def run(*, num_workers: int, num_epochs: int, seed: int, engine: str, output: Pa
             if num_workers
             else "this process"
         )
-        display.OUT.print(
+        OUT.print(
             f"Training on {len(arrays['train_labels']):,} handwritten digits in {who}; {len(arrays['test_labels'])} "
             "are held out."
         )
-    with display.LiveDisplay(num_epochs, is_quiet=is_quiet) as live:
-        trainer = hocket_torch.TorchTrainer(
-            training.train_digits,
-            train_loop_config={"epochs": num_epochs, "seed": seed, **arrays},
-            scaling_config=_build_scaling(num_workers, engine),
-            run_config=train.RunConfig(
-                name=_pick_name(output), storage_path=output, callbacks=[live, train.ProgressDisplay("off")]
-            ),
-        )
-        result = trainer.fit()
+    trainer = hocket_torch.TorchTrainer(
+        training.train_digits,
+        train_loop_config={"epochs": num_epochs, "seed": seed, **arrays},
+        scaling_config=_build_scaling(num_workers, engine),
+        run_config=train.RunConfig(
+            name=_pick_name(output),
+            storage_path=output,
+            callbacks=[train.ProgressDisplay("off" if is_quiet else "auto", interval_s=1)],
+        ),
+    )
+    result = trainer.fit()
     picture = Path(result.path, "curves.png")
     curves.save_curves(result.metrics_history, picture)
     _print_summary(result, picture, num_workers, num_epochs)
@@ -66,12 +72,12 @@ def _print_summary(result: train.Result, picture: Path, num_workers: int, num_ep
     assert metrics is not None, "every epoch reports"
     assert checkpoint is not None, "the last epoch reports one"
     other_workers = 1 if num_workers != 1 else 2
-    display.OUT.print(f"test accuracy {metrics['accuracy']:.4f}")
-    display.OUT.print(f"final loss    {metrics['loss']:.6f}")
-    display.OUT.print(f"checkpoint    {checkpoint.path}")
-    display.OUT.print(f"weights       sha256 {training.digest_weights(checkpoint)}")
-    display.OUT.print(f"curves        {picture}")
-    display.OUT.print(
+    OUT.print(f"test accuracy {metrics['accuracy']:.4f}")
+    OUT.print(f"final loss    {metrics['loss']:.6f}")
+    OUT.print(f"checkpoint    {checkpoint.path}")
+    OUT.print(f"weights       sha256 {training.digest_weights(checkpoint)}")
+    OUT.print(f"curves        {picture}")
+    OUT.print(
         "\nTry next:\n"
         f"  hocket demo --workers {other_workers}        compare samples/s\n"
         f"  hocket demo --epochs {num_epochs * 2}        train longer\n"
