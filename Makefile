@@ -22,11 +22,11 @@ PARITY_TESTS := tests/core tests/util tests/train tests/ps
 # They have no row on the page, and take ten minutes.
 NOT_PARITY := $(addprefix --ignore=tests/train/test_,disasters.py optimizer_oracle.py)
 RESULTS ?= build/parity
-PAGES := README.md $(wildcard docs/*.md)
+PAGES := README.md $(wildcard docs/*.md docs/coming_from/*.md)
 NEWS_BASE ?= origin/main
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-long parity parity-local parity-inprocess parity-ray parity-page frameworks check format format-check lint types imports news docs doctest bench clean
+.PHONY: help demo test test-long parity parity-local parity-inprocess parity-ray parity-page frameworks check format format-check lint types imports news docs doctest site bench clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -36,13 +36,16 @@ help:  ## list the targets
 $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit("Hocket needs Python 3.11 or newer, this is %d.%d; try: make PYTHON=python3.12" % sys.version_info[:2] if sys.version_info < (3, 11) else 0)'
 	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check 'pip>=25.1'  # the first that knows groups
 
 $(VENV)/.demo: pyproject.toml constraints-dev.txt | $(BIN)/python
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints-dev.txt -e '.[demo]'
 	@touch $@
 
+DEV_EXTRAS := data,demo,jax,keras,lightning,ray,transformers,tune
+
 $(VENV)/.dev: pyproject.toml constraints-dev.txt | $(BIN)/python
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints-dev.txt -e '.[dev]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints-dev.txt -e '.[$(DEV_EXTRAS)]' --group dev
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints-dev.txt --no-deps tf-keras
 	@touch $@ $(VENV)/.demo
 
@@ -50,8 +53,12 @@ $(VENV)/.spark: pyproject.toml constraints-dev.txt | $(BIN)/python
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints-dev.txt -e '.[spark]'
 	@touch $@
 
+$(VENV)/.site: pyproject.toml constraints-dev.txt | $(BIN)/python
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints-dev.txt -e . --group site
+	@touch $@
+
 $(VENV)/.bench: pyproject.toml constraints-dev.txt | $(BIN)/python
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints-dev.txt -e '.[bench]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints-dev.txt -e '.[ray]' --group bench
 	@touch $@
 
 # -- what to run -------------------------------------------------------------------------------------------------------
@@ -133,6 +140,9 @@ docs: doctest  ## run the code blocks of the pages and the doctests
 
 doctest: $(VENV)/.dev  ## run the examples in docstrings
 	$(BIN)/python -m pytest --doctest-modules --quiet src || [ $$? -eq 5 ]  # 5: there are none
+
+site: $(VENV)/.site  ## build the documentation as a site in build/site; a dead link fails
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
 
 bench: $(VENV)/.bench  ## measure beside Ray, the standard library, loky and Dask, on an idle machine
 	$(BIN)/python benchmarks/all.py $(ARGS)

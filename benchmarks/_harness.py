@@ -175,7 +175,7 @@ def parse_settings(description: str, *, rounds: int, peers: tuple[str, ...]) -> 
     asked = [peer for peer in peers if not arguments.peer or peer in arguments.peer]
     installed = [peer for peer in asked if importlib.util.find_spec(PEERS[peer])]
     for peer in sorted(set(asked) - set(installed)):
-        print(f"{peer} is left out: it is not installed (pip install 'hocket[bench]')")
+        print(f"{peer} is left out: it is not installed (make bench installs it)")
     return Settings(
         rounds=arguments.rounds or (1 if arguments.quick else rounds),
         quick=arguments.quick,

@@ -95,7 +95,8 @@ def write(frames: list[tuple[float, list[str]]], path: Path) -> None:
             f".f{number}{{visibility:hidden;animation:f{number} {total:.1f}s step-end infinite}}"
         )
         texts = "".join(
-            f'<text x="{MARGIN}" y="{(row + 1) * LINE + MARGIN / 2:.0f}">{line}</text>' for row, line in enumerate(lines)
+            f'<text x="{MARGIN}" y="{(row + 1) * LINE + MARGIN / 2:.0f}">{line}</text>'
+            for row, line in enumerate(lines)
         )
         groups.append(f'<g class="f{number}">{texts}</g>')
     path.write_text(
@@ -106,6 +107,6 @@ def write(frames: list[tuple[float, list[str]]], path: Path) -> None:
 
 
 if __name__ == "__main__":
-    if len(sys.argv) < 3:  # noqa: PLR2004 (the picture and a command)
+    if len(sys.argv) < 3:
         sys.exit("python tools/record.py OUT.svg COMMAND ...")
     write(record(sys.argv[2:]), Path(sys.argv[1]))

@@ -4,10 +4,14 @@ The ```python blocks of one page are one script, run in a fresh process in an em
 what an earlier one made. A block opened with ```python no-run is left out and must follow an HTML comment that says
 why.
 
+A block opened with ```python title="name.py" is a file: it is written, and not run. The commands of ```console blocks,
+the lines that begin with ``$ ``, run after the script, each after the files that stand above it on the page.
+
     python tools/run_docs.py README.md docs/*.md
 """
 
 import argparse
+import os
 import re
 import subprocess
 import sys
@@ -15,6 +19,10 @@ import tempfile
 import time
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO
+
+TITLE = re.compile(r'python title="(?P<name>[\w.]+)"$')
+"""A block that is a file."""
 
 FENCE = re.compile(r"^```(?P<info>.*)$")
 """A line that opens or closes a block; indented blocks are not recognised, so a page does not indent them."""
@@ -30,6 +38,8 @@ class Page:
     """How many blocks run."""
     skipped: int
     """How many are marked no-run."""
+    steps: list[tuple[str, str]]
+    """Files to write, each with its text, and commands to run, each as ``("$", command)``, in order."""
 
 
 def parse_page(path: Path) -> Page:
@@ -37,10 +47,15 @@ def parse_page(path: Path) -> Page:
     info: str | None = None
     text_before = ""
     blocks = skipped = 0
+    steps: list[tuple[str, str]] = []
     for number, line in enumerate(path.read_text().splitlines(), start=1):
         fence = FENCE.match(line)
         if fence is None:
             script.append(line if info == "python" else "")
+            if info is not None and (title := TITLE.match(info)):
+                steps[-1] = (title["name"], f"{steps[-1][1]}{line}\n")
+            elif info == "console" and line.startswith("$ "):
+                steps.append(("$", line[2:]))
             text_before = line.strip() or text_before
             continue
         script.append("")
@@ -48,13 +63,16 @@ def parse_page(path: Path) -> Page:
             info = None
             continue
         info = " ".join(fence["info"].split())
-        if info.startswith("python") and info not in {"python", "python no-run"}:
-            raise ValueError(f"{path}:{number}: ```{info}: a block says `python` or `python no-run`")
+        title = TITLE.match(info)
+        if info.startswith("python") and title is None and info not in {"python", "python no-run"}:
+            raise ValueError(f"{path}:{number}: ```{info}: a block says `python`, `python no-run` or a title")
+        if title:
+            steps.append((title["name"], ""))
         if info == "python no-run" and not text_before.endswith("-->"):
             raise ValueError(f"{path}:{number}: a no-run block needs the reason in an HTML comment before it")
         blocks += info == "python"
         skipped += info == "python no-run"
-    return Page(script="\n".join(script) + "\n", blocks=blocks, skipped=skipped)
+    return Page(script="\n".join(script) + "\n", blocks=blocks, skipped=skipped, steps=steps)
 
 
 def run_page(path: Path, page: Page, *, limit_seconds: float) -> bool:
@@ -65,21 +83,39 @@ def run_page(path: Path, page: Page, *, limit_seconds: float) -> bool:
     with tempfile.TemporaryDirectory(prefix="hocket-docs-") as folder:
         script, log = Path(folder, f"{path.name}.py"), Path(folder, "log")
         script.write_text(page.script)
-        command = [sys.executable, "-X", "faulthandler", script.name]
         start = time.perf_counter()
+        end = time.monotonic() + limit_seconds
+        commands: list[tuple[str, str]] = [("$", f"{sys.executable} -X faulthandler {script.name}")] * bool(page.blocks)
         with log.open("w") as output:
-            try:
-                status = subprocess.run(
-                    command, cwd=folder, stdout=output, stderr=output, timeout=limit_seconds, check=False
-                ).returncode
-                ending = f"exit status {status}" if status else ""
-            except subprocess.TimeoutExpired:
-                ending = f"still running after {limit_seconds:g} s"
-        if ending:
-            print(f"{path}: {ending}\n{log.read_text()}")
-            return False
-    print(f"{path}: {page.blocks} blocks run, {page.skipped} not, {time.perf_counter() - start:.1f} s")
+            for name, text in [*commands, *page.steps]:
+                if name != "$":
+                    Path(folder, name).write_text(text)
+                elif ending := run_command(text, folder, output, end - time.monotonic()):
+                    print(f"{path}: {text}: {ending}\n{log.read_text()}")
+                    return False
+    count = sum(name == "$" for name, _ in page.steps)
+    told = f", {count} commands" if count else ""
+    print(f"{path}: {page.blocks} blocks run, {page.skipped} not{told}, {time.perf_counter() - start:.1f} s")
     return True
+
+
+def run_command(command: str, folder: str, output: IO[str], limit_seconds: float) -> str:
+    """Run a command of a page; return what is wrong with its end, or nothing."""
+    places = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
+    try:
+        status = subprocess.run(
+            command,
+            shell=True,
+            cwd=folder,
+            stdout=output,
+            stderr=output,
+            timeout=limit_seconds,
+            check=False,
+            env={**os.environ, "PATH": places},
+        ).returncode
+    except subprocess.TimeoutExpired:
+        return "still running when the page's time was over"
+    return f"exit status {status}" if status else ""
 
 
 def main() -> int:
@@ -88,7 +124,11 @@ def main() -> int:
     parser.add_argument("--limit", type=float, default=120.0, help="seconds a page may take (default 120)")
     arguments = parser.parse_args()
     pages = [(path, parse_page(path)) for path in arguments.pages]
-    failed = [path for path, page in pages if page.blocks and not run_page(path, page, limit_seconds=arguments.limit)]
+    failed = [
+        path
+        for path, page in pages
+        if (page.blocks or page.steps) and not run_page(path, page, limit_seconds=arguments.limit)
+    ]
     return 1 if failed else 0
 
 

@@ -113,6 +113,7 @@ def look_at_group(config: dict[str, Any]) -> None:
     assert (dist.get_rank(), dist.get_world_size(), dist.get_backend()) == (rank, 2, config["backend"])
     assert (os.environ["RANK"], os.environ["LOCAL_RANK"], os.environ["WORLD_SIZE"]) == (str(rank), str(rank), "2")
     assert hocket_torch.get_device() == torch.device("cpu")
+    assert hocket_torch.get_devices() == [torch.device("cpu")]
     assert torch.get_num_threads() == 1
     hocket_torch.prepare_model(torch.nn.Linear(1, 1))
     mine = [found for found in psutil.Process().net_connections("inet") if found.status == psutil.CONN_LISTEN]

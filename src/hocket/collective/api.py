@@ -225,8 +225,7 @@ def allreduce(tensor: object, group_name: str = DEFAULT, op: ReduceOp = ReduceOp
 def reduce(tensor: object, dst_rank: int = 0, group_name: str = DEFAULT, op: ReduceOp = ReduceOp.SUM) -> None:
     """Put the sum of all ranks' tensors, or what `op` makes of them, into that of one rank. The others keep theirs.
 
-    Raises:
-        As `allreduce`.
+    Raises as `allreduce` does.
     """
     group = _find(group_name)
     _check_rank("dst_rank", dst_rank, group)
@@ -237,8 +236,7 @@ def reduce(tensor: object, dst_rank: int = 0, group_name: str = DEFAULT, op: Red
 def broadcast(tensor: object, src_rank: int = 0, group_name: str = DEFAULT) -> None:
     """Put one rank's tensor into that of each.
 
-    Raises:
-        As `allreduce`.
+    Raises as `allreduce` does.
     """
     group = _find(group_name)
     _check_rank("src_rank", src_rank, group)
@@ -255,8 +253,7 @@ def allgather(tensor_list: Sequence[object], tensor: object, group_name: str = D
         tensor: This rank's.
         group_name: Which group.
 
-    Raises:
-        As `allreduce`.
+    Raises as `allreduce` does.
     """
     group = _find(group_name)
     arrays = _as_arrays("tensor_list", tensor_list, tensor, group)
@@ -278,8 +275,7 @@ def reducescatter(
         group_name: Which group.
         op: A `ReduceOp`.
 
-    Raises:
-        As `allreduce`.
+    Raises as `allreduce` does.
     """
     group = _find(group_name)
     arrays = _as_arrays("tensor_list", tensor_list, tensor, group)
@@ -292,8 +288,7 @@ def reducescatter(
 def send(tensor: object, dst_rank: int, group_name: str = DEFAULT) -> None:
     """Send a tensor to one rank, which must call `recv`. Returns when it is on its way.
 
-    Raises:
-        As `allreduce`.
+    Raises as `allreduce` does.
     """
     group = _find(group_name)
     _check_rank("dst_rank", dst_rank, group)
@@ -303,8 +298,7 @@ def send(tensor: object, dst_rank: int, group_name: str = DEFAULT) -> None:
 def recv(tensor: object, src_rank: int, group_name: str = DEFAULT) -> None:
     """Receive what one rank sends into a tensor of the same size.
 
-    Raises:
-        As `allreduce`.
+    Raises as `allreduce` does.
     """
     group = _find(group_name)
     _check_rank("src_rank", src_rank, group)
@@ -314,8 +308,7 @@ def recv(tensor: object, src_rank: int, group_name: str = DEFAULT) -> None:
 def barrier(group_name: str = DEFAULT) -> None:
     """Return when all ranks have called it.
 
-    Raises:
-        As `allreduce`.
+    Raises as `allreduce` does.
     """
     group = _find(group_name)
     if group.size > 1:

@@ -14,6 +14,7 @@ except ImportError as _error:
 
 from hocket.train.frameworks.torch.config import TorchConfig as TorchConfig
 from hocket.train.frameworks.torch.devices import get_device as get_device
+from hocket.train.frameworks.torch.devices import get_devices as get_devices
 from hocket.train.frameworks.torch.evaluation import GlobalMean as GlobalMean
 from hocket.train.frameworks.torch.loaders import PreparedDataLoader as PreparedDataLoader
 from hocket.train.frameworks.torch.loaders import prepare_data_loader as prepare_data_loader

@@ -22,7 +22,7 @@ try:
 except ImportError as _error:
     raise ImportError(
         "hocket.train.tensorflow.keras needs tf-keras (Keras 2), which cannot be imported. Run pip install "
-        "'hocket[tensorflow]'."
+        "'hocket[tf-keras]'."
     ) from _error
 
 MODEL_NAME: Final = "model.keras"

@@ -18,6 +18,18 @@ def get_device() -> torch.device:
     return pick_cuda_device()
 
 
+def get_devices() -> list[torch.device]:
+    """Return the devices of the calling rank: all GPUs that it holds, else the CPU.
+
+    Raises:
+        RuntimeError: It is called outside a training function, or the rank was promised a GPU that torch does not see.
+    """
+    if not worker_session.get_session("torch.get_devices").info.use_gpu:
+        return [torch.device("cpu")]
+    pick_cuda_device()  # raises if there is none
+    return [torch.device("cuda", index) for index in range(torch.cuda.device_count())]
+
+
 def pick_cuda_device() -> torch.device:
     """Return the first of this process's GPUs: each rank sees only those that it holds.
 

@@ -1,0 +1,68 @@
+"""The page for who comes from Ray says what is there, and names all that Ray has."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import importlib.util
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+PAGE = Path(__file__).parents[1] / "docs" / "coming_from" / "ray.md"
+
+RAYS = """
+import importlib, json, sys, types
+
+found = {}
+for name in sys.argv[1:]:
+    module = importlib.import_module(name)
+    names = getattr(module, "__all__", None) or [
+        one for one, value in vars(module).items()
+        if not isinstance(value, types.ModuleType) and str(getattr(value, "__module__", "")).startswith(name)
+    ]
+    found[name] = sorted({one for one in names if not one.startswith("_")} - {"PublicAPI", "DeveloperAPI"})
+print(json.dumps(found))
+"""
+
+
+@functools.cache
+def read_page() -> dict[str, tuple[list[str], list[str]]]:
+    """Return of each of Ray's modules which names are there, and which are not."""
+    found = {}
+    for section in PAGE.read_text().split("\n### ")[1:]:
+        title, _, text = section.partition("\n")
+        there = " ".join(re.findall(r"^There: (.*?)\.$", text, re.DOTALL | re.MULTILINE))
+        gone = " ".join(re.findall(r"^\| (`.*?) \|", text, re.MULTILINE))
+        found[title.strip("`")] = (re.findall(r"`(\w+)`", there), re.findall(r"`(\w+)`", gone))
+    return found
+
+
+def has(module: object, name: str) -> bool:
+    try:
+        return hasattr(module, name)
+    except ImportError:  # a name that is refused with its reason
+        return False
+
+
+def test_what_the_page_says_is_so():
+    pages = read_page()
+    assert sum(len(there) for there, _ in pages.values()) > 200
+    for title, (there, gone) in pages.items():
+        module = importlib.import_module(title.replace("ray", "hocket", 1))
+        assert [name for name in there if not has(module, name)] == [], f"{title}: the page says that they are there"
+        assert [name for name in gone if has(module, name)] == [], f"{title}: the page says that they are not there"
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="Ray is not installed.")
+def test_the_page_names_all_that_ray_has():
+    command = [sys.executable, "-W", "ignore", "-c", RAYS, *read_page()]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    for title, names in json.loads(done.stdout.splitlines()[-1]).items():
+        there, gone = read_page()[title]
+        assert sorted([*there, *gone]) == names, title
