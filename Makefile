@@ -119,8 +119,9 @@ format: $(VENV)/.dev  ## rewrite the sources as format-check and lint want them
 format-check: $(VENV)/.dev  ## the formatter has nothing to change
 	$(BIN)/ruff format --check .
 
-lint: $(VENV)/.dev  ## ruff
+lint: $(VENV)/.dev  ## ruff, and plain prose on the pages
 	$(BIN)/ruff check .
+	$(BIN)/python tools/prose.py $(PAGES) CONTRIBUTING.md $(wildcard docs/design/*.md)
 
 types: $(VENV)/.dev  ## mypy, strict
 	$(BIN)/mypy

@@ -20,6 +20,8 @@ from pathlib import Path
 from typing import NamedTuple
 from xml.etree import ElementTree as ET
 
+import prose
+
 ENGINES = ("local", "ray")
 
 FEATURES = ("report", "checkpoint", "resume", "kill a rank", "exact evaluation")
@@ -84,7 +86,7 @@ def build_page(rows: list[Row]) -> str:
         shown = [_show(row, feature, reasons) for feature in FEATURES]
         lines.append(f"| {row.framework} | {row.strategy} | {row.engine} | {' | '.join(shown)} |")
     lines += ["", *(f"{number}. {reason}." for number, reason in enumerate(reasons, start=1)), "", _tell_origin(), ""]
-    return "\n".join(lines)
+    return prose.wrap("\n".join(lines))
 
 
 def _show(row: Row, feature: str, reasons: list[str]) -> str:

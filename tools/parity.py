@@ -21,6 +21,8 @@ from pathlib import Path
 from typing import NamedTuple
 from xml.etree import ElementTree as ET
 
+import prose
+
 from hocket.testing import contract
 
 ENGINES = ("local", "inprocess", "ray")
@@ -201,7 +203,7 @@ def build_page(results: list[Result]) -> str:
         cells = [format_cell(table[feature][engine], len(everything[feature]), notes) for engine in ENGINES]
         lines.append(f"| {feature} | {' | '.join(cells)} |")
     told = [f"{number}. {reason}" for reason, number in notes.items()]
-    return "\n".join([describe_run(), "", *lines, "", "What is left out, and why:", "", *told, ""])
+    return prose.wrap("\n".join([describe_run(), "", *lines, "", "What is left out, and why:", "", *told, ""]))
 
 
 def name_alike(test: str) -> str:

@@ -13,6 +13,7 @@ the lines that begin with ``$ ``, run after the script, each after the files tha
 import argparse
 import os
 import re
+import signal
 import subprocess
 import sys
 import tempfile
@@ -102,19 +103,20 @@ def run_page(path: Path, page: Page, *, limit_seconds: float) -> bool:
 def run_command(command: str, folder: str, output: IO[str], limit_seconds: float) -> str:
     """Run a command of a page; return what is wrong with its end, or nothing."""
     places = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
-    try:
-        status = subprocess.run(
-            command,
-            shell=True,
-            cwd=folder,
-            stdout=output,
-            stderr=output,
-            timeout=limit_seconds,
-            check=False,
-            env={**os.environ, "PATH": places},
-        ).returncode
-    except subprocess.TimeoutExpired:
-        return "still running when the page's time was over"
+    with subprocess.Popen(
+        command,
+        shell=True,
+        cwd=folder,
+        stdout=output,
+        stderr=output,
+        start_new_session=True,  # so that what the shell has started ends with it
+        env={**os.environ, "PATH": places},
+    ) as process:
+        try:
+            status = process.wait(limit_seconds)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            return "still running when the page's time was over"
     return f"exit status {status}" if status else ""
 
 

@@ -39,7 +39,7 @@ class InProcessEngine(access.ObjectAccess):
     limits: ClassVar[Mapping[str, str]] = MappingProxyType(
         {
             "parallelism": (
-                "A task runs in the thread of whoever asks for it, so the driver cannot do something else while "
+                "A task runs in the thread that asks for it, so the driver cannot do something else while "
                 "it runs or waits. A generator runs to its end, so one without an end does not return."
             ),
             "processes": (
