@@ -19,7 +19,7 @@ from rich import console
 from tests.conftest import RunScript
 
 import hocket
-from hocket.cli import bench, doctor, main, status
+from hocket.cli import bench, completion, doctor, main, status
 from hocket.engine.local import endpoint
 from hocket.testing import Leftovers
 from hocket.testing.suites.programs import wait_until
@@ -306,6 +306,32 @@ print(*sorted({"rich", "psutil", "hocket.cli.status", "hocket.cli.bench", "hocke
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout.split() == []
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("hocket st", ["status"]),
+        ("hocket run --wor", ["--workers"]),
+        ("hocket run --no-p", ["--no-python"]),
+        ("hocket status --t", ["--timeout"]),
+        ("hocket nonsense --t", []),
+    ],
+)
+def test_bash_completes_words(line, words):
+    program = (
+        completion.write(main.build_parser(), "bash")
+        + f"COMP_WORDS=({line}); COMP_CWORD=$((${{#COMP_WORDS[@]}} - 1)); _hocket; echo ${{COMPREPLY[@]}}"
+    )
+    done = subprocess.run(["bash", "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == words
+
+
+@pytest.mark.parametrize("shell", ["bash", "fish", "zsh"])
+def test_each_shell_gets_all_commands(shell, capsys):
+    assert main.main(["completion", shell]) == 0
+    shown = capsys.readouterr().out
+    assert all(name in shown for name in ("run", "status", "doctor", "demo", "bench", "workers"))
 
 
 @pytest.mark.parametrize("name", ["demo", "status", "bench", "doctor"])

@@ -568,7 +568,7 @@ def test_what_cannot_be_run_is_said_with_code_2(
         (["--threads", "0", "script.py"], "must be a whole number that is 1 or more, but received '0'"),
         (["--grace", "nan", "script.py"], "must be a number of seconds, 0 or more, but received 'nan'"),
         (["--nnodes", "2", "script.py"], "--nnodes: invalid choice: '2'"),
-        (["--no-python", "script.py"], "--no-python is not supported: hocket run starts Python scripts and modules"),
+        (["--backend", "nccl", "script.py"], "--backend: invalid choice: 'nccl'"),
         (["--nonsense", "script.py"], r"usage: hocket run \[options\]"),
         (["--nonsense", "script.py"], "hocket run: error: unrecognized arguments: --nonsense"),
     ],
@@ -742,11 +742,148 @@ def test_options_of_torchrun_that_change_nothing_are_taken(launch: Launch) -> No
             "--node_rank=0",
         ),
         *("--master_addr=127.0.0.1", "--master_port", "29500", "--monitor_interval", "5", "--role", "trainer"),
-        *("--start_method", "spawn", "--log-dir", "logs", "--tee", "3"),
+        *("--start_method", "spawn", "--run-path"),
     )
     out, words = process.communicate(timeout=60)
     assert (process.returncode, out) == (0, "1\n")
-    assert "goes to the terminal, and no file" in words
+    (line,) = words.splitlines()
+    assert line.startswith("hocket run: without effect: --rdzv_backend, --rdzv-endpoint, --rdzv_id, --node_rank, ")
+    assert line.endswith("The ranks are on one machine, and find each other by themselves.")
+
+
+WRITES = """
+import os, sys
+print("out", os.environ["RANK"])
+print("error", os.environ["RANK"], file=sys.stderr)
+"""
+
+
+def read_logs(folder: Path) -> dict[str, str]:
+    """Return the text of each file of a launch."""
+    (run,) = folder.iterdir()
+    return {str(path.relative_to(run)): path.read_text() for path in run.rglob("*.log")}
+
+
+def sort_words(out: str, words: str) -> tuple[list[str], list[str]]:
+    return sorted(out.splitlines()), sorted(line for line in words.splitlines() if not line.startswith("hocket run"))
+
+
+@pytest.mark.parametrize(
+    ("options", "logged", "shown", "shown_errors"),
+    [
+        ([], ["0/stderr", "0/stdout", "1/stderr", "1/stdout"], ["out 0", "out 1"], ["error 0", "error 1"]),
+        (["--redirects", "3"], ["0/stderr", "0/stdout", "1/stderr", "1/stdout"], [], []),
+        (["-r", "0:1,1:2"], ["0/stdout", "1/stderr"], ["out 1"], ["error 0"]),
+        (["-t", "0:3"], ["0/stderr", "0/stdout"], ["out 0", "out 1"], ["error 0", "error 1"]),
+        (["-r", "1", "--tee", "1:1"], ["0/stdout", "1/stdout"], ["out 1"], ["error 0", "error 1"]),
+        (
+            ["--tee", "3", "--local-ranks-filter", "1"],
+            ["0/stderr", "0/stdout", "1/stderr", "1/stdout"],
+            ["out 1"],
+            ["error 1"],
+        ),
+    ],
+)
+def test_output_goes_to_files(launch: Launch, folder: Path, options, logged, shown, shown_errors) -> None:
+    out, words = finish(launch(WRITES, "--workers", "2", "--log-dir", "logs", *options))
+    assert f"hocket run: output goes to {Path('logs')}" in words
+    found = read_logs(folder / "logs")
+    assert sorted(found) == [f"attempt_0/{name}.log" for name in logged]
+    for name, text in found.items():
+        rank = name.split("/")[1]
+        assert text == (f"out {rank}\n" if "stdout" in name else f"error {rank}\n")
+    assert sort_words(out, words) == (shown, shown_errors)
+
+
+def test_output_of_some_ranks_is_shown(launch: Launch) -> None:
+    assert sort_words(*finish(launch(WRITES, "--workers", "3", "--local_ranks_filter", "0,2"))) == (
+        ["out 0", "out 2"],
+        ["error 0", "error 2"],
+    )
+
+
+def test_each_attempt_has_files_of_its_own_and_the_error_keeps_its_last_lines(launch: Launch, folder: Path) -> None:
+    source = "import os, sys; print('attempt', os.environ['TORCHELASTIC_RESTART_COUNT'], file=sys.stderr); sys.exit(3)"
+    _, words = finish(launch(source, "--log-dir", "logs", "--redirects", "3", "--max-restarts", "1"), 3)
+    assert {name: text for name, text in read_logs(folder / "logs").items() if "stderr" in name} == {
+        "attempt_0/0/stderr.log": "attempt 0\n",
+        "attempt_1/0/stderr.log": "attempt 1\n",
+    }
+    assert "    attempt 1" in words
+
+
+def test_a_full_disk_is_said_once_and_lines_are_still_shown() -> None:
+    relay = output.Relay()
+    ours, theirs = os.pipe()
+    relay.add(ours, 1, log_fd=os.open("/dev/full", os.O_WRONLY))
+    for number in range(2):
+        os.write(theirs, f"line {number}\n".encode())
+        relay.take_rest(ours)
+        assert bytes(relay._waiting[1]) == b"".join(f"line {line}\n".encode() for line in range(number + 1))
+    assert relay._waiting[2].count(b"No space left on device") == 1
+    relay._waiting = {1: bytearray(), 2: bytearray()}
+    os.close(theirs)
+    relay.drain(1)
+
+
+def test_a_folder_that_cannot_be_made_ends_the_launch(launch: Launch, folder: Path) -> None:
+    (folder / "logs").touch()
+    _, words = finish(launch("print(1)", "--log-dir", "logs"), 1)
+    assert "cannot be started here" in words
+    assert "Not a directory" in words
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--tee", "4"], "--tee takes 0 .nothing., 1 .stdout., 2 .stderr. or 3 .both., or such for each of the ranks"),
+        (["--redirects", "7:1"], "--redirects takes .* but received '7:1'"),
+        (["-r", "1,2"], "--redirects takes .* but received '1,2'"),
+        (["--local-ranks-filter", "2"], "--local-ranks-filter takes ranks from 0 to 1, such as 0,1, but received '2'"),
+        (["--no-python"], "there is no program 'script.py' .looked in PATH."),
+    ],
+)
+def test_what_is_said_of_output_is_understood(options, message, folder, capsys: pytest.CaptureFixture[str]) -> None:
+    (folder / "script.py").touch()
+    assert main.main(["run", "--workers", "2", *options, "script.py"]) == 2
+    assert_matches(capsys.readouterr().err, message)
+
+
+def test_a_program_that_is_no_python_runs(folder: Path) -> None:
+    command_line = [sys.executable, "-m", "hocket", "run", "--workers", "2", "--no-python"]
+    done = subprocess.run(
+        [*command_line, "sh", "-c", 'echo $RANK of $WORLD_SIZE, $0, $1; test "$1" = one', "zero", "one"],
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd=folder,
+    )
+    assert sorted(done.stdout.splitlines()) == ["0 of 2, zero, one", "1 of 2, zero, one"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("asked", ['"gloo"', "", '"cpu:gloo"'])
+@pytest.mark.parametrize("loaded_late", [False, True])
+def test_scripts_that_ask_for_gloo_get_our_collectives(launch: Launch, asked: str, loaded_late: bool) -> None:
+    late = 'os.environ["OMP_NUM_THREADS"] = "1"' if loaded_late else ""
+    source = f"""
+        import os
+        {late}
+        import torch
+        import torch.distributed as dist
+        dist.init_process_group({asked})
+        total = torch.tensor([dist.get_rank() + 1.0])
+        dist.all_reduce(total)
+        pair = dist.new_group([0, 1])
+        dist.all_reduce(total, group=pair)
+        if dist.get_rank() == 0:
+            kind = type(dist.distributed_c10d._get_default_group()).__module__
+            print(total.item(), "hocket" in dist.get_backend(), dist.get_backend(pair), kind)
+        dist.destroy_process_group()
+    """
+    out, _ = finish(launch(source, "--workers", "2", "--backend", "hocket"))
+    total, is_ours, _, _ = out.split()
+    assert (total, is_ours) == ("6.0", "True")
 
 
 def test_the_package_is_the_command() -> None:

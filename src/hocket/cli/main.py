@@ -82,6 +82,13 @@ def build_parser() -> argparse.ArgumentParser:
         description="Tell versions and limits, run a small session, and say what is wrong and what to do.",
     )
     doctor.set_defaults(run=_run_module("doctor", as_json="json"))
+    shells = commands.add_parser(
+        "completion",
+        help="complete this command's words in a shell",
+        description='Print what a shell has to run: eval "$(hocket completion bash)".',
+    )
+    shells.add_argument("shell", choices=("bash", "fish", "zsh"))
+    shells.set_defaults(run=_run_completion)
     for reporting in (status, bench, doctor):
         reporting.add_argument("--json", action="store_true", help="for programs")
     return parser
@@ -115,25 +122,14 @@ _TORCHRUN_MEETING = (
 )
 """Options of torchrun's with a value that say how machines meet: the ranks are on one, and meet without."""
 
-_TORCHRUN_LOGS = (
-    ("--log-dir", "--log_dir"),
-    ("-r", "--redirects"),
-    ("-t", "--tee"),
-    ("--local-ranks-filter", "--local_ranks_filter"),
-)
-"""Those that say where output goes."""
 
-
-class _RefuseProgram(argparse.Action):
-    """Options of torchrun's that run something else than a script."""
+class _Ignored(argparse.Action):
+    """Takes note of an option that has no effect here."""
 
     def __call__(
         self, parser: argparse.ArgumentParser, namespace: object, values: object, option: str | None = None
     ) -> None:
-        parser.error(
-            f"{option} is not supported: hocket run starts Python scripts and modules (-m). Start other programs from "
-            "a script, with subprocess.run."
-        )
+        vars(namespace).setdefault("ignored", []).append(option)
 
 
 def _add_run(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -175,19 +171,47 @@ def _add_run(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
         help="how long ranks may take to end when they are asked to (default: 30)",
     )
     run.add_argument("--prefix", action="store_true", help="begin each line of output with its rank: [0]")
+    run.add_argument(
+        "--backend",
+        choices=["gloo", "hocket"],
+        default="gloo",
+        help="what a script gets that asks for gloo: gloo, or the collectives of Hocket, in shared memory (default: "
+        "gloo)",
+    )
+    _add_logs(run)
+    run.add_argument("--no-python", "--no_python", action="store_true", help="SCRIPT is a program, and no Python")
     run.add_argument("--standalone", action="store_true", help="accepted, as torchrun has it; it is always so")
     run.add_argument("--nnodes", choices=["1", "1:1"], help="accepted, as torchrun has it; machines are always one")
     for name in _TORCHRUN_MEETING:
-        run.add_argument(f"--{name}", f"--{name.replace('-', '_')}", dest=argparse.SUPPRESS, help=argparse.SUPPRESS)
-    for names in _TORCHRUN_LOGS:
-        run.add_argument(*names, dest="logs", metavar="X", help=argparse.SUPPRESS)
-    run.add_argument(
-        "--no-python", "--no_python", "--run-path", "--run_path", action=_RefuseProgram, nargs=0, help=argparse.SUPPRESS
-    )
+        names = (f"--{name}", f"--{name.replace('-', '_')}")
+        run.add_argument(*names, dest=argparse.SUPPRESS, action=_Ignored, help=argparse.SUPPRESS)
+    run.add_argument("--run-path", "--run_path", action="store_true", help=argparse.SUPPRESS)  # scripts are run so
     run.add_argument("-m", "--module", action="store_true", help="SCRIPT is a module, as in python -m")
     run.add_argument("script", metavar="SCRIPT", help="a script, a folder with a __main__.py, or a module")
     run.add_argument("arguments", nargs=argparse.REMAINDER, metavar="ARGUMENT", help="what the script gets")
     run.set_defaults(run=_run_run, parser=run)
+
+
+def _add_logs(run: argparse.ArgumentParser) -> None:
+    streams = "1 is stdout, 2 stderr, 3 both; for some ranks: 0:3,1:2"
+    run.add_argument(
+        "--log-dir",
+        "--log_dir",
+        default="",
+        metavar="FOLDER",
+        help="write each rank's output to files there, too: RUN/attempt_0/RANK/stdout.log",
+    )
+    run.add_argument(
+        "-r", "--redirects", default="", metavar="X", help=f"write output to files, and do not show it: {streams}"
+    )
+    run.add_argument("-t", "--tee", default="", metavar="X", help=f"write it to files, and show it: {streams}")
+    run.add_argument(
+        "--local-ranks-filter",
+        "--local_ranks_filter",
+        default="",
+        metavar="RANKS",
+        help="show the output of these ranks alone, such as 0,1",
+    )
 
 
 def _parse_seconds(text: str) -> float:
@@ -239,23 +263,39 @@ def _run_demo(arguments: argparse.Namespace) -> int:
 
 
 def _run_run(arguments: argparse.Namespace) -> int:
-    if arguments.logs is not None:
+    ignored = getattr(arguments, "ignored", [])
+    if ignored:
         print(
-            "hocket run: the ranks' output goes to the terminal, and no file. --prefix marks each line with its rank.",
+            f"hocket run: without effect: {', '.join(ignored)}. The ranks are on one machine, and find each other by "
+            "themselves.",
             file=sys.stderr,
         )
-    run = _run_module(
-        "launch.command",
-        target="script",
-        args="arguments",
-        is_module="module",
-        workers="workers",
-        threads="threads",
-        max_restarts="max_restarts",
-        grace_s="grace",
-        is_prefixed="prefix",
+    launch = importlib.import_module("hocket.cli.launch.command")
+    code: int = launch.run(
+        arguments.script,
+        arguments.arguments,
+        is_module=arguments.module,
+        is_program=arguments.no_python,
+        workers=arguments.workers,
+        threads=arguments.threads,
+        max_restarts=arguments.max_restarts,
+        grace_s=arguments.grace,
+        is_prefixed=arguments.prefix,
+        backend="" if arguments.backend == "gloo" else arguments.backend,
+        logs=launch.Logs(
+            folder=arguments.log_dir,
+            redirects=arguments.redirects,
+            tee=arguments.tee,
+            filter=arguments.local_ranks_filter,
+        ),
     )
-    return run(arguments)
+    return code
+
+
+def _run_completion(arguments: argparse.Namespace) -> int:
+    completion = importlib.import_module("hocket.cli.completion")
+    print(completion.write(build_parser(), arguments.shell), end="")
+    return 0
 
 
 def _run_module(module: str, **names: str) -> Callable[[argparse.Namespace], int]:

@@ -47,6 +47,9 @@ PATIENCE_SECONDS = 1.0
 """How long a rank that was asked to end may take before we say what we wait for. A guess."""
 
 
+_BOTH = 3
+"""A rank's stdout and stderr."""
+
 _OURS = (os.path.dirname(os.path.abspath(__file__)), "<frozen runpy>", '"<string>", line')
 """Frames that say nothing to a user."""
 
@@ -167,22 +170,34 @@ class LaunchAgent:
     def _start(self, number: int, attempt: int, address: tuple[str, int]) -> None:
         child = Child(number)
         prefix = f"[{number}] " if self._plan.is_prefixed else ""
-        pipes = [(target, *output.open_pipe(target)) for target in ((1, 2) if prefix else (2,))]
+        logged = self._plan.logs[number] if self._plan.logs else 0
+        shown = self._plan.shown[number] if self._plan.shown else _BOTH
+        targets = (1, 2) if prefix or logged or shown != _BOTH else (2,)
+        logs = {target: self._open_log(number, attempt, target) for target in targets if logged & target}
+        pipes = [(target, *output.open_pipe(target, is_logged=target in logs)) for target in targets]
         environment = build_environment(self._plan, number, attempt, address, child.error_fd)
         signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
         child.pid = os.fork()
         if child.pid == 0:
-            self._leave([theirs for _, _, theirs in pipes], [ours for _, ours, _ in pipes], [1, 2][-len(pipes) :])
+            kept = [*(ours for _, ours, _ in pipes), *logs.values()]
+            self._leave([theirs for _, _, theirs in pipes], kept, [1, 2][-len(pipes) :])
             gc.enable()
             os.environ.update(environment)
             sys.exit(rank.run(self._plan, child.note, child.stack_fd))
         signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)
         for target, ours, theirs in pipes:
             os.close(theirs)
-            source = self._relay.add(ours, target, prefix)
+            source = self._relay.add(ours, target, prefix, logs.get(target), is_shown=bool(shown & target))
             if target == 2:
                 child.stderr = source
         self._living[child.pid] = child
+
+    def _open_log(self, number: int, attempt: int, target: int) -> int:
+        """Open the file for what a rank writes."""
+        folder = os.path.join(self._plan.log_folder, f"attempt_{attempt}", str(number))
+        os.makedirs(folder, exist_ok=True)
+        name = {1: "stdout.log", 2: "stderr.log"}[target]
+        return os.open(os.path.join(folder, name), os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
 
     def _leave(self, theirs: list[int], ours: list[int], targets: list[int]) -> None:
         """In the new process: let go of everything that is the agent's."""
@@ -400,8 +415,8 @@ def _describe_stop(number: int) -> str:
     return f"hocket run: stopped by {name}{' (Ctrl-C)' * (name == 'SIGINT')}; all ranks have ended.\n"
 
 
-def _load(modules: tuple[str, ...]) -> None:
-    """Import what ranks will need.
+def _load(modules: tuple[str, ...], replacement: str) -> None:
+    """Import what ranks will need, and make our backend known to them.
 
     As long as that takes, there is nothing to end in order: signals just end this process.
     """
@@ -415,7 +430,7 @@ def _load(modules: tuple[str, ...]) -> None:
         except Exception as error:  # noqa: BLE001 (whatever it is, the ranks may do without)
             if not (isinstance(error, ModuleNotFoundError) and error.name == name):
                 _tell_of_failed_import(name, error)
-    backend.announce()
+    backend.announce(replacement)
     signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
     descendants.die_with_parent(0)  # from here on the lifeline tells, and there are others to end
     for number, handler in usual.items():
@@ -448,7 +463,7 @@ def main(lifeline: int) -> None:
     descendants.set_name("hocket:keeper")
     descendants.allow_forks()
     gc.disable()  # measured: looking for garbage takes 0.35 of the 2.0 s that torch and its compiler take to load
-    _load(plan.modules)
+    _load(plan.modules, plan.backend)
     for stream in (sys.stdout, sys.stderr):
         if stream is not None:  # it is when its descriptor was closed
             stream.flush()  # or each rank would write again what an import has printed

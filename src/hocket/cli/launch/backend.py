@@ -3,9 +3,12 @@ nothing of ours."""
 
 from __future__ import annotations
 
+import functools
 import importlib
 import importlib.machinery
 import importlib.util
+import inspect
+import re
 import sys
 from collections.abc import Sequence
 from types import ModuleType
@@ -17,20 +20,26 @@ _PLACE = "torch.distributed.distributed_c10d"
 """The module that knows the backends."""
 
 
-def announce() -> None:
+def announce(replacement: str = "") -> None:
     """Register the name: now if torch is loaded, else as soon as it is.
 
     What the backend needs is loaded when it is used.
+
+    Args:
+        replacement: What a script gets that asks for gloo. Default: gloo.
     """
     module = sys.modules.get(_PLACE)
     if module is not None:
-        _register(module)
+        _register(module, replacement)
     elif not any(isinstance(finder, _Finder) for finder in sys.meta_path):
-        sys.meta_path.insert(0, _Finder())
+        sys.meta_path.insert(0, _Finder(replacement))
 
 
 class _Finder:
     """Waits for the module to be imported, and then is gone."""
+
+    def __init__(self, replacement: str) -> None:
+        self._replacement = replacement
 
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
@@ -45,15 +54,38 @@ class _Finder:
 
             def exec_module(module: ModuleType) -> None:
                 execute(module)
-                _register(module)
+                _register(module, self._replacement)
 
             loader.exec_module = exec_module
         return spec
 
 
-def _register(module: Any) -> None:
+def _register(module: Any, replacement: str) -> None:
     if NAME not in module.Backend.backend_list:
         module.Backend.register_backend(NAME, _create, devices=["cpu"])
+        if replacement:
+            _replace_gloo(module, replacement)
+
+
+def _replace_gloo(module: Any, replacement: str) -> None:
+    """Have process groups made of another backend where a script asks for gloo, by name or by leaving it out.
+
+    Both `init_process_group` and `new_group` make theirs by one function, which is not public.
+    """
+    make = module._new_process_group_helper
+    signature = inspect.signature(make)
+
+    @functools.wraps(make)
+    def replaced(*args: Any, **kwargs: Any) -> Any:
+        given = signature.bind(*args, **kwargs)
+        asked = str(given.arguments.get("backend") or "undefined")
+        if asked == "undefined":
+            torch = sys.modules["torch"]
+            asked = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
+        given.arguments["backend"] = re.sub(r"\bgloo\b", replacement, asked)
+        return make(*given.args, **given.kwargs)
+
+    module._new_process_group_helper = replaced
 
 
 def _create(*args: object) -> object:

@@ -6,16 +6,22 @@ import contextlib
 import importlib.machinery
 import importlib.util
 import os
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import uuid
 from collections.abc import Sequence
+from dataclasses import dataclass
 from types import FrameType
 
 from hocket.cli.launch import agent, imports
 from hocket.cli.launch import plan as plans
 from hocket.engine import descendants, node
+
+_BOTH = 3
+"""A rank's stdout and stderr."""
 
 USAGE_ERROR = 2
 """The exit code for a request that cannot be carried out, as argparse has it."""
@@ -51,6 +57,9 @@ def run(
     max_restarts: int,
     grace_s: float,
     is_prefixed: bool,
+    is_program: bool = False,
+    backend: str = "",
+    logs: Logs | None = None,
 ) -> int:
     """Run a script on several processes.
 
@@ -64,18 +73,27 @@ def run(
         max_restarts: How often all ranks start again after one has failed.
         grace_s: Seconds that ranks have to end by themselves when they are asked to.
         is_prefixed: Whether each line of output begins with its rank.
+        is_program: Whether `target` is a program that is no Python.
+        backend: What scripts get that ask for gloo; empty: gloo.
+        logs: What of the output goes to files. Default: nothing.
 
     Returns:
         0 if all ranks succeeded; else the exit code of the rank that failed first, or 128 and the number of the signal
         that ended it; 128 and the number of the signal that the launcher got; 2 if there is nothing to run.
     """
     try:
-        path = find_module(target) if is_module else find_script(target)
+        path = find_program(target) if is_program else find_module(target) if is_module else find_script(target)
         num_workers = parse_workers(workers)
+        logged, shown = (logs or Logs()).resolve(num_workers)
     except ValueError as error:
         print(f"hocket run: {error}", file=sys.stderr)
         return USAGE_ERROR
     root = os.getcwd() if is_module else os.path.dirname(os.path.realpath(target))
+    run_id = str(uuid.uuid4())
+    folder = ""
+    if any(logged):
+        folder = os.path.join((logs and logs.folder) or tempfile.mkdtemp(prefix="hocket_run_"), run_id)
+        print(f"hocket run: output goes to {folder}", file=sys.stderr)
     plan = plans.Plan(
         target=target,
         args=tuple(args),
@@ -84,10 +102,67 @@ def run(
         max_restarts=max_restarts,
         grace_s=grace_s,
         is_prefixed=is_prefixed,
-        run_id=str(uuid.uuid4()),
+        is_program=is_program,
+        backend=backend,
+        logs=logged,
+        shown=shown,
+        log_folder=os.path.abspath(folder) if folder else "",
+        run_id=run_id,
         modules=imports.list_modules(path, (root,)) if path else (),
     )
     return Front(plan, choose_threads(num_workers, threads)).run()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Logs:
+    """What of the ranks' output goes where, in torchrun's words: 1 is stdout, 2 is stderr, 3 both, 0 neither; for all
+    ranks, or as ``"0:3,1:2"`` for some."""
+
+    folder: str = ""
+    """Where files go. Default: a new folder of the system's for such."""
+    redirects: str = ""
+    """What goes to files alone."""
+    tee: str = ""
+    """What goes to files, and is shown."""
+    filter: str = ""
+    """The ranks whose output is shown: ``"0,1"``. Default: all."""
+
+    def resolve(self, num_workers: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """Return what goes to files, and what is shown, of each rank.
+
+        Raises:
+            ValueError: A setting is not understood.
+        """
+        alone = _parse_streams("--redirects", self.redirects, num_workers)
+        # A folder alone asks for files of everything.
+        both = "3" if self.folder and not self.redirects and not self.tee else self.tee
+        shared = _parse_streams("--tee", both, num_workers)
+        shown = [_BOTH & ~one | other for one, other in zip(alone, shared, strict=True)]
+        if self.filter:
+            ranks = self.filter.split(",")
+            if not all(rank.strip().isdecimal() and int(rank) < num_workers for rank in ranks):
+                raise ValueError(
+                    f"--local-ranks-filter takes ranks from 0 to {num_workers - 1}, such as 0,1, but received "
+                    f"{self.filter!r}."
+                )
+            chosen = {int(rank) for rank in ranks}
+            shown = [streams if rank in chosen else 0 for rank, streams in enumerate(shown)]
+        return tuple(one | other for one, other in zip(alone, shared, strict=True)), tuple(shown)
+
+
+def _parse_streams(option: str, text: str, num_workers: int) -> list[int]:
+    found = [0] * num_workers
+    for part in filter(None, text.split(",")):
+        rank, colon, streams = part.rpartition(":")
+        is_known = streams in ("0", "1", "2", "3") and (not colon or (rank.isdecimal() and int(rank) < num_workers))
+        if not is_known or (not colon and "," in text):
+            raise ValueError(
+                f"{option} takes 0 (nothing), 1 (stdout), 2 (stderr) or 3 (both), or such for each of the ranks 0 to "
+                f"{num_workers - 1}, as 0:3,1:2, but received {text!r}."
+            )
+        for number in [int(rank)] if colon else range(num_workers):
+            found[number] = int(streams)
+    return found
 
 
 class Front:
@@ -151,6 +226,17 @@ class Front:
             file=sys.stderr,
         )
         return 1
+
+
+def find_program(target: str) -> str:
+    """Return an empty text, for a program has no file to be read, if there is such a program.
+
+    Raises:
+        ValueError: There is none.
+    """
+    if shutil.which(target) is None:
+        raise ValueError(f"there is no program {target!r} (looked in PATH). Check the name, or its permissions.")
+    return ""
 
 
 def find_script(target: str) -> str:

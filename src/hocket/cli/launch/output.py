@@ -26,9 +26,12 @@ HOLD_SECONDS = 0.05
 progress bar has none."""
 
 
-def open_pipe(target: int) -> tuple[int, int]:
-    """Return where to read, and what a rank gets in the place of `target`: a terminal if that is one, else a pipe."""
-    if not os.isatty(target):
+def open_pipe(target: int, *, is_logged: bool = False) -> tuple[int, int]:
+    """Return where to read, and what a rank gets in the place of `target`: a terminal if that is one, else a pipe.
+
+    What goes to a file, too, comes through a pipe, so that no colours and no progress bars get there.
+    """
+    if is_logged or not os.isatty(target):
         return os.pipe2(os.O_CLOEXEC)
     ours, theirs = os.openpty()
     with contextlib.suppress(OSError, termios.error):
@@ -43,9 +46,13 @@ def open_pipe(target: int) -> tuple[int, int]:
 class Source:
     """One stream of one rank."""
 
-    def __init__(self, fd: int, target: int, prefix: bytes) -> None:
+    def __init__(
+        self, fd: int, target: int, prefix: bytes, log_fd: int | None = None, *, is_shown: bool = True
+    ) -> None:
         self.fd = fd
         self.target = target
+        self.is_shown = is_shown
+        self._log_fd = log_fd
         self._prefix = prefix
         self._line = b""
         #: Since when the beginning of a line is held back; None if none is.
@@ -59,6 +66,26 @@ class Source:
             line.rstrip("\r").rpartition("\r")[2] for line in text.rstrip().split("\n")
         ]  # progress bars: the last state
         return "\n".join(lines[-descendants.TAIL_LINES :])
+
+    def log(self, data: bytes) -> str:
+        """Write to the file, if there is one; return what is wrong, once."""
+        try:
+            while data and self._log_fd is not None:
+                data = data[os.write(self._log_fd, data) :]
+        except OSError as error:
+            self.close_log()
+            return str(error)
+        return ""
+
+    def close_log(self) -> None:
+        """Forget the file."""
+        if self._log_fd is not None:
+            os.close(self._log_fd)
+            self._log_fd = None
+
+    def get_log(self) -> int | None:
+        """Return the file's descriptor, if there is one."""
+        return self._log_fd
 
     def split(self, data: bytes, *, is_end: bool = False) -> bytes:
         """Return what can be passed on now: whole lines."""
@@ -82,10 +109,20 @@ class Relay:
         self._sources: dict[int, Source] = {}
         self._waiting = {1: bytearray(), 2: bytearray()}
 
-    def add(self, fd: int, target: int, prefix: str = "") -> Source:
-        """Pass on what can be read from a descriptor, which is ours now."""
+    def add(
+        self, fd: int, target: int, prefix: str = "", log_fd: int | None = None, *, is_shown: bool = True
+    ) -> Source:
+        """Pass on what can be read from a descriptor, and write it to a file; both are ours now.
+
+        Args:
+            fd: Where to read.
+            target: Where to write: 1 or 2.
+            prefix: What each line begins with there.
+            log_fd: The file.
+            is_shown: Whether it is passed on at all.
+        """
         os.set_blocking(fd, False)
-        source = self._sources[fd] = Source(fd, target, prefix.encode())
+        source = self._sources[fd] = Source(fd, target, prefix.encode(), log_fd, is_shown=is_shown)
         return source
 
     def find_release(self) -> float | None:
@@ -101,7 +138,8 @@ class Relay:
 
     def list_descriptors(self) -> list[int]:
         """Return the descriptors that a fork of this process has to close."""
-        return list(self._sources)
+        logs = [source.get_log() for source in self._sources.values()]
+        return [*self._sources, *(log for log in logs if log is not None)]
 
     def register(self, poll: select.poll) -> None:
         """Say what to wait for: either to read for a target, or to write to it."""
@@ -162,7 +200,10 @@ class Relay:
             self._close(source)
             return
         source.tail.keep(data)
-        self._waiting[source.target] += source.split(data)
+        if fault := source.log(data):
+            self.say(f"hocket run: a file of --log-dir cannot be written any more: {fault}\n")
+        if source.is_shown:
+            self._waiting[source.target] += source.split(data)
 
     def _write(self, target: int) -> None:
         waiting = self._waiting[target]
@@ -176,4 +217,5 @@ class Relay:
     def _close(self, source: Source) -> None:
         self._waiting[source.target] += source.split(b"", is_end=True)
         del self._sources[source.fd]
+        source.close_log()
         os.close(source.fd)

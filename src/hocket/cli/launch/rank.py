@@ -115,6 +115,9 @@ def _become_main(plan: plans.Plan) -> None:
 
 
 def _run_target(plan: plans.Plan) -> None:
+    if plan.is_program:
+        sys.stdout.flush()
+        os.execvp(plan.target, [plan.target, *plan.args])  # noqa: S606 (what was asked for)
     if plan.is_module:
         runpy._run_module_as_main(plan.target)  # type: ignore[attr-defined]  # what `python -m` itself calls
     elif not plans.is_plain_script(plan.target):
