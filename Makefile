@@ -36,7 +36,10 @@ help:  ## list the targets
 $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit("Hocket needs Python 3.11 or newer, this is %d.%d; try: make PYTHON=python3.12" % sys.version_info[:2] if sys.version_info < (3, 11) else 0)'
 	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.pip: | $(BIN)/python
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check 'pip>=25.1'  # the first that knows groups
+	@touch $@
 
 $(VENV)/.demo: pyproject.toml constraints-dev.txt | $(BIN)/python
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints-dev.txt -e '.[demo]'
@@ -44,7 +47,7 @@ $(VENV)/.demo: pyproject.toml constraints-dev.txt | $(BIN)/python
 
 DEV_EXTRAS := data,demo,jax,keras,lightning,ray,transformers,tune
 
-$(VENV)/.dev: pyproject.toml constraints-dev.txt | $(BIN)/python
+$(VENV)/.dev: pyproject.toml constraints-dev.txt | $(VENV)/.pip
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints-dev.txt -e '.[$(DEV_EXTRAS)]' --group dev
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints-dev.txt --no-deps tf-keras
 	@touch $@ $(VENV)/.demo
@@ -53,11 +56,11 @@ $(VENV)/.spark: pyproject.toml constraints-dev.txt | $(BIN)/python
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints-dev.txt -e '.[spark]'
 	@touch $@
 
-$(VENV)/.site: pyproject.toml constraints-dev.txt | $(BIN)/python
+$(VENV)/.site: pyproject.toml constraints-dev.txt | $(VENV)/.pip
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints-dev.txt -e . --group site
 	@touch $@
 
-$(VENV)/.bench: pyproject.toml constraints-dev.txt | $(BIN)/python
+$(VENV)/.bench: pyproject.toml constraints-dev.txt | $(VENV)/.pip
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints-dev.txt -e '.[ray]' --group bench
 	@touch $@
 
