@@ -26,7 +26,7 @@ PAGES := README.md $(wildcard docs/*.md docs/coming_from/*.md)
 NEWS_BASE ?= origin/main
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-long parity parity-local parity-inprocess parity-ray parity-page frameworks check format format-check lint types imports news docs doctest site bench clean
+.PHONY: help demo test test-long parity parity-local parity-inprocess parity-ray parity-page frameworks check format format-check lint types imports news docs doctest site dist wheel-test bench clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -58,6 +58,10 @@ $(VENV)/.spark: pyproject.toml constraints-dev.txt | $(BIN)/python
 
 $(VENV)/.site: pyproject.toml constraints-dev.txt | $(VENV)/.pip
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints-dev.txt -e . --group site
+	@touch $@
+
+$(VENV)/.release: pyproject.toml constraints-dev.txt | $(VENV)/.pip
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints-dev.txt --group release
 	@touch $@
 
 $(VENV)/.bench: pyproject.toml constraints-dev.txt | $(VENV)/.pip
@@ -147,6 +151,12 @@ doctest: $(VENV)/.dev  ## run the examples in docstrings
 
 site: $(VENV)/.site  ## build the documentation as a site in build/site; a dead link fails
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
+
+dist: $(VENV)/.release  ## build wheel and sdist in dist/: make dist URL=https://... for the README's links
+	$(BIN)/python tools/dist.py $(URL)
+
+wheel-test: $(VENV)/.release  ## try the wheel with each extra alone, in clean environments (20 minutes; ARGS="data tune" for some)
+	$(BIN)/python tools/try_wheel.py $(ARGS)
 
 bench: $(VENV)/.bench  ## measure beside Ray, the standard library, loky and Dask, on an idle machine
 	$(BIN)/python benchmarks/all.py $(ARGS)

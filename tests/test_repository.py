@@ -7,6 +7,7 @@ import re
 import runpy
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -23,6 +24,7 @@ def test_the_version_is_the_same_everywhere():
 def test_importing_hocket_brings_no_framework():
     program = """
 import sys
+import tomllib
 import hocket
 print(*sorted({"torch", "tensorflow", "jax", "ray", "pyarrow", "pyspark", "sklearn", "matplotlib"} & set(sys.modules)))
 """
@@ -346,3 +348,27 @@ def test_the_readme_says_what_is_there():
     assert importlib.util.find_spec("hocket.dashboard") is None
     assert importlib.util.find_spec("hocket.observe") is None
     assert not any(word in absent for word in ("parameter server", "searches:", "Spark", "collective"))
+
+
+def test_links_of_the_readme_lead_to_the_repository():
+    tool = load_tool("dist")
+    page = tool["link"]("[a](docs/a.md) ![p](docs/p.svg) [b](https://x.org) [c](#c)", "https://host/us/hocket", "1.2.0")
+    assert page == (
+        "[a](https://host/us/hocket/blob/v1.2.0/docs/a.md) ![p](https://host/us/hocket/raw/v1.2.0/docs/p.svg) "
+        "[b](https://x.org) [c](#c)"
+    )
+    linked = tool["link"]((ROOT / "README.md").read_text(), "https://host/us/hocket", "1.2.0")
+    assert re.findall(r"\]\((?!https?:|#)", linked) == []
+    project = tool["name_urls"]((ROOT / "pyproject.toml").read_text(), "https://host/us/hocket")
+    assert tomllib.loads(project)["project"]["urls"]["Source"] == "https://host/us/hocket"
+
+
+def test_each_extra_is_tried(monkeypatch):
+    monkeypatch.syspath_prepend(str(ROOT / "tools"))
+    tool = load_tool("try_wheel")
+    project = (ROOT / "pyproject.toml").read_text()
+    extras = set(tomllib.loads(project)["project"]["optional-dependencies"]) - {"all"}
+    assert tool["find_extras"](project) == extras == set(tool["TRIALS"]) - {""}
+    assert [name.split("==")[0] for name in tool["list_lowest"](project)] == ["cloudpickle", "numpy", "psutil", "rich"]
+    for trial in tool["TRIALS"].values():
+        assert all((ROOT / page).exists() for page in trial.pages)

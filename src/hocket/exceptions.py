@@ -15,6 +15,7 @@
     │   │   ├── VersionMismatchError (RuntimeError) the cluster has another Python, Ray or Hocket
     │   │   └── AuthenticationError                 the cluster wants another token
     │   ├── MissingExtraError (ImportError)         a library that comes with an extra is not installed
+    │   ├── UnsupportedPlatformError (RuntimeError) this operating system is not Linux
     │   ├── ObjectRefStreamEndOfStreamError         the generator has no such item
     │   ├── TaskPlacementGroupRemoved               its placement group was removed
     │   └── ActorPlacementGroupRemoved
@@ -118,6 +119,10 @@ class AuthenticationError(ConnectionFailedError):
 
 class MissingExtraError(HocketError, ImportError):
     """A library that comes with an extra of this package is not installed. The message has the line for pip."""
+
+
+class UnsupportedPlatformError(HocketError, RuntimeError):
+    """What was asked for does not run on this operating system."""
 
 
 class ObjectRefStreamEndOfStreamError(HocketError):

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import importlib
 import os
+import sys
 from collections.abc import Mapping
 from typing import Any
 
 from hocket.engine import contract
-from hocket.engine.local import driver
 from hocket.kernel import resources
+
+if sys.platform.startswith("linux"):
+    from hocket.engine.local import driver
 
 NAMES = ("local", "inprocess", "ray")
 """Which engines `hocket.init` can start."""
@@ -31,9 +34,7 @@ def open_engine(
     if kind == "inprocess":
         engine: contract.Engine = _load("inprocess").InProcessEngine(node, namespace=namespace, labels=labels)
         return engine
-    return driver.DriverEngine(
-        node, namespace=namespace, labels=labels, memory_limit=memory_limit, spill_folder=spill_folder
-    )
+    return _get_local()(node, namespace=namespace, labels=labels, memory_limit=memory_limit, spill_folder=spill_folder)
 
 
 def open_ray(**request: object) -> contract.Engine:
@@ -59,7 +60,7 @@ def open_ray(**request: object) -> contract.Engine:
 def get_limits(kind: str) -> Mapping[str, str]:
     """Return what an engine cannot do, by the name of the ability, without opening it."""
     if kind == "local":
-        return driver.DriverEngine.limits
+        return _get_local().limits
     loaded = _load(kind)
     limits: Mapping[str, str] = (loaded.RayEngine if kind == "ray" else loaded.InProcessEngine).limits
     return limits
@@ -69,6 +70,17 @@ def find_place(engine: contract.Engine) -> tuple[str, str]:
     """Return where an engine runs, and the address of its dashboard; empty if it has none."""
     connection: Any = getattr(engine, "connection", None)  # only Ray's has one
     return ("local", "") if connection is None else (connection.address, connection.dashboard_url)
+
+
+def _get_local() -> type[driver.DriverEngine]:
+    """Return the engine that has worker processes.
+
+    Raises:
+        UnsupportedPlatformError: This system is another one than Linux.
+    """
+    if not sys.platform.startswith("linux"):
+        importlib.import_module("hocket.engine.local")  # raises
+    return driver.DriverEngine
 
 
 def _load(kind: str) -> Any:

@@ -11,6 +11,9 @@
 import sys
 
 if not sys.platform.startswith("linux"):
-    raise ImportError(
-        f"Hocket runs on Linux only, so far; this is {sys.platform}. Use a Linux machine, container or WSL 2."
+    from hocket import exceptions  # here, since the guardian starts sooner without
+
+    raise exceptions.UnsupportedPlatformError(
+        f"Worker processes need Linux, and this is {sys.platform}: use hocket.init(engine='inprocess') or "
+        "HOCKET_ENGINE=inprocess, which run everything in this process, or a Linux machine, container or WSL 2."
     )

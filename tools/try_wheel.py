@@ -1,0 +1,124 @@
+"""Tries the wheel as users get it: each extra alone, in a clean environment, with what its page or program does.
+
+    python tools/try_wheel.py [EXTRA ...] [--lowest]
+
+With `--lowest` the lowest versions that the package allows are installed, where they exist for this Python.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import dist
+
+ROOT = Path(__file__).parents[1]
+
+FIRST = (
+    "import hocket; hocket.init(num_cpus=2); f = hocket.remote(lambda x: x + 1); "
+    "assert hocket.get([f.remote(1), f.remote(2)]) == [2, 3]; hocket.shutdown()"
+)
+
+
+@dataclass(frozen=True)
+class Trial:
+    """What is done with an extra."""
+
+    pages: tuple[str, ...] = ()
+    """Pages that run."""
+    program: str = FIRST
+    also: tuple[str, ...] = ()
+    """What the page's programs need besides: other extras, or packages."""
+
+
+TRIALS = {
+    "": Trial(("docs/core.md", "docs/actors.md", "docs/util.md", "docs/observe.md", "docs/coming_from/dask.md")),
+    "torch": Trial(("README.md", "docs/collective.md", "docs/coming_from/torchrun.md")),
+    "lightning": Trial(("docs/coming_from/lightning.md",)),
+    "transformers": Trial(program="import hocket.train.huggingface.transformers"),
+    "tensorflow": Trial(program="import hocket.train.tensorflow, hocket.mesh.tensorflow"),
+    "tf-keras": Trial(program="import hocket.train.tensorflow.keras"),
+    "jax": Trial(program="import hocket.train.jax; import jax; from hocket import mesh; mesh.create_mesh"),
+    "keras": Trial(program="import hocket.train.keras", also=("jax",)),
+    "ray": Trial(program=FIRST.replace("num_cpus=2", "num_cpus=2, engine='ray'")),
+    "data": Trial(program="from hocket import data; assert data.range(10).sort('id', descending=True).take(1)"),
+    "spark": Trial(program="import hocket.spark"),
+    "tune": Trial(("docs/tune.md",)),
+    "plot": Trial(program="import matplotlib"),
+    "tensorboard": Trial(program="from hocket.train import loggers; import tensorboardX"),
+    "mlflow": Trial(program="from hocket.train import loggers; import mlflow"),
+    "dashboard": Trial(program="import starlette, uvicorn"),
+    "demo": Trial(program="from hocket.cli import main; assert main.main(['demo', '--quiet', '--epochs', '2']) == 0"),
+}
+
+
+def find_extras(project: str) -> set[str]:
+    """Return the extras of a pyproject.toml, but for the one that is all of them."""
+    part = project.partition("[project.optional-dependencies]")[2].partition("\n[")[0]
+    return set(re.findall(r"^([\w-]+) = \[", part, re.MULTILINE)) - {"all"}
+
+
+def list_lowest(project: str) -> list[str]:
+    """Return the base dependencies at their lowest versions."""
+    part = project.partition("\ndependencies = [")[2].partition("\n]")[0]
+    return [f"{name}=={version}" for name, version in re.findall(r'"([\w-]+)>=([\d.]+)', part)]
+
+
+def try_extra(extra: str, wheel: Path, folder: Path, *, is_lowest: bool) -> str:
+    """Install an extra, and do what is to be done; return what went wrong, or nothing."""
+    trial = TRIALS[extra]
+    python = folder / "bin" / "python"
+    extras = ",".join([*([extra] if extra else []), *trial.also])
+    wanted = [f"hocket[{extras}] @ {wheel.as_uri()}" if extras else str(wheel)]
+    limits = ["-c", str(ROOT / "constraints-dev.txt")]
+    if is_lowest:
+        wanted += list_lowest((ROOT / "pyproject.toml").read_text())
+        limits = ["-c", str(write_torch(folder))]
+    commands = [
+        [sys.executable, "-m", "venv", str(folder)],
+        [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *limits, *wanted],
+        [str(python), "-W", "error::DeprecationWarning:hocket", "-c", trial.program],
+        *([str(python), str(ROOT / "tools" / "run_docs.py"), str(ROOT / page)] for page in trial.pages),
+    ]
+    for command in commands:
+        done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=folder.parent)
+        if done.returncode:
+            return f"{' '.join(command)[:300]}\n{(done.stdout + done.stderr)[-3000:]}"
+    return ""
+
+
+def write_torch(folder: Path) -> Path:
+    """Return constraints with nothing but the torch that is tested: its range has builds of gigabytes."""
+    lines = [line for line in (ROOT / "constraints-dev.txt").read_text().splitlines() if line.startswith("torch==")]
+    path = folder.parent / "torch.txt"
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+def main() -> int:
+    """Try the extras; return 1 if one does not work."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("extras", nargs="*", help="which; default: the bare package, and each extra")
+    parser.add_argument("--lowest", action="store_true", help="the lowest versions of the base dependencies")
+    given = parser.parse_args()
+    chosen = ["" if extra == "bare" else extra for extra in given.extras] or list(TRIALS)
+    failed = 0
+    with tempfile.TemporaryDirectory() as folder:
+        wheel = next(path for path in dist.build("", Path(folder, "dist")) if path.suffix == ".whl")
+        for extra in chosen:
+            with tempfile.TemporaryDirectory() as place:
+                start = time.perf_counter()
+                wrong = try_extra(extra, wheel, Path(place, "venv"), is_lowest=given.lowest)
+            failed += bool(wrong)
+            print(f"{extra or 'bare'}: {wrong or 'works'} ({time.perf_counter() - start:.0f} s)", flush=True)
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
