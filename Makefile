@@ -56,6 +56,10 @@ $(VENV)/.spark: pyproject.toml constraints-dev.txt | $(BIN)/python
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints-dev.txt -e '.[spark]'
 	@touch $@
 
+$(VENV)/.services: pyproject.toml constraints-dev.txt | $(VENV)/.pip
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints-dev.txt --group services
+	@touch $@
+
 $(VENV)/.site: pyproject.toml constraints-dev.txt | $(VENV)/.pip
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints-dev.txt -e . --group site
 	@touch $@
@@ -84,7 +88,7 @@ test: $(VENV)/.dev  ## run the tests, JOBS=3 at a time, then those of the core o
 	$(BIN)/python -m pytest $(AT_A_TIME) -m 'not long' $(addprefix --ignore=,$(LONG_TESTS)) $(ARGS)
 	HOCKET_ENGINE=inprocess $(BIN)/python -m pytest $(AT_A_TIME) -m 'not long' $(INPROCESS_TESTS) $(ARGS)
 
-test-long: $(VENV)/.dev $(VENV)/.spark  ## run what `make test` leaves out because it takes long, and a part of the core on Ray
+test-long: $(VENV)/.dev $(VENV)/.spark $(VENV)/.services  ## run what `make test` leaves out because it takes long, and a part of the core on Ray
 	$(COMPILE)
 	$(BIN)/python -m pytest $(LONG_TESTS) $(ARGS)
 	$(BIN)/python -m pytest -m long $(addprefix --ignore=,$(LONG_TESTS)) $(ARGS)
@@ -128,7 +132,7 @@ format-check: $(VENV)/.dev  ## the formatter has nothing to change
 
 lint: $(VENV)/.dev  ## ruff, and plain prose on the pages
 	$(BIN)/ruff check .
-	$(BIN)/python tools/prose.py $(PAGES) CONTRIBUTING.md $(wildcard docs/design/*.md)
+	$(BIN)/python tools/prose.py $(PAGES) CONTRIBUTING.md RELEASING.md $(wildcard docs/design/*.md)
 
 types: $(VENV)/.dev  ## mypy, strict
 	$(BIN)/mypy

@@ -55,6 +55,8 @@ from hocket.train.rank.usage import ShardingBytes as ShardingBytes
 from hocket.train.rank.usage import ShardingUsage as ShardingUsage
 from hocket.train.result import Result as Result
 from hocket.train.run.backend import BackendConfig as BackendConfig
+from hocket.train.stopping import EarlyStopping as EarlyStopping
+from hocket.train.stopping import TimeLimit as TimeLimit
 from hocket.train.user_callback import TrainRunContext as TrainRunContext
 from hocket.train.user_callback import UserCallback as UserCallback
 from hocket.train.validation import ValidationConfig as ValidationConfig

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, final
 
-from hocket import addresses
+from hocket import addresses, extras, texts
 from hocket.train import user_callback
 from hocket.train.checkpoints import checkpoint
 from hocket.train.tracking import mlflow, plots, tables, tensorboard, values
@@ -245,6 +245,103 @@ class MLflowLogger(_Logger):
 
     def _close(self, opened: mlflow.MLflowRun, error: BaseException | None) -> None:
         opened.close(has_failed=error is not None)
+
+
+@final
+class WandbLogger(_Logger):
+    """Logs the configuration and rank 0's numbers to Weights & Biases, as a run of its own.
+
+    Its files are in the run's folder. What the program does with wandb itself is not touched.
+
+    Args:
+        project: The project. Default: what WANDB_PROJECT says, or wandb's own default.
+        step_key: The metric that is the step. Default: ``"step"`` if it is reported, else the number of the report.
+        **settings: What ``wandb.init`` takes besides, such as ``entity``, ``group``, ``tags``, ``mode="offline"``.
+
+    Raises:
+        ImportError: wandb is missing.
+
+    Example:
+        >>> from hocket import train
+        >>> from hocket.train import loggers
+        >>> def watched(storage_path: str) -> train.RunConfig:
+        ...     logger = loggers.WandbLogger("digits", mode="offline")
+        ...     return train.RunConfig(storage_path=storage_path, callbacks=[logger])
+    """
+
+    def __init__(self, project: str | None = None, *, step_key: str | None = None, **settings: Any) -> None:
+        super().__init__(step_key)
+        self._wandb = extras.load("wandb", "WandbLogger()", "Weights & Biases", "Run pip install wandb.")
+        self._settings = {"project": project, **settings}
+
+    def _open(self, run_context: user_callback.TrainRunContext) -> object:
+        config = run_context.train_loop_config
+        given = {
+            "name": run_context.experiment_name,
+            "config": dict(config) if isinstance(config, Mapping) else {},
+            "dir": str(run_context.path),
+            "reinit": "create_new",
+            **self._settings,
+        }
+        return self._wandb.init(**given)
+
+    def _add(self, metrics: list[dict[str, object]]) -> None:
+        self._opened.log(dict(values.list_numbers(metrics[0])), step=self._find_step(metrics[0]))
+
+    def _close(self, opened: Any, error: BaseException | None) -> None:
+        opened.finish(exit_code=0 if error is None else 1)
+
+
+@final
+class CometLogger(_Logger):
+    """Logs the configuration and rank 0's numbers to Comet.
+
+    Args:
+        experiment: An experiment of comet_ml's, which stays open. Default: a new one for each `fit`.
+        step_key: The metric that is the step. Default: ``"step"`` if it is reported, else the number of the report.
+        **settings: What a new ``comet_ml.Experiment`` takes, such as ``project_name``; with ``offline_directory`` it is
+            an ``OfflineExperiment``.
+
+    Raises:
+        ImportError: comet_ml is missing.
+        ValueError: Both an experiment and settings are given.
+
+    Example:
+        >>> from hocket import train
+        >>> from hocket.train import loggers
+        >>> def watched(storage_path: str) -> train.RunConfig:
+        ...     logger = loggers.CometLogger(project_name="digits", offline_directory=storage_path)
+        ...     return train.RunConfig(storage_path=storage_path, callbacks=[logger])
+    """
+
+    def __init__(self, experiment: Any = None, *, step_key: str | None = None, **settings: Any) -> None:
+        super().__init__(step_key)
+        if experiment is not None and settings:
+            raise ValueError(
+                f"CometLogger() takes an experiment, or the settings of a new one, but received {experiment!r} and "
+                f"{settings!r}. Leave one out."
+            )
+        self._comet = extras.load("comet_ml", "CometLogger()", "Comet", "Run pip install comet_ml.")
+        self._given = experiment
+        self._settings = settings
+
+    def _open(self, run_context: user_callback.TrainRunContext) -> object:
+        experiment = self._given
+        if experiment is None:
+            kind = "OfflineExperiment" if "offline_directory" in self._settings else "Experiment"
+            experiment = getattr(self._comet, kind)(**self._settings)
+            experiment.set_name(run_context.experiment_name)
+        config = run_context.train_loop_config
+        experiment.log_parameters(dict(config) if isinstance(config, Mapping) else {})
+        return experiment
+
+    def _add(self, metrics: list[dict[str, object]]) -> None:
+        self._opened.log_metrics(dict(values.list_numbers(metrics[0])), step=self._find_step(metrics[0]))
+
+    def _close(self, opened: Any, error: BaseException | None) -> None:
+        opened.log_other("error", "" if error is None else texts.safe_text(error))
+        if self._given is None:
+            opened.end()
 
 
 @final

@@ -1,0 +1,170 @@
+"""Callbacks that end a training in good order: pass these in ``RunConfig(callbacks=[...])``.
+
+`fit` then returns a `Result` of what was reported until then, with its checkpoints.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from typing import Any, Final, final
+
+from hocket.train import user_callback
+from hocket.train.checkpoints import checkpoint
+from hocket.train.tracking import values
+
+MODES: Final = ("min", "max")
+
+
+@final
+class EarlyStopping(user_callback.UserCallback):
+    """Ends a training when a metric of rank 0 has not become better for some reports.
+
+    Reports without the metric do not count. Training goes on while the driver decides, so ranks may make a few reports
+    more than are in the result.
+
+    Args:
+        metric: Its name; ``"val/loss"`` looks into nested ones.
+        mode: ``"min"`` if less is better, ``"max"`` if more is.
+        patience: After how many reports in a row without a better value it ends.
+        min_delta: By how much a value must differ from the best one to count as better.
+        threshold: A value that ends it at once, because it is good enough. Default: none.
+        check_finite: Whether NaN and infinities end it at once.
+
+    Attributes:
+        best: The best value of the last run; None before the first.
+        reason: Why the last run was ended; empty if it was not.
+
+    Raises:
+        TypeError: The metric is no name, or a setting is no number.
+        ValueError: The mode is none of the two, the patience is below 1, or `min_delta` is negative.
+
+    Example:
+        >>> import tempfile
+        >>> from hocket import train
+        >>> def loop():
+        ...     for loss in [3.0, 2.0, 2.5, 2.5, 1.0]:
+        ...         train.report({"loss": loss})
+        >>> stopping = train.EarlyStopping("loss", patience=2)
+        >>> trainer = train.DataParallelTrainer(
+        ...     loop,
+        ...     scaling_config=train.ScalingConfig(num_workers=0),
+        ...     run_config=train.RunConfig(storage_path=tempfile.mkdtemp(), callbacks=[stopping]),
+        ... )
+        >>> len(trainer.fit().metrics_history), stopping.best
+        (4, 2.0)
+    """
+
+    def __init__(
+        self,
+        metric: str,
+        *,
+        mode: str = "min",
+        patience: int = 3,
+        min_delta: float = 0.0,
+        threshold: float | None = None,
+        check_finite: bool = True,
+    ) -> None:
+        if not isinstance(metric, str) or not metric:
+            raise TypeError(f"metric must be a metric's name, but received {metric!r}. Write EarlyStopping('loss').")
+        if mode not in MODES:
+            raise ValueError(f"mode must be 'min' or 'max', but received {mode!r}. Write mode='min' for a loss.")
+        if isinstance(patience, bool) or not isinstance(patience, int):
+            raise TypeError(f"patience must be a whole number of reports, but received {patience!r}. Write patience=3.")
+        if patience < 1:
+            raise ValueError(f"patience must be 1 report or more, but received {patience!r}. Write patience=1.")
+        for name, number in (("min_delta", min_delta), ("threshold", threshold)):
+            if number is not None and (isinstance(number, bool) or not isinstance(number, int | float)):
+                raise TypeError(f"{name} must be a number, but received {number!r}. Write {name}=0.01.")
+        if not min_delta >= 0:
+            raise ValueError(f"min_delta must be 0 or more, but received {min_delta!r}. Write min_delta=0.01.")
+        self._metric, self._sign, self._patience = metric, 1.0 if mode == "max" else -1.0, patience
+        self._min_delta, self._threshold, self._check_finite = min_delta, threshold, check_finite
+        self._waited = 0
+        self.best: float | None = None
+        self.reason = ""
+
+    def before_run(self, run_context: user_callback.TrainRunContext) -> None:
+        """Begin to count."""
+        self.best, self.reason, self._waited = None, "", 0
+
+    def after_report(
+        self,
+        run_context: user_callback.TrainRunContext,
+        metrics: list[dict[str, Any]],
+        checkpoint: checkpoint.Checkpoint | None,
+    ) -> None:
+        """Look at the metric.
+
+        Raises:
+            StopIteration: It is enough.
+        """
+        value = values.list_numbers(metrics[0]).get(self._metric)
+        if value is None:
+            return
+        self.reason = self._judge(float(value))
+        if self.reason:
+            raise StopIteration(self.reason)
+
+    def _judge(self, value: float) -> str:
+        if not math.isfinite(value):
+            return f"{self._metric} is {value}" if self._check_finite else ""
+        if self.best is None or self._sign * (value - self.best) > self._min_delta:
+            self.best, self._waited = value, 0
+        else:
+            self._waited += 1
+        if self._threshold is not None and self._sign * (value - self._threshold) >= 0:
+            return f"{self._metric} is {value}, and {self._threshold} was enough"
+        if self._waited >= self._patience:
+            return f"{self._metric} has not become better than {self.best} for {self._waited} reports"
+        return ""
+
+
+@final
+class TimeLimit(user_callback.UserCallback):
+    """Ends a training with the first report after some time.
+
+    Args:
+        seconds: How long, from the beginning of `fit`.
+
+    Raises:
+        TypeError: It is no number.
+        ValueError: It is not more than 0.
+
+    Example:
+        >>> import tempfile
+        >>> from hocket import train
+        >>> trainer = train.DataParallelTrainer(
+        ...     lambda: [train.report({"step": step}) for step in range(1000)],
+        ...     scaling_config=train.ScalingConfig(num_workers=0),
+        ...     run_config=train.RunConfig(storage_path=tempfile.mkdtemp(), callbacks=[train.TimeLimit(1e-9)]),
+        ... )
+        >>> len(trainer.fit().metrics_history)
+        1
+    """
+
+    def __init__(self, seconds: float) -> None:
+        if isinstance(seconds, bool) or not isinstance(seconds, int | float):
+            raise TypeError(f"seconds must be a number, but received {seconds!r}. Write TimeLimit(3600).")
+        if not seconds > 0:
+            raise ValueError(f"seconds must be more than 0, but received {seconds!r}. Write TimeLimit(3600).")
+        self._seconds = seconds
+        self._end = math.inf
+
+    def before_run(self, run_context: user_callback.TrainRunContext) -> None:
+        """Look at the clock."""
+        self._end = time.monotonic() + self._seconds
+
+    def after_report(
+        self,
+        run_context: user_callback.TrainRunContext,
+        metrics: list[dict[str, Any]],
+        checkpoint: checkpoint.Checkpoint | None,
+    ) -> None:
+        """Look at it again.
+
+        Raises:
+            StopIteration: The time is over.
+        """
+        if time.monotonic() >= self._end:
+            raise StopIteration(f"{self._seconds:g} s are over")

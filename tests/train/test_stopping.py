@@ -1,0 +1,73 @@
+"""Callbacks that end a training in good order."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from hocket import train
+
+
+def fit(losses, callback, tmp_path, num_workers=0):
+    def loop():
+        for step, loss in enumerate(losses):
+            train.report({"step": step, **({} if loss is None else {"val": {"loss": loss}})})
+
+    trainer = train.DataParallelTrainer(
+        loop,
+        scaling_config=train.ScalingConfig(num_workers=num_workers),
+        run_config=train.RunConfig(storage_path=tmp_path, callbacks=[callback]),
+    )
+    return trainer.fit()
+
+
+@pytest.mark.parametrize(
+    ("settings", "losses", "count", "reason"),
+    [
+        ({"patience": 2}, [3, 2, 2.5, 2.5, 1], 4, "val/loss has not become better than 2.0 for 2 reports"),
+        ({"patience": 2}, [3, 2, 2.5, 1, 1.5], 5, ""),
+        ({"patience": 1, "min_delta": 0.5}, [3, 2, 1.6, 1], 3, "val/loss has not become better than 2.0 for 1 reports"),
+        ({"mode": "max", "patience": 1}, [1, 2, 3, 3, 4], 4, "val/loss has not become better than 3.0 for 1 reports"),
+        ({"threshold": 0.5}, [1, 0.5, 0.1], 2, "val/loss is 0.5, and 0.5 was enough"),
+        ({}, [1, math.nan, 0.1], 2, "val/loss is nan"),
+        ({"check_finite": False}, [1, math.nan, 0.1], 3, ""),
+        ({"patience": 1}, [1, None, None, 0.5, None, 0.7], 6, "val/loss has not become better than 0.5 for 1 reports"),
+    ],
+)
+def test_early_stopping(settings, losses, count, reason, tmp_path):
+    stopping = train.EarlyStopping("val/loss", **settings)
+    for _ in range(2):  # it begins anew with each run
+        result = fit(losses, stopping, tmp_path)
+        assert (len(result.metrics_history), stopping.reason) == (count, reason)
+
+
+@pytest.mark.slow
+@pytest.mark.needs("processes")
+def test_ranks_are_ended_and_the_result_is_there(session, tmp_path):
+    result = fit([1.0] * 100_000, train.EarlyStopping("val/loss", patience=3), tmp_path, num_workers=2)
+    assert [report["step"] for report in result.metrics_history] == [0, 1, 2, 3]
+    assert result.error is None
+
+
+def test_a_time_limit(tmp_path):
+    assert len(fit([1.0] * 10, train.TimeLimit(1e-9), tmp_path).metrics_history) == 1
+    assert len(fit([1.0] * 10, train.TimeLimit(1e9), tmp_path).metrics_history) == 10
+
+
+@pytest.mark.parametrize(
+    ("build", "kind", "message"),
+    [
+        (lambda: train.EarlyStopping(None), TypeError, "metric must be a metric's name, but received None"),
+        (lambda: train.EarlyStopping("loss", mode="less"), ValueError, "mode must be 'min' or 'max'"),
+        (lambda: train.EarlyStopping("loss", patience=0), ValueError, "patience must be 1 report or more"),
+        (lambda: train.EarlyStopping("loss", patience=1.5), TypeError, "patience must be a whole number"),
+        (lambda: train.EarlyStopping("loss", min_delta=-1), ValueError, "min_delta must be 0 or more"),
+        (lambda: train.EarlyStopping("loss", threshold="low"), TypeError, "threshold must be a number"),
+        (lambda: train.TimeLimit("1h"), TypeError, "seconds must be a number, but received '1h'"),
+        (lambda: train.TimeLimit(0), ValueError, "seconds must be more than 0"),
+    ],
+)
+def test_bad_settings(build, kind, message):
+    with pytest.raises(kind, match=message):
+        build()
