@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import linecache
 import os
 import subprocess
 import sys
@@ -181,3 +182,18 @@ def test_dual_error_comes_before_its_causes_attributes() -> None:
     error: Any = exceptions.TaskError("f", "trace", cause).as_instanceof_cause()
     assert Odd in type(error).__mro__
     assert (error.function_name, error.traceback_str, type(error.cause), error.args) == ("f", "trace", Odd, ("x",))
+
+
+def test_lines_of_cells_are_added_to_a_workers_traceback():
+    name = "/tmp/ipykernel_1/22.py"
+    linecache.cache[name] = (20, None, ["def f():\n", "    return 1 / 0\n"], name)
+    there = 'Traceback:\n  File "/a.py", line 3, in g\n    g()\n'
+    text = f'{there}  File "{name}", line 2, in f\nZeroDivisionError: no\n  File "{name}", line 99, in f\n'
+    try:
+        assert texts.add_sources(text) == (
+            f'{there}  File "{name}", line 2, in f\n    return 1 / 0\nZeroDivisionError: no\n'
+            f'  File "{name}", line 99, in f\n'
+        )
+        assert texts.add_sources(texts.add_sources(text)) == texts.add_sources(text)
+    finally:
+        del linecache.cache[name]

@@ -66,6 +66,8 @@ def on_config(config: Any) -> Any:
     """Add the pages to the navigation."""
     pages = [{title: f"reference/{module}.md"} for module, title in MODULES.items()]
     config.nav.append({"Reference": ["reference/index.md", *pages]})
+    programs = sorted(path.stem for path in ROOT.glob("examples/*.py"))
+    config.nav.append({"Examples": [f"examples/{name}.md" for name in programs]})
     notes = sorted(path.name for path in Path(config.docs_dir, "design").glob("0*.md"))
     config.nav.append({"Design": ["design/README.md", *(f"design/{name}" for name in notes)]})
     return config

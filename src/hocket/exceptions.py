@@ -163,7 +163,7 @@ class TaskError(HocketError):
         self.cause = cause
 
     def __str__(self) -> str:
-        return f"{self.function_name} raised an exception:\n{self.traceback_str}"
+        return f"{self.function_name} raised an exception:\n{texts.add_sources(self.traceback_str)}"
 
     def as_instanceof_cause(self) -> BaseException:
         """Return an error that is an instance both of `TaskError` and of the class of the cause.

@@ -15,7 +15,9 @@ does not.
 from __future__ import annotations
 
 import contextlib
+import linecache
 import os
+import re
 import traceback
 from collections.abc import Callable
 from types import TracebackType
@@ -30,6 +32,9 @@ MOST_LINKS: Final = 10
 _CHAIN_FOR_HINTS: Final = 100
 """Up to so long a chain the standard library describes its exceptions, with hints such as "Did you mean"; it walks the
 whole chain for each of them."""
+
+_FRAME: Final = re.compile(r'(?P<indent> *)File "(?P<file>[^"]+)", line (?P<line>\d{1,9}), in ')
+"""The first line of a frame in a traceback."""
 
 _CAUSE = "\nThe above exception was the direct cause of the following exception:\n\n"
 _CONTEXT = "\nDuring handling of the above exception, another exception occurred:\n\n"
@@ -82,6 +87,24 @@ def shorten(text: str, most: int = MOST_CHARACTERS) -> str:
         return text
     head = most // 4
     return f"{text[:head]}\n... ({len(text) - most:,} characters left out) ...\n{text[head - most :]}"
+
+
+def add_sources(text: str) -> str:
+    """Return a worker's traceback with the lines of source that only this process can see.
+
+    These are those of a notebook's cells, and of what was typed at a prompt.
+    """
+    lines = text.split("\n")
+    out: list[str] = []
+    for line, following in zip(lines, [*lines[1:], ""], strict=True):
+        out.append(line)
+        frame = _FRAME.match(line)
+        if frame is None or following.startswith(f"{frame['indent']}  "):
+            continue
+        source = linecache.getline(frame["file"], int(frame["line"])).strip()
+        if source:
+            out.append(f"{frame['indent']}  {source}")
+    return "\n".join(out)
 
 
 def cut(text: str, most: int) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import pytest
 
@@ -55,16 +56,28 @@ def test_a_time_limit(tmp_path):
     assert len(fit([1.0] * 10, train.TimeLimit(1e9), tmp_path).metrics_history) == 10
 
 
+def build_untyped(kind: Any, *args: object, **settings: object) -> object:
+    return kind(*args, **settings)
+
+
 @pytest.mark.parametrize(
     ("build", "kind", "message"),
     [
-        (lambda: train.EarlyStopping(None), TypeError, "metric must be a metric's name, but received None"),
+        (
+            lambda: build_untyped(train.EarlyStopping, None),
+            TypeError,
+            "metric must be a metric's name, but received None",
+        ),
         (lambda: train.EarlyStopping("loss", mode="less"), ValueError, "mode must be 'min' or 'max'"),
         (lambda: train.EarlyStopping("loss", patience=0), ValueError, "patience must be 1 report or more"),
-        (lambda: train.EarlyStopping("loss", patience=1.5), TypeError, "patience must be a whole number"),
+        (
+            lambda: build_untyped(train.EarlyStopping, "loss", patience=1.5),
+            TypeError,
+            "patience must be a whole number",
+        ),
         (lambda: train.EarlyStopping("loss", min_delta=-1), ValueError, "min_delta must be 0 or more"),
-        (lambda: train.EarlyStopping("loss", threshold="low"), TypeError, "threshold must be a number"),
-        (lambda: train.TimeLimit("1h"), TypeError, "seconds must be a number, but received '1h'"),
+        (lambda: build_untyped(train.EarlyStopping, "loss", threshold="low"), TypeError, "threshold must be a number"),
+        (lambda: build_untyped(train.TimeLimit, "1h"), TypeError, "seconds must be a number, but received '1h'"),
         (lambda: train.TimeLimit(0), ValueError, "seconds must be more than 0"),
     ],
 )

@@ -65,7 +65,8 @@ class EarlyStopping(user_callback.UserCallback):
         threshold: float | None = None,
         check_finite: bool = True,
     ) -> None:
-        if not isinstance(metric, str) or not metric:
+        given: object = metric
+        if not isinstance(given, str) or not given:
             raise TypeError(f"metric must be a metric's name, but received {metric!r}. Write EarlyStopping('loss').")
         if mode not in MODES:
             raise ValueError(f"mode must be 'min' or 'max', but received {mode!r}. Write mode='min' for a loss.")

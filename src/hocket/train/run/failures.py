@@ -110,7 +110,7 @@ def build_message(failed: dict[int, Exception], world_size: int, names: dict[int
 def _describe(who: str, error: Exception) -> str:
     if isinstance(error, exceptions.TaskError):
         first = _read_text(error)
-        return f"{who} raised {first}\n\nIts traceback:\n{_drop_line(error.traceback_str, first)}"
+        return f"{who} raised {first}\n\nIts traceback:\n{texts.add_sources(_drop_line(error.traceback_str, first))}"
     if isinstance(error, exceptions.NodeDiedError):
         return f"{who} died with its node: {error}"
     if isinstance(error, exceptions.ActorDiedError):
