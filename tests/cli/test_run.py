@@ -938,3 +938,31 @@ def test_a_rank_that_had_failed_when_it_was_asked_to_end_keeps_its_exit_code(lau
     """
     _, err = finish(launch(source, "--workers", "2"), 3)
     assert "rank 0 of 2 failed first: it exited with code 3" in err
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("loaded_late", [False, True])
+def test_a_group_of_gloo_is_never_destroyed(launch: Launch, loaded_late: bool) -> None:
+    """Else the process may wait for gloo's thread while that waits for the interpreter's lock, which it has."""
+    late = 'os.environ["OMP_NUM_THREADS"] = "1"' if loaded_late else ""
+    source = f"""
+        import gc, os, pathlib
+        {late}
+        import torch
+        import torch.distributed as dist
+
+        def count():
+            names = [path.read_text() for path in pathlib.Path("/proc/self/task").glob("*/comm")]
+            return sum(name.startswith("pt_gloo_runloop") for name in names)
+
+        dist.init_process_group("gloo")
+        model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(3, 1))
+        model(torch.rand(8, 3)).sum().backward()
+        before = count()
+        dist.destroy_process_group()
+        del model
+        gc.collect()
+        print(before > 0, count() == before)
+    """
+    out, _ = finish(launch(source, "--workers", "2"))
+    assert out.splitlines() == ["True True"] * 2

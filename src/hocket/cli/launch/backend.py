@@ -3,6 +3,7 @@ nothing of ours."""
 
 from __future__ import annotations
 
+import ctypes
 import functools
 import importlib
 import importlib.machinery
@@ -63,12 +64,17 @@ class _Finder:
 def _register(module: Any, replacement: str) -> None:
     if NAME not in module.Backend.backend_list:
         module.Backend.register_backend(NAME, _create, devices=["cpu"])
-        if replacement:
-            _replace_gloo(module, replacement)
+        _wrap_making(module, replacement)
 
 
-def _replace_gloo(module: Any, replacement: str) -> None:
-    """Have process groups made of another backend where a script asks for gloo, by name or by leaving it out.
+def _wrap_making(module: Any, replacement: str) -> None:
+    """Change how process groups are made: of another backend where a script asks for gloo, by name or by leaving it
+    out; and so that a group of gloo is never destroyed.
+
+    A process that destroys one waits for gloo's thread, which may wait for the interpreter's lock to let go of a
+    tensor; if the group ends with the last reference of a `DistributedDataParallel`, the process has that lock. With
+    two ranks under accelerate one run in five stood still. So each group keeps a reference for as long as the process
+    lives, whose end is that of its threads and sockets, too.
 
     Both `init_process_group` and `new_group` make theirs by one function, which is not public.
     """
@@ -76,16 +82,20 @@ def _replace_gloo(module: Any, replacement: str) -> None:
     signature = inspect.signature(make)
 
     @functools.wraps(make)
-    def replaced(*args: Any, **kwargs: Any) -> Any:
+    def wrapped(*args: Any, **kwargs: Any) -> Any:
         given = signature.bind(*args, **kwargs)
         asked = str(given.arguments.get("backend") or "undefined")
-        if asked == "undefined":
+        if asked == "undefined" and replacement:
             torch = sys.modules["torch"]
             asked = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
-        given.arguments["backend"] = re.sub(r"\bgloo\b", replacement, asked)
-        return make(*given.args, **given.kwargs)
+        if replacement:
+            given.arguments["backend"] = re.sub(r"\bgloo\b", replacement, asked)
+        made = make(*given.args, **given.kwargs)
+        if not replacement and ("gloo" in asked or asked == "undefined"):
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(made[0]))
+        return made
 
-    module._new_process_group_helper = replaced
+    module._new_process_group_helper = wrapped
 
 
 def _create(*args: object) -> object:
