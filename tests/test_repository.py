@@ -268,7 +268,7 @@ def test_blocks_of_a_page_are_one_script_on_the_lines_of_the_page(tmp_path, run_
     ("text", "message"),
     [
         ("```python no-run\nx\n```\n", "page.md:1: a no-run block needs the reason"),
-        ("```python norun\nx\n```\n", "a block says `python` or `python no-run`"),
+        ("```python norun\nx\n```\n", "a block says `python`, `python no-run` or a title"),
     ],
 )
 def test_a_block_that_does_not_run_says_why(tmp_path, run_docs, text, message):
