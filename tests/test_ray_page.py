@@ -6,12 +6,13 @@ import functools
 import importlib
 import importlib.util
 import json
-import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from tests import names_pages
 
 PAGE = Path(__file__).parents[1] / "docs" / "coming_from" / "ray.md"
 
@@ -32,14 +33,7 @@ print(json.dumps(found))
 
 @functools.cache
 def read_page() -> dict[str, tuple[list[str], list[str]]]:
-    """Return of each of Ray's modules which names are there, and which are not."""
-    found = {}
-    for section in PAGE.read_text().split("\n### ")[1:]:
-        title, _, text = section.partition("\n")
-        there = " ".join(re.findall(r"^There: (.*?)\.$", text, re.DOTALL | re.MULTILINE))
-        gone = " ".join(re.findall(r"^\| (`.*?) \|", text, re.MULTILINE))
-        found[title.strip("`")] = (re.findall(r"`(\w+)`", there), re.findall(r"`(\w+)`", gone))
-    return found
+    return names_pages.read(PAGE, "###")
 
 
 def has(module: object, name: str) -> bool:

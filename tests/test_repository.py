@@ -368,7 +368,7 @@ def test_each_extra_is_tried(monkeypatch):
     tool = load_tool("try_wheel")
     project = (ROOT / "pyproject.toml").read_text()
     extras = set(tomllib.loads(project)["project"]["optional-dependencies"]) - {"all"}
-    assert tool["find_extras"](project) == extras == set(tool["TRIALS"]) - {""}
+    assert set(tool["TRIALS"]) - {""} == extras
     assert [name.split("==")[0] for name in tool["list_lowest"](project)] == ["cloudpickle", "numpy", "psutil", "rich"]
     for trial in tool["TRIALS"].values():
         assert all((ROOT / page).exists() for page in trial.pages)

@@ -8,11 +8,11 @@ With `--lowest` the lowest versions that the package allows are installed, where
 from __future__ import annotations
 
 import argparse
-import re
 import subprocess
 import sys
 import tempfile
 import time
+import tomllib
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -58,16 +58,9 @@ TRIALS = {
 }
 
 
-def find_extras(project: str) -> set[str]:
-    """Return the extras of a pyproject.toml, but for the one that is all of them."""
-    part = project.partition("[project.optional-dependencies]")[2].partition("\n[")[0]
-    return set(re.findall(r"^([\w-]+) = \[", part, re.MULTILINE)) - {"all"}
-
-
 def list_lowest(project: str) -> list[str]:
-    """Return the base dependencies at their lowest versions."""
-    part = project.partition("\ndependencies = [")[2].partition("\n]")[0]
-    return [f"{name}=={version}" for name, version in re.findall(r'"([\w-]+)>=([\d.]+)', part)]
+    """Return the base dependencies of a pyproject.toml at their lowest versions."""
+    return [one.replace(">=", "==") for one in tomllib.loads(project)["project"]["dependencies"]]
 
 
 def try_extra(extra: str, wheel: Path, folder: Path, *, is_lowest: bool) -> str:

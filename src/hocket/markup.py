@@ -6,9 +6,6 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from hocket import texts
 
-_ENTITIES = {"&": "&amp;", "<": "&lt;", ">": "&gt;", '"': "&quot;", "'": "&#x27;"}
-"""As `html.escape` has them, whose module would cost its import with Hocket's own. The first one comes first."""
-
 MOST_LETTERS = 200
 """How long a cell may be. A guess: two lines on a screen."""
 
@@ -41,6 +38,6 @@ def write_facts(title: str, facts: Mapping[str, object]) -> str:
 
 def _escape(value: object) -> str:
     text = texts.cut(value if isinstance(value, str) else texts.safe_repr(value), MOST_LETTERS)
-    for sign, name in _ENTITIES.items():
-        text = text.replace(sign, name)
-    return text
+    import html  # here, because only notebooks need it
+
+    return html.escape(text)

@@ -5,13 +5,13 @@ from __future__ import annotations
 import functools
 import importlib.util
 import json
-import re
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests import names_pages
 
 from hocket import data
 from hocket.data import (
@@ -75,14 +75,7 @@ print(json.dumps({title: sorted(set(found)) for title, found in names.items()}))
 
 @functools.cache
 def read_page() -> dict[str, tuple[list[str], list[str]]]:
-    """Return of each section which names are there, and which are not."""
-    found = {}
-    for section in PAGE.read_text().split("\n## ")[1:]:
-        title, _, text = section.partition("\n")
-        there = " ".join(re.findall(r"^There: (.*?)\.$", text, re.DOTALL | re.MULTILINE))
-        gone = " ".join(re.findall(r"^\| (`.*?) \|", text, re.MULTILINE))
-        found[title.strip("`")] = (re.findall(r"`(\w+)`", there), re.findall(r"`(\w+)`", gone))
-    return found
+    return names_pages.read(PAGE, "##")
 
 
 def test_the_page_has_all_sections() -> None:

@@ -35,7 +35,7 @@ from typing import Any, Final, final
 import numpy as np
 
 from hocket.collective import futex
-from hocket.ps import errors, memory, mutex
+from hocket.ps import errors, journal, memory, mutex
 from hocket.ps.memory import Array
 
 ASKABLE: Final = frozenset(
@@ -146,7 +146,6 @@ class Gate:
     def __init__(self, ref: memory.MemoryRef, timeout_s: float) -> None:
         kept = memory.open_memory(ref)
         arrays = _plan().view(kept)
-        self._numbers = kept.view(0, (count_bytes() // 8,), np.int64).data  # all of it, for the journal
         self._words = arrays["words"]
         self._bell = arrays["bell"]
         self._bell_address = int(self._bell.ctypes.data)
@@ -162,8 +161,10 @@ class Gate:
         at = {name: (int(array.ctypes.data) - start) // 8 for name, array in arrays.items()}
         self._word_at, self._reading_at, self._arrival_at = at["words"], at["readings"], at["arrivals"]
         self._accepted_at, self._histogram_at = at["accepted"], at["histogram"]
-        self._log_at, self._journal_at = at["log"], at["journal"]
-        self._mutex = mutex.Mutex(int(arrays["mutex"].ctypes.data), "the gate", timeout_s, lambda: self._finish_change)
+        self._log_at = at["log"]
+        numbers = kept.view(0, (count_bytes() // 8,), np.int64).data
+        self._journal = journal.Journal(numbers, at["journal"], self._word_at + PENDING)
+        self._mutex = mutex.Mutex(int(arrays["mutex"].ctypes.data), "the gate", timeout_s, lambda: self._journal.finish)
 
     @property
     def version(self) -> int:
@@ -185,9 +186,9 @@ class Gate:
             is_repeated = (closure, turn) <= (int(self._accepted[worker, 0]), int(self._accepted[worker, 1]))
             if is_repeated or self._readings[worker] != version or self._arrivals[worker] == version or self._is_full():
                 late = int(words[LATE]) + (not is_repeated)
-                self._change((self._word_at + LATE, late), (self._reading_at + worker, _OUTSIDE))
+                self._journal.change((self._word_at + LATE, late), (self._reading_at + worker, _OUTSIDE))
                 return COMES_LATE
-            self._change(
+            self._journal.change(
                 (self._reading_at + worker, _OUTSIDE),
                 *self._accept(worker, closure, turn),
                 (self._arrival_at + worker, version),
@@ -217,7 +218,7 @@ class Gate:
         with self._mutex:
             if self._words[VERSION] == version:
                 arrived = np.flatnonzero(self._arrivals == version)
-                self._change(
+                self._journal.change(
                     (self._histogram_at, int(self._histogram[0]) + len(arrived)),
                     *self._log_pushes([(int(worker), version, version) for worker in arrived]),
                     (self._word_at + CLOSER, 0),
@@ -310,7 +311,7 @@ class Gate:
             else:
                 staleness = version - reading if reading >= 0 else 0
                 place = min(staleness, _HISTOGRAM - 1)
-                self._change(
+                self._journal.change(
                     *self._accept(worker, closure, turn),
                     (self._histogram_at + place, int(self._histogram[place]) + 1),
                     *self._log_pushes([(worker, reading, version)]),
@@ -382,28 +383,12 @@ class Gate:
 
     # -- under the mutex --
 
-    def _change(self, *changes: tuple[int, int]) -> None:
-        """Set some of the gate's numbers, all or none of them: each change is a place in `_numbers` and its value."""
-        numbers, at = self._numbers, self._journal_at
-        for place, value in changes:
-            numbers[at], numbers[at + 1] = place, value
-            at += 2
-        numbers[self._word_at + PENDING] = len(changes)
-        self._finish_change()
-
-    def _finish_change(self) -> None:
-        """Do what the journal says. Done again, by who gets the mutex from a dead worker, it changes nothing."""
-        numbers, begin, pending = self._numbers, self._journal_at, self._word_at + PENDING
-        for at in range(begin, begin + 2 * numbers[pending], 2):
-            numbers[numbers[at]] = numbers[at + 1]
-        numbers[pending] = 0
-
-    def _accept(self, worker: int, closure: int, turn: int) -> list[tuple[int, int]]:
+    def _accept(self, worker: int, closure: int, turn: int) -> list[journal.Change]:
         """Return the changes that note the ticket of a worker's last gradient."""
         place = self._accepted_at + 2 * worker
         return [(place, closure), (place + 1, turn)]
 
-    def _log_pushes(self, pushes: list[tuple[int, int, int]]) -> list[tuple[int, int]]:
+    def _log_pushes(self, pushes: list[tuple[int, int, int]]) -> list[journal.Change]:
         """Return the changes that log pushes: worker, version read, version applied at."""
         if not self._words[IS_LOGGING]:
             return []

@@ -231,13 +231,12 @@ class MLflowLogger(_Logger):
         self._tags = tags
 
     def _open(self, run_context: user_callback.TrainRunContext) -> mlflow.MLflowRun:
-        config = run_context.train_loop_config
         return mlflow.MLflowRun(
             self._mlflow,
             **self._where,
             run_name=run_context.experiment_name,
             tags=self._tags,
-            parameters=config if isinstance(config, Mapping) else {},
+            parameters=_read_config(run_context),
         )
 
     def _add(self, metrics: list[dict[str, object]]) -> None:
@@ -275,10 +274,9 @@ class WandbLogger(_Logger):
         self._settings = {"project": project, **settings}
 
     def _open(self, run_context: user_callback.TrainRunContext) -> object:
-        config = run_context.train_loop_config
         given = {
             "name": run_context.experiment_name,
-            "config": dict(config) if isinstance(config, Mapping) else {},
+            "config": _read_config(run_context),
             "dir": str(run_context.path),
             "reinit": "create_new",
             **self._settings,
@@ -331,8 +329,7 @@ class CometLogger(_Logger):
             kind = "OfflineExperiment" if "offline_directory" in self._settings else "Experiment"
             experiment = getattr(self._comet, kind)(**self._settings)
             experiment.set_name(run_context.experiment_name)
-        config = run_context.train_loop_config
-        experiment.log_parameters(dict(config) if isinstance(config, Mapping) else {})
+        experiment.log_parameters(_read_config(run_context))
         return experiment
 
     def _add(self, metrics: list[dict[str, object]]) -> None:
@@ -399,6 +396,12 @@ class LossCurve(user_callback.UserCallback):
             plots.save_curve(history, self._path or run_context.path / "loss.png", self._keys, step_key=self._step_key)
         except ValueError as problem:
             warnings.warn(f"No curve was drawn. {problem}", stacklevel=2)
+
+
+def _read_config(run_context: user_callback.TrainRunContext) -> dict[str, Any]:
+    """Return what the run was configured with, if that has names."""
+    config = run_context.train_loop_config
+    return dict(config) if isinstance(config, Mapping) else {}
 
 
 def _check_path(path: object) -> Path | None:
