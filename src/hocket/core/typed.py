@@ -28,7 +28,7 @@ A = TypeVar("A", bound="TypedMeta")
 if TYPE_CHECKING:
 
     class TypedMeta(type):
-        """By which `TypedActor` is told from any other class; there is none when the program runs."""
+        """Marks `TypedActor` for a type checker; there is no such class when the program runs."""
 else:
     TypedMeta = type
 
