@@ -71,7 +71,7 @@ def read_rows(config: dict[str, Any]) -> None:
         with start.as_directory() as folder:
             step = json.loads(Path(folder, "step").read_text())
     log = Path(config["log"])
-    if rank == 0:
+    if rank == size - 1:  # the other may not have come so far when this one dies
         (log / f"{config['part']}-start").write_text(str(step))
     with (log / f"{config['part']}-{rank}").open("w") as file:
         for _ in range(shard.epoch, EPOCHS):
@@ -151,7 +151,8 @@ def check_history(draw: random.Random, rows: data.Dataset, kept: dict[str, Any],
     for part, size in enumerate(sizes):
         last = starts[part + 1] if part < 2 else None
         for rank in range(size):
-            for line in (log / f"{part}-{rank}").read_text().splitlines():
+            written = log / f"{part}-{rank}"
+            for line in written.read_text().splitlines() if written.exists() else []:
                 step, read = json.loads(line)
                 if last is None or step <= last:
                     found += map(tuple, read)
