@@ -53,6 +53,7 @@ def test_what_the_page_says_is_so():
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(240)
 @pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="Ray is not installed.")
 def test_the_page_names_all_that_ray_has():
     command = [sys.executable, "-W", "ignore", "-c", RAYS, *read_page()]

@@ -26,6 +26,8 @@ MODULES = {
     "hocket.train.tensorflow": "Training: TensorFlow",
     "hocket.train.lightning": "Training: Lightning",
     "hocket.train.huggingface": "Training: Hugging Face",
+    "hocket.train.xgboost": "Training: XGBoost",
+    "hocket.train.lightgbm": "Training: LightGBM",
     "hocket.train.horovod": "Training: Horovod's verbs",
     "hocket.ps": "Parameter servers",
     "hocket.data": "Data",

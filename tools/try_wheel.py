@@ -51,6 +51,8 @@ TRIALS = {
     "spark": Trial(program="import hocket.spark"),
     "tune": Trial(("docs/tune.md",)),
     "plot": Trial(program="import matplotlib"),
+    "xgboost": Trial(program="import hocket.train.xgboost, hocket.tune.integration.xgboost"),
+    "lightgbm": Trial(program="import hocket.train.lightgbm, hocket.tune.integration.lightgbm"),
     "tensorboard": Trial(program="from hocket.train import loggers; import tensorboardX"),
     "mlflow": Trial(program="from hocket.train import loggers; import mlflow"),
     "dashboard": Trial(program="import starlette, uvicorn"),

@@ -38,11 +38,28 @@ def call_all() -> dict[str, Any]:
     mine.all_reduce(values)
     mine.broadcast(sent, mine.size - 1)
     mine.barrier()
-    return {"sum": values.tolist(), "sent": sent.tolist(), "ranks": mine.all_gather_object(mine.rank)}
+    counts = range(mine.size)  # rank 0 gives nothing
+    gathered = mine.all_gather_bytes(np.full(mine.rank, mine.rank, np.uint8), counts)
+    exchanged = mine.all_to_all_bytes([np.full(other, mine.rank, np.uint8) for other in counts])
+    return {
+        "rank": mine.rank,
+        "sum": values.tolist(),
+        "sent": sent.tolist(),
+        "ranks": mine.all_gather_object(mine.rank),
+        "gathered": [part.tolist() for part in gathered],
+        "exchanged": mine.all_gather_object([part.tolist() for part in exchanged]),
+    }
 
 
 def check_all(found: dict[str, Any], size: int) -> None:
-    assert found == {"sum": [sum(range(size + 1))] * 3, "sent": [size - 1] * 2, "ranks": [*range(size)]}
+    assert found == {
+        "rank": 0,
+        "sum": [sum(range(size + 1))] * 3,
+        "sent": [size - 1] * 2,
+        "ranks": [*range(size)],
+        "gathered": [[rank] * rank for rank in range(size)],
+        "exchanged": [[[giver] * taker for giver in range(size)] for taker in range(size)],
+    }
 
 
 @pytest.mark.parametrize("size", [1, 3])

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from hocket import tune
-from hocket.tune.integration import metric_choice
+from hocket.train.frameworks.boosters import metric_choice
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(120), pytest.mark.usefixtures("session")]
 

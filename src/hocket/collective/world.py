@@ -165,6 +165,39 @@ class World:
         all_of_them: list[bytes] = pickle.loads(self._gather_here(packed)[0])
         return [pickle.loads(data) for data in all_of_them]
 
+    def all_gather_bytes(self, data: Array, counts: Sequence[int]) -> list[Array]:
+        """Return what each rank gave, by rank.
+
+        Args:
+            data: Of dtype uint8.
+            counts: How many bytes each rank gives; the same in all ranks.
+
+        Raises:
+            CollectiveError: See `all_reduce`.
+        """
+        if self._is_apart:
+            return [np.frombuffer(given, np.uint8) for given in self.all_gather_object(data.tobytes())]
+        return [data] if self._local is None else _all_gather(self._local, data, counts)
+
+    def all_to_all_bytes(self, parts: Sequence[Array]) -> list[Array]:
+        """Return what each rank gave for this one, by rank.
+
+        Args:
+            parts: For each rank, of dtype uint8. All ranks' parts for one rank have the same length.
+
+        Raises:
+            CollectiveError: See `all_reduce`.
+        """
+        if self._is_apart:
+            rows = self.all_gather_object([part.tobytes() for part in parts])
+            return [np.frombuffer(row[self.rank], np.uint8) for row in rows]
+        if self._local is None:
+            return list(parts)
+        most = max(map(len, parts))
+        targets = [np.empty(most, np.uint8) for _ in parts]
+        self._local.all_to_all(targets, [_pad(part, most) for part in parts])
+        return [target[: len(parts[self.rank])] for target in targets]
+
     def barrier(self) -> None:
         """Wait until all ranks have called it.
 
@@ -218,12 +251,24 @@ class World:
         lengths = [np.zeros(8, np.uint8) for _ in range(size)]
         self._local.all_gather(lengths, np.frombuffer(len(data).to_bytes(8, "little"), np.uint8))
         counts = [int.from_bytes(length.tobytes(), "little") for length in lengths]
-        most = max(counts)
-        mine = np.zeros(most, np.uint8)
-        mine[: len(data)] = np.frombuffer(data, np.uint8)
-        targets = [np.empty(most, np.uint8) for _ in range(size)]
-        self._local.all_gather(targets, mine)
-        return [target[:count].tobytes() for target, count in zip(targets, counts, strict=True)]
+        return [given.tobytes() for given in _all_gather(self._local, np.frombuffer(data, np.uint8), counts)]
+
+
+def _all_gather(local: host_group.HostGroup, data: Array, counts: Sequence[int]) -> list[Array]:
+    """Return what each rank of a machine gave, which are not equally many bytes."""
+    most = max(counts)
+    targets = [np.empty(most, np.uint8) for _ in counts]
+    local.all_gather(targets, _pad(data, most))
+    return [target[:count] for target, count in zip(targets, counts, strict=True)]
+
+
+def _pad(data: Array, count: int) -> Array:
+    """Return bytes with zeros behind them, so that they are as many as asked for."""
+    if len(data) == count:
+        return data
+    padded = np.zeros(count, np.uint8)
+    padded[: len(data)] = data
+    return padded
 
 
 def flatten(array: Array) -> Array:

@@ -18,7 +18,7 @@ import pickle
 import types
 import warnings
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, Final
 
 from hocket import exceptions, texts
 from hocket.engine import callers, contract, interrupts, pickling, unsendable
@@ -191,19 +191,30 @@ def _build_plain(data: bytes) -> Encoded:
     return Encoded(b"", [memoryview(data)], _NO_REFS)
 
 
+_WHERE: Final = (
+    "This was raised while something sent here was unpickled: a function with what it uses, arguments or a value. "
+    "What cannot be rebuilt from its pickle must be made where it is used."
+)
+
+
 def decode(data: bytes | memoryview, buffers: Any = (), refs: list[contract.AnyRef] | None = None) -> Any:
     """Return a new value from its encoding; `refs` are handles for the references inside, if it was encoded by
     index."""
     if not data:
         data, *buffers = buffers
-    if not refs:
-        return pickle.loads(data, buffers=buffers)
-    outer = contract.decoding.refs
-    contract.decoding.refs = refs
     try:
-        return pickle.loads(data, buffers=buffers)
-    finally:
-        contract.decoding.refs = outer
+        if not refs:
+            return pickle.loads(data, buffers=buffers)
+        outer = contract.decoding.refs
+        contract.decoding.refs = refs
+        try:
+            return pickle.loads(data, buffers=buffers)
+        finally:
+            contract.decoding.refs = outer
+    except Exception as error:
+        if _WHERE not in getattr(error, "__notes__", ()):
+            error.add_note(_WHERE)
+        raise
 
 
 MANY = 100

@@ -110,7 +110,9 @@ def build_message(failed: dict[int, Exception], world_size: int, names: dict[int
 def _describe(who: str, error: Exception) -> str:
     if isinstance(error, exceptions.TaskError):
         first = _read_text(error)
-        return f"{who} raised {first}\n\nIts traceback:\n{texts.add_sources(_drop_line(error.traceback_str, first))}"
+        trace = texts.add_sources(_drop_line(error.traceback_str, first))
+        head = "\nIts traceback:\n" if '  File "' in trace else ""
+        return f"{who} raised {first}\n{head}{trace}"
     if isinstance(error, exceptions.NodeDiedError):
         return f"{who} died with its node: {error}"
     if isinstance(error, exceptions.ActorDiedError):

@@ -17,6 +17,9 @@ from hocket.train.run import backend, worker_group
 TIMEOUT_SECONDS = 1800.0
 """How long an operation waits for a rank. torch's default."""
 
+LOOPBACK = "127.0.0.1"
+"""Where ranks of one machine meet."""
+
 
 @final
 @dataclass(frozen=True, kw_only=True)
@@ -55,6 +58,12 @@ def check_timeout(timeout_s: float) -> None:
             f"timeout_s must be more than 0 seconds, but received {timeout_s!r}. Leave it out for "
             f"{TIMEOUT_SECONDS:.0f}."
         )
+
+
+def choose_address(group: worker_group.WorkerGroup) -> str:
+    """Return the address where rank 0 listens, if a library needs one: loopback if all ranks are on one machine."""
+    nodes = {place.node_id for place in group.places}
+    return LOOPBACK if len(nodes) == 1 else group.list_addresses()[0]
 
 
 def arrange(group: worker_group.WorkerGroup, timeout_s: float = TIMEOUT_SECONDS) -> None:

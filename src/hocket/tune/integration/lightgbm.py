@@ -5,22 +5,20 @@ Importing this module imports LightGBM.
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Any, ClassVar, final
+from typing import final
 
-from hocket.train.checkpoints import checkpoint as checkpoints
-from hocket.tune.integration import booster_reports
+from hocket.tune.integration import trial_reports
 
 try:
-    import lightgbm
+    from hocket.train.frameworks.boosters.lightgbm import callbacks
 except ImportError as _error:
     raise ImportError(
-        "hocket.tune.integration.lightgbm needs LightGBM, which cannot be imported. Run pip install lightgbm."
+        "hocket.tune.integration.lightgbm needs LightGBM, which cannot be imported. Run pip install 'hocket[lightgbm]'."
     ) from _error
 
 
 @final
-class TuneReportCheckpointCallback(booster_reports.BoosterReports):
+class TuneReportCheckpointCallback(trial_reports.TrialReports, callbacks.IterationReports):
     """Reports what LightGBM finds in each iteration, and saves the model.
 
     Pass one to ``lightgbm.train(..., callbacks=[...])``, or to ``fit`` of its scikit-learn classes.
@@ -43,25 +41,3 @@ class TuneReportCheckpointCallback(booster_reports.BoosterReports):
         >>> from hocket.tune.integration.lightgbm import TuneReportCheckpointCallback
         >>> callback = TuneReportCheckpointCallback({"loss": "eval-binary_logloss"}, frequency=10)
     """
-
-    CHECKPOINT_NAME: ClassVar[str] = "model.txt"
-    """The default of `filename`."""
-
-    @classmethod
-    def get_model(cls, checkpoint: checkpoints.Checkpoint, filename: str = CHECKPOINT_NAME) -> Any:
-        """Return the model, a ``lightgbm.Booster``, that a checkpoint holds."""
-        with checkpoint.as_directory() as folder:
-            return lightgbm.Booster(model_file=str(Path(folder, filename)))
-
-    def __call__(self, env: Any) -> None:
-        """Called by LightGBM after each iteration."""
-        found: dict[str, dict[str, float]] = {}
-        for data, name, value, _, *deviation in env.evaluation_result_list:
-            named = found.setdefault(data, {})
-            if deviation:
-                named[f"{name}-mean"], named[f"{name}-stdv"] = value, deviation[0]
-            else:
-                named[name] = value
-        ends = self._saves_at_end and env.iteration == env.end_iteration - 1
-        saves = ends or self.is_due(env.iteration)
-        self.report(booster_reports.join(found), env.model.save_model if saves else None)

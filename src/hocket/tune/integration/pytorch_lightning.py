@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Final, final
 
 from hocket import tune
-from hocket.tune.integration import metric_choice
+from hocket.train.frameworks.boosters import metric_choice
 from hocket.tune.worker import trial_session
 
 try:

@@ -5,23 +5,20 @@ Importing this module imports XGBoost.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from pathlib import Path
-from typing import Any, ClassVar, final
+from typing import final
 
-from hocket.train.checkpoints import checkpoint as checkpoints
-from hocket.tune.integration import booster_reports
+from hocket.tune.integration import trial_reports
 
 try:
-    import xgboost
+    from hocket.train.frameworks.boosters.xgboost import callbacks
 except ImportError as _error:
     raise ImportError(
-        "hocket.tune.integration.xgboost needs XGBoost, which cannot be imported. Run pip install xgboost."
+        "hocket.tune.integration.xgboost needs XGBoost, which cannot be imported. Run pip install 'hocket[xgboost]'."
     ) from _error
 
 
 @final
-class TuneReportCheckpointCallback(booster_reports.BoosterReports, xgboost.callback.TrainingCallback):  # type: ignore[misc,unused-ignore]  # XGBoost is not type-checked
+class TuneReportCheckpointCallback(trial_reports.TrialReports, callbacks.IterationReports):
     """Reports what XGBoost finds in each iteration, and saves the model.
 
     Pass one to ``xgboost.train(..., callbacks=[...])``. With `checkpoint_at_end` the last metrics are reported once
@@ -44,31 +41,3 @@ class TuneReportCheckpointCallback(booster_reports.BoosterReports, xgboost.callb
         >>> from hocket.tune.integration.xgboost import TuneReportCheckpointCallback
         >>> callback = TuneReportCheckpointCallback({"loss": "eval-logloss"}, frequency=10)
     """
-
-    CHECKPOINT_NAME: ClassVar[str] = "model.ubj"
-    """The default of `filename`."""
-
-    _latest: Mapping[str, Any] = {}
-    _is_saved = False
-
-    @classmethod
-    def get_model(cls, checkpoint: checkpoints.Checkpoint, filename: str = CHECKPOINT_NAME) -> Any:
-        """Return the model, an ``xgboost.Booster``, that a checkpoint holds."""
-        booster = xgboost.Booster()
-        with checkpoint.as_directory() as folder:
-            booster.load_model(str(Path(folder, filename)))
-        return booster
-
-    def after_iteration(self, model: Any, epoch: int, evals_log: Mapping[str, Mapping[str, Any]]) -> bool:
-        """Called by XGBoost."""
-        found = booster_reports.join(evals_log)
-        self._latest = {name: values[-1] for name, values in found.items()}
-        self._is_saved = self.is_due(epoch) and hasattr(model, "save_model")
-        self.report(self._latest, model.save_model if self._is_saved else None)
-        return False
-
-    def after_training(self, model: Any) -> Any:
-        """Called by XGBoost."""
-        if self._saves_at_end and not self._is_saved and hasattr(model, "save_model"):
-            self.report(self._latest, model.save_model)
-        return model

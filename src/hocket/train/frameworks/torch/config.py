@@ -25,7 +25,7 @@ from hocket.train import strategies
 from hocket.train.frameworks.torch import devices, mentions, rendezvous
 from hocket.train.frameworks.torch import strategies as torch_strategies
 from hocket.train.rank import rank_placement
-from hocket.train.run import backend, worker_group
+from hocket.train.run import backend, joining, worker_group
 
 _OURS: Final = "hocket.train.torch"
 
@@ -94,7 +94,7 @@ class TorchConfig(backend.BackendConfig):
         num_threads = max(1, int(group.scaling.bundle.get("CPU", 1)))
         meeting = rendezvous.arrange(group, self.timeout_s)
         is_apart = len({place.node_id for place in group.places}) > 1
-        addresses = group.list_addresses() if is_apart else [rendezvous.LOOPBACK] * len(group)
+        addresses = group.list_addresses() if is_apart else [joining.LOOPBACK] * len(group)
         group.execute(
             _join,
             [
@@ -130,7 +130,7 @@ def _join(
     interface = rendezvous.choose_interface(address)
     if interface is not None:
         os.environ.setdefault("GLOO_SOCKET_IFNAME", interface)
-        if address != rendezvous.LOOPBACK:  # inside a machine NCCL needs no network
+        if address != joining.LOOPBACK:  # inside a machine NCCL needs no network
             os.environ.setdefault("NCCL_SOCKET_IFNAME", interface)
     collective_torch.register()
     torch.set_num_threads(num_threads)

@@ -26,10 +26,7 @@ from typing import Any
 import psutil
 import torch.distributed as dist
 
-from hocket.train.run import worker_group
-
-LOOPBACK = "127.0.0.1"
-"""Where ranks of one machine meet."""
+from hocket.train.run import joining, worker_group
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +52,7 @@ def arrange(group: worker_group.WorkerGroup, timeout_s: float) -> Meeting:
     mine = identify(path)
     if all(found == mine for found in group.execute(identify, [(path,)] * len(group))):
         return Meeting(path=path)
-    address = choose_address(group)
+    address = joining.choose_address(group)
     port = group.call(0, _serve, address, len(group), timeout_s)
     return Meeting(address=address, port=port)
 
@@ -68,14 +65,6 @@ def identify(path: str) -> tuple[str, int, int] | None:
         return Path("/proc/sys/kernel/random/boot_id").read_text(), found.st_dev, found.st_ino
     except OSError:
         return None
-
-
-def choose_address(group: worker_group.WorkerGroup) -> str:
-    """Return the address where rank 0 listens."""
-    nodes = {place.node_id for place in group.places}
-    if len(nodes) == 1:
-        return LOOPBACK
-    return group.list_addresses()[0]
 
 
 def _serve(address: str, world_size: int, timeout_s: float) -> int:
@@ -114,7 +103,7 @@ def open_store(meeting: Meeting, world_size: int, timeout_s: float) -> Any:
 
 def choose_interface(address: str) -> str | None:
     """Return the network interface of this machine that has an address; None if none has."""
-    if not address or address == LOOPBACK:
+    if not address or address == joining.LOOPBACK:
         return "lo" if sys.platform.startswith("linux") else "lo0"
     for name, entries in psutil.net_if_addrs().items():
         if any(entry.address == address for entry in entries):

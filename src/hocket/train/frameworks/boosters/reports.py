@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import abc
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any, ClassVar, TypeAlias
 
-from hocket import tune
-from hocket.tune import checks
-from hocket.tune.integration import metric_choice
-from hocket.tune.worker import trial_session
+from hocket.train.checkpoints import checkpoint as checkpoints
+from hocket.train.frameworks.boosters import metric_choice
+from hocket.train.rank import context, worker_session
 
 Change: TypeAlias = Callable[[dict[str, Any]], dict[str, Any]]
 
+Save: TypeAlias = Callable[[str], object]
+"""Saves a model to a path."""
 
-class BoosterReports:
+
+class BoosterReports(abc.ABC):
     """Reports of one training. Meant for subclassing, with a `CHECKPOINT_NAME`.
 
     Args:
@@ -44,7 +46,11 @@ class BoosterReports:
         if not filename or "/" in filename:
             raise ValueError(f"filename must be the name of a file, but received {filename!r}. Leave it out.")
         rule = "a whole number of iterations, 0 or more"
-        checks.check_int("frequency", frequency, rule, least=0)
+        given: object = frequency
+        if isinstance(given, bool) or not isinstance(given, int):
+            raise TypeError(f"frequency must be an int, {rule}, but received {frequency!r}.")
+        if frequency < 0:
+            raise ValueError(f"frequency must be {rule}, but received {frequency}.")
         if results_postprocessing_fn is not None and not callable(results_postprocessing_fn):
             raise TypeError(
                 "results_postprocessing_fn must be a function from a dict to a dict, but received "
@@ -58,17 +64,30 @@ class BoosterReports:
         """Return whether the model is saved after an iteration, which counts from 0."""
         return self._frequency > 0 and (iteration + 1) % self._frequency == 0
 
-    def report(self, found: Mapping[str, Any], save: Callable[[str], object] | None) -> None:
+    def report(self, found: Mapping[str, Any], save: Save | None) -> None:
         """Report metrics, with the model if there is a function that saves it to a path."""
         metrics = metric_choice.choose(self._names, found)
         if self._change is not None:
             metrics = self._change(metrics)
-        if save is None:
-            tune.report(metrics)
+        self.send(metrics, self._filename, save)
+
+    @abc.abstractmethod
+    def send(self, metrics: dict[str, Any], filename: str, save: Save | None) -> None:
+        """Send a report, with a checkpoint that has the model in a file if there is a function that saves it."""
+
+
+class RankReports(BoosterReports):
+    """Reports of a rank: all have the same model, so rank 0 saves it."""
+
+    def send(self, metrics: dict[str, Any], filename: str, save: Save | None) -> None:
+        """Report it as `hocket.train.report` does."""
+        session = worker_session.get_session("report")
+        if save is None or session.info.rank:
+            context.report(metrics)
             return
-        with trial_session.get_session("report").open_folder() as folder:
-            save(str(Path(folder, self._filename)))
-            tune.report(metrics, checkpoint=tune.Checkpoint.from_directory(folder))
+        with session.open_folder() as folder:
+            save(f"{folder}/{filename}")
+            context.report(metrics, checkpoint=checkpoints.Checkpoint.from_directory(folder))
 
 
 def join(found: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:

@@ -1,0 +1,54 @@
+"""Joins the ranks through memory that they share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import NoReturn, final
+
+from hocket.train.run import backend, joining, worker_group
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class LightGBMConfig(backend.BackendConfig):
+    """How the ranks are joined.
+
+    Raises:
+        ValueError: `timeout_s` is not positive.
+
+    Example:
+        >>> from hocket.train.lightgbm import LightGBMConfig
+        >>> LightGBMConfig(timeout_s=60)
+        LightGBMConfig(timeout_s=60)
+    """
+
+    timeout_s: float = joining.TIMEOUT_SECONDS
+    """Seconds that a rank may wait for the others."""
+
+    def __post_init__(self) -> None:
+        joining.check_timeout(self.timeout_s)
+
+    def list_modules(self, function: Callable[..., object]) -> Sequence[str]:
+        """Return LightGBM: it starts no thread when it is imported."""
+        return ("hocket.train.lightgbm",)
+
+    def share_process(self) -> NoReturn:
+        """Refuse: LightGBM waits for other ranks inside its own code, where a turn cannot be passed on.
+
+        Raises:
+            ValueError: Always.
+        """
+        raise ValueError(
+            "LightGBMTrainer needs ranks that are processes: LightGBM waits for the others in its own code, and those "
+            "of the in-process engine take turns. Use ScalingConfig(num_workers=1), or open the session with "
+            "hocket.init(engine='local')."
+        )
+
+    def on_start(self, group: worker_group.WorkerGroup) -> None:
+        """Join the ranks."""
+        joining.arrange(group, self.timeout_s)
+
+    def on_shutdown(self, group: worker_group.WorkerGroup) -> None:
+        """Part them."""
+        joining.leave(group)

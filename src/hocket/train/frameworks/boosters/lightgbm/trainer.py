@@ -1,0 +1,93 @@
+"""The entry to training with LightGBM."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import final
+
+from hocket import data
+from hocket.train import configs, data_parallel_trainer, validation
+from hocket.train.frameworks.boosters import joined
+from hocket.train.frameworks.boosters.lightgbm import config, network
+from hocket.train.rank import datasets as datasets_module
+
+
+@final
+class LightGBMTrainer(data_parallel_trainer.DataParallelTrainer):
+    """Runs a training function in ranks in which LightGBM trains one model from all ranks' rows.
+
+    Args:
+        train_loop_per_worker: The training function: takes no argument, or one, the configuration. It calls
+            ``lightgbm.train`` with the rows of its rank, `get_network_params`, and a `RayTrainReportCallback`.
+        train_loop_config: What it is given, if it takes an argument.
+        lightgbm_config: How the ranks are joined.
+        scaling_config: How many ranks, and what each holds. Default: one, with a CPU.
+        run_config: Name, storage, failures, checkpoints, callbacks.
+        validation_config: How checkpoints are validated whose report asks for it.
+        datasets: Datasets by name, of which `get_dataset_shard` gives each rank its part:
+            ``get_dataset_shard("train").materialize().to_pandas()``.
+        dataset_config: Which of them are shared out.
+        metadata: For programs written for Ray; must be None, as the next.
+        resume_from_checkpoint: See `metadata`.
+        label_column: For programs written for Ray; must be None, as the next. Write a training function.
+        params: See `label_column`.
+        num_boost_round: See `label_column`.
+
+    Raises:
+        TypeError: The function cannot be called, or a configuration has the wrong type.
+        ValueError: The function needs more than one argument, or a configuration that it does not take is given.
+        DeprecationWarning: An argument is given that Ray Train has given up too.
+
+    Example:
+        >>> import tempfile, numpy as np, lightgbm
+        >>> from hocket import train
+        >>> from hocket.train.lightgbm import LightGBMTrainer, RayTrainReportCallback, get_network_params
+        >>> def train_loop():
+        ...     x = np.arange(100.0).reshape(-1, 1)
+        ...     rows = lightgbm.Dataset(x, label=x[:, 0] + 1, params={"verbose": -1})
+        ...     lightgbm.train(
+        ...         {"tree_learner": "data_parallel", "pre_partition": True, "verbose": -1, **get_network_params()},
+        ...         rows, 10, valid_sets=[rows], valid_names=["train"], callbacks=[RayTrainReportCallback()],
+        ...     )
+        >>> result = LightGBMTrainer(
+        ...     train_loop,
+        ...     scaling_config=train.ScalingConfig(num_workers=0),  # in this process
+        ...     run_config=train.RunConfig(storage_path=tempfile.mkdtemp()),
+        ... ).fit()
+        >>> sorted(result.metrics)
+        ['train-l2']
+        >>> RayTrainReportCallback.get_model(result.checkpoint).current_iteration()
+        10
+    """
+
+    def __init__(
+        self,
+        train_loop_per_worker: Callable[..., object],
+        *,
+        train_loop_config: Mapping[str, object] | None = None,
+        lightgbm_config: config.LightGBMConfig | None = None,
+        scaling_config: configs.ScalingConfig | None = None,
+        run_config: configs.RunConfig | None = None,
+        validation_config: validation.ValidationConfig | None = None,
+        datasets: Mapping[str, data.Dataset] | None = None,
+        dataset_config: datasets_module.DataConfig | None = None,
+        metadata: None = None,
+        resume_from_checkpoint: None = None,
+        label_column: None = None,
+        params: None = None,
+        num_boost_round: None = None,
+    ) -> None:
+        joined.refuse_old("LightGBMTrainer", label_column=label_column, params=params, num_boost_round=num_boost_round)
+        data_parallel_trainer.check_type("lightgbm_config", lightgbm_config, config.LightGBMConfig)
+        super().__init__(
+            joined.add(train_loop_per_worker, network.join),
+            train_loop_config=train_loop_config,
+            backend_config=lightgbm_config or config.LightGBMConfig(),
+            scaling_config=scaling_config,
+            run_config=run_config,
+            validation_config=validation_config,
+            datasets=datasets,
+            dataset_config=dataset_config,
+            metadata=metadata,
+            resume_from_checkpoint=resume_from_checkpoint,
+        )

@@ -1,0 +1,70 @@
+"""When XGBoost's iterations are reported."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, ClassVar, final
+
+import xgboost
+
+from hocket.train.checkpoints import checkpoint as checkpoints
+from hocket.train.frameworks.boosters import reports
+
+
+class IterationReports(reports.BoosterReports, xgboost.callback.TrainingCallback):  # type: ignore[misc,unused-ignore]  # XGBoost is not type-checked
+    """Reports after each iteration, and saves the model. Meant for subclassing; see `reports.BoosterReports`."""
+
+    CHECKPOINT_NAME: ClassVar[str] = "model.ubj"
+    """The default of `filename`."""
+
+    _latest: Mapping[str, Any] = {}
+    _is_saved = False
+
+    @classmethod
+    def get_model(cls, checkpoint: checkpoints.Checkpoint, filename: str = CHECKPOINT_NAME) -> Any:
+        """Return the model, an ``xgboost.Booster``, that a checkpoint holds."""
+        booster = xgboost.Booster()
+        with checkpoint.as_directory() as folder:
+            booster.load_model(str(Path(folder, filename)))
+        return booster
+
+    def after_iteration(self, model: Any, epoch: int, evals_log: Mapping[str, Mapping[str, Any]]) -> bool:
+        """Called by XGBoost."""
+        found = reports.join(evals_log)
+        self._latest = {name: values[-1] for name, values in found.items()}
+        self._is_saved = self.is_due(epoch) and hasattr(model, "save_model")
+        self.report(self._latest, model.save_model if self._is_saved else None)
+        return False
+
+    def after_training(self, model: Any) -> Any:
+        """Called by XGBoost."""
+        if self._saves_at_end and not self._is_saved and hasattr(model, "save_model"):
+            self.report(self._latest, model.save_model)
+        return model
+
+
+@final
+class RayTrainReportCallback(reports.RankReports, IterationReports):
+    """Reports what XGBoost finds in each iteration, and saves the model.
+
+    Pass one to ``xgboost.train(..., callbacks=[...])`` in the training function of an `XGBoostTrainer`. All ranks
+    report, and rank 0 saves. With `checkpoint_at_end` the last metrics are reported once more, with the model: XGBoost
+    does not say beforehand which iteration is the last.
+
+    Args:
+        metrics: What is reported: a name such as ``"eval-logloss"``, several, or a dict from what the report calls it
+            to XGBoost's name. Default: all.
+        filename: The model's, in the folder of a checkpoint.
+        frequency: After how many iterations each the model is saved; 0 for never before the end.
+        checkpoint_at_end: Whether it is at the end.
+        results_postprocessing_fn: Called with what is to be reported; returns what is.
+
+    Raises:
+        TypeError: The metrics are no names, the frequency is no whole number, or the function cannot be called.
+        ValueError: The file's name is none, or the frequency is less than 0; later, there is no such metric.
+
+    Example:
+        >>> from hocket.train.xgboost import RayTrainReportCallback
+        >>> callback = RayTrainReportCallback({"loss": "eval-logloss"}, frequency=10)
+    """

@@ -1,0 +1,65 @@
+"""Joins the ranks by XGBoost's own collectives."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import NoReturn, final
+
+from hocket.train.frameworks.boosters.xgboost import communicator
+from hocket.train.run import backend, joining, worker_group
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class XGBoostConfig(backend.BackendConfig):
+    """How the ranks are joined.
+
+    Raises:
+        ValueError: `timeout_s` is not positive, or there is no such communicator.
+
+    Example:
+        >>> from hocket.train.xgboost import XGBoostConfig
+        >>> XGBoostConfig(timeout_s=60)
+        XGBoostConfig(timeout_s=60, xgboost_communicator='rabit')
+    """
+
+    timeout_s: float = joining.TIMEOUT_SECONDS
+    """Seconds that a rank may wait for the others."""
+    xgboost_communicator: str = "rabit"
+    """For programs written for Ray: the one that there is."""
+
+    def __post_init__(self) -> None:
+        joining.check_timeout(self.timeout_s)
+        if self.xgboost_communicator != "rabit":
+            raise ValueError(
+                f"xgboost_communicator must be 'rabit', but received {self.xgboost_communicator!r}. Leave it out."
+            )
+
+    def list_modules(self, function: Callable[..., object]) -> Sequence[str]:
+        """Return XGBoost: it starts no thread when it is imported."""
+        return ("hocket.train.xgboost",)
+
+    def share_process(self) -> NoReturn:
+        """Refuse: XGBoost waits for other ranks inside its own code, where a turn cannot be passed on.
+
+        Raises:
+            ValueError: Always.
+        """
+        raise ValueError(
+            "XGBoostTrainer needs ranks that are processes: XGBoost waits for the others in its own code, and those of "
+            "the in-process engine take turns. Use ScalingConfig(num_workers=1), or open the session with "
+            "hocket.init(engine='local')."
+        )
+
+    def on_start(self, group: worker_group.WorkerGroup) -> None:
+        """Start the tracker in rank 0, and tell all ranks where it is."""
+        if len(group) == 1:
+            return
+        address = joining.choose_address(group)
+        arguments = group.call(0, communicator.start_tracker, address, len(group), self.timeout_s)
+        group.execute(communicator.keep, [(arguments, rank) for rank in range(len(group))])
+
+    def on_shutdown(self, group: worker_group.WorkerGroup) -> None:
+        """End the tracker."""
+        group.execute(communicator.leave, [()] * len(group))

@@ -1,0 +1,15 @@
+"""XGBoost: histograms summed over the ranks by its own collectives.
+
+Importing this package imports XGBoost.
+"""
+
+try:
+    import xgboost as _xgboost  # noqa: F401
+except ImportError as _error:
+    raise ImportError(
+        "hocket.train.xgboost needs XGBoost, which cannot be imported. Run pip install 'hocket[xgboost]'."
+    ) from _error
+
+from hocket.train.frameworks.boosters.xgboost.callbacks import RayTrainReportCallback as RayTrainReportCallback
+from hocket.train.frameworks.boosters.xgboost.config import XGBoostConfig as XGBoostConfig
+from hocket.train.frameworks.boosters.xgboost.trainer import XGBoostTrainer as XGBoostTrainer
