@@ -12,6 +12,8 @@ except ImportError as _error:
         "hocket.train.torch needs PyTorch, which cannot be imported. Run pip install 'hocket[torch]'."
     ) from _error
 
+from hocket.train.frameworks.torch.checkpoints import load_model as load_model
+from hocket.train.frameworks.torch.checkpoints import save_model as save_model
 from hocket.train.frameworks.torch.config import TorchConfig as TorchConfig
 from hocket.train.frameworks.torch.devices import get_device as get_device
 from hocket.train.frameworks.torch.devices import get_devices as get_devices

@@ -1,0 +1,157 @@
+"""A model's weights in a file of safetensors, whichever way it was prepared.
+
+Each tensor is in the file once, whole, under the name that it has in the model before it is prepared: what wraps models
+(``DistributedDataParallel``, ``torch.compile``) adds to names, and what spreads them has parts. Tensors that are tied
+are written under the first of their names.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import torch
+from torch.distributed import tensor as dtensors
+from torch.nn import parallel
+
+from hocket import extras
+from hocket.train.rank import worker_session
+
+FILE_NAME: Final = "model.safetensors"
+"""The file in the folder; Hugging Face's name."""
+
+_COMPILED: Final = "_orig_mod"
+"""Where ``torch.compile`` keeps a module that it wraps."""
+
+
+def save_model(model: torch.nn.Module, folder: str | os.PathLike[str]) -> None:
+    """Write a model's weights to ``model.safetensors`` in a folder. Needs ``pip install safetensors``.
+
+    If the model is spread over the ranks, all of them must call it: parts are put together, one tensor after the other.
+    Rank 0 writes.
+
+    Args:
+        model: As `prepare_model` has returned it, or any other.
+        folder: It must exist.
+
+    Raises:
+        TypeError: It is no model.
+        FileNotFoundError: There is no such folder.
+        MissingExtraError: safetensors is not installed.
+
+    Example:
+        >>> import os, tempfile, torch
+        >>> from hocket.train.torch import save_model
+        >>> folder = tempfile.mkdtemp()
+        >>> save_model(torch.nn.Linear(2, 1), folder)
+        >>> os.listdir(folder)
+        ['model.safetensors']
+    """
+    library = _import()
+    _check("save_model", model)
+    session = worker_session.get_optional_session()
+    writes = session is None or session.info.rank == 0
+    if writes and not Path(folder).is_dir():
+        raise FileNotFoundError(
+            f"save_model() writes to a folder that exists, but received {os.fspath(folder)!r}. Make it first, as with "
+            "tempfile.TemporaryDirectory()."
+        )
+    whole: dict[str, torch.Tensor] = {}
+    for name, value in _list_untied(model):
+        gathered = value.full_tensor() if isinstance(value, dtensors.DTensor) else value  # all ranks do
+        if writes:
+            whole[name] = gathered.detach().to("cpu").contiguous()
+    if writes:
+        library.save_file(whole, Path(folder, FILE_NAME), metadata={"format": "pt"})
+
+
+def load_model(model: torch.nn.Module, folder: str | os.PathLike[str]) -> torch.nn.Module:
+    """Set a model to the weights that `save_model` has written; return it.
+
+    Args:
+        model: Prepared or not; other ranks than those that saved may load it. All ranks call it, and read the file.
+        folder: Where ``model.safetensors`` is. A file of Hugging Face's with the same names will do.
+
+    Raises:
+        TypeError: It is no model.
+        FileNotFoundError: There is no such file.
+        ValueError: The file lacks tensors of the model, has others, or others of that name.
+        MissingExtraError: safetensors is not installed.
+
+    Example:
+        >>> import tempfile, torch
+        >>> from hocket.train.torch import load_model, save_model
+        >>> folder, model = tempfile.mkdtemp(), torch.nn.Linear(2, 1)
+        >>> save_model(model, folder)
+        >>> torch.equal(load_model(torch.nn.Linear(2, 1), folder).weight, model.weight)
+        True
+    """
+    library = _import()
+    _check("load_model", model)
+    path = Path(folder, FILE_NAME)
+    if not path.is_file():
+        raise FileNotFoundError(
+            f"{os.fspath(folder)!r} has no {FILE_NAME}. save_model() writes it; is the folder right?"
+        )
+    found: dict[str, torch.Tensor] = library.load_file(path)
+    wanted = dict(_list_untied(model))
+    _compare(found, wanted, _list_names(model), path)
+    with torch.no_grad():
+        for name, value in wanted.items():
+            value.copy_(_spread_like(found[name], value))
+    return model
+
+
+def _import() -> Any:
+    remedy = "Run pip install safetensors."
+    return extras.load("safetensors.torch", "hocket.train.torch.save_model()", "safetensors", remedy)
+
+
+def _check(caller: str, model: object) -> None:
+    if not isinstance(model, torch.nn.Module):
+        raise TypeError(f"{caller}() takes a torch.nn.Module, but received {model!r}. Write {caller}(model, folder).")
+
+
+def _list_names(model: torch.nn.Module) -> dict[str, torch.Tensor]:
+    """Return all tensors of a model by the names that they have without wrappers."""
+    inner: Any = model
+    while hasattr(inner, _COMPILED) or isinstance(inner, parallel.DistributedDataParallel):
+        inner = getattr(inner, _COMPILED, None) or inner.module
+    state = inner.state_dict(keep_vars=True)
+    return {
+        name.replace(f"{_COMPILED}.", ""): value for name, value in state.items() if isinstance(value, torch.Tensor)
+    }
+
+
+def _list_untied(model: torch.nn.Module) -> list[tuple[str, torch.Tensor]]:
+    """Return those that are not another one under a second name."""
+    first = {id(value): name for name, value in reversed(_list_names(model).items())}
+    return [(name, value) for name, value in _list_names(model).items() if first[id(value)] == name]
+
+
+def _compare(
+    found: Mapping[str, torch.Tensor], wanted: Mapping[str, torch.Tensor], names: Mapping[str, object], path: Path
+) -> None:
+    missing = [name for name in wanted if name not in found]
+    others = [name for name in found if name not in names]
+    shapes = [
+        f"{name} of shape {tuple(found[name].shape)} where the model has {tuple(value.shape)}"
+        for name, value in wanted.items()
+        if name in found and found[name].shape != value.shape
+    ]
+    if missing or others or shapes:
+        said = [
+            *([f"lacks {', '.join(missing)}"] if missing else []),
+            *([f"has {', '.join(others)}, which the model lacks"] if others else []),
+            *([f"has {', '.join(shapes)}"] if shapes else []),
+        ]
+        raise ValueError(f"{str(path)!r} {'; it '.join(said)}. Load it into a model of the same layers.")
+
+
+def _spread_like(whole: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
+    if not isinstance(value, dtensors.DTensor):
+        return whole
+    whole = whole.to(value.device, value.dtype)
+    return dtensors.distribute_tensor(whole, value.device_mesh, value.placements)
