@@ -22,7 +22,7 @@ PARITY_TESTS := tests/core tests/util tests/train tests/ps
 # They have no row on the page, and take ten minutes.
 NOT_PARITY := $(addprefix --ignore=tests/train/test_,disasters.py optimizer_oracle.py)
 RESULTS ?= build/parity
-PAGES := README.md $(wildcard docs/*.md docs/coming_from/*.md)
+PAGES := README.md $(wildcard docs/*.md docs/tutorials/*.md docs/coming_from/*.md)
 NEWS_BASE ?= origin/main
 
 .DEFAULT_GOAL := help

@@ -288,6 +288,41 @@ def test_a_page_that_fails_or_hangs_is_reported(tmp_path, run_docs, capsys):
     assert "still running when the page's time was over" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize(
+    ("shown", "unseen"),
+    [
+        ("one", None),
+        ("two\n```\n```text\nthree 3.0", None),
+        ("one\n...\nthree ...", None),
+        ("three ...\n...\nlast", None),
+        ("three 4.0", 5),
+        ("thr", 5),
+        ("three 3.0\n```\n```text\none", 8),
+    ],
+)
+def test_output_that_is_shown_has_been_seen(tmp_path, run_docs, capsys, shown, unseen):
+    page = tmp_path / "page.md"
+    page.write_text(f"""```python
+print("one", "two", "three 3.0", "last", sep="\\n")
+```
+```text
+{shown}
+```
+""")
+    assert run_docs["run_page"](page, run_docs["parse_page"](page), limit_seconds=30) == (unseen is None)
+    if unseen is not None:
+        assert f"page.md:{unseen}: the page does not write this" in capsys.readouterr().out
+
+
+def test_commands_that_must_fail(tmp_path, run_docs, capsys):
+    page = tmp_path / "page.md"
+    page.write_text("```console fails\n$ false\n```\n")
+    assert run_docs["run_page"](page, run_docs["parse_page"](page), limit_seconds=30)
+    page.write_text("```console fails\n$ true\n```\n")
+    assert not run_docs["run_page"](page, run_docs["parse_page"](page), limit_seconds=30)
+    assert "true: does not fail" in capsys.readouterr().out
+
+
 def load_tool(name):
     return runpy.run_path(str(ROOT / "tools" / f"{name}.py"))
 

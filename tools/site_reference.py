@@ -94,7 +94,11 @@ def on_files(files: Files, config: Any) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str:
-    """Let links to programs lead to their pages."""
+    """Let links to programs lead to their pages, and leave out of a block's first line what `run_docs.py` reads there,
+    with which the block would be no code."""
+    markdown = re.sub(
+        r"^```(python no-run|console fails)$", lambda line: line[0].split()[0], markdown, flags=re.MULTILINE
+    )
     return re.sub(r"\]\((?:\.\./)?\.\./examples/(\w+)\.py\)", r"](examples/\1.md)", markdown)
 
 

@@ -165,7 +165,7 @@ def test_get_of_what_is_no_reference(session: hocket.SessionContext, refs: Any) 
 
 
 def test_get_of_a_list_with_something_else(session: hocket.SessionContext) -> None:
-    with pytest.raises(ValueError, match="the list holds a int: 3"):
+    with pytest.raises(ValueError, match="the list holds 3 of the type int"):
         hocket.get([hocket.put(1), 3])  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="timeout must be 0 or more seconds"):
         hocket.get(hocket.put(1), timeout=-1)

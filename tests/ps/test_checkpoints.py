@@ -115,8 +115,15 @@ def test_what_does_not_fit_is_named_and_nothing_is_changed(tmp_path: Path) -> No
     assert kept.numpy().sum() == 6
     with third.scope():
         ps.Variable(0.0, name="more")
-    with pytest.raises(ps.CheckpointMismatchError, match=r"has no \['more'\]"):
+    with pytest.raises(ps.CheckpointMismatchError, match=r"checkpoint lacks \['more'\]\. Make the same"):
         third.restore(path)
+    fourth = ps.ParameterServerStrategy({"worker": 1, "server": 1})
+    with pytest.raises(ps.CheckpointMismatchError, match=r"checkpoint has \['weights'\], which are not here\. Make"):
+        fourth.restore(path)
+    with fourth.scope():
+        ps.Variable(0.0, name="more")
+    with pytest.raises(ps.CheckpointMismatchError, match=r"lacks \['more'\], and .* has \['weights'\], which"):
+        fourth.restore(path)
     with pytest.raises(FileNotFoundError, match="no checkpoint of variables"):
         strategy.restore(tmp_path)
     with pytest.raises(FileExistsError, match="is no checkpoint"):

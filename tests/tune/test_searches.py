@@ -13,6 +13,7 @@ from tests.tune import programs
 
 from hocket import exceptions, train, tune
 from hocket.tune import configs, history, log
+from hocket.tune.run import results
 from hocket.tune.trial import Status
 
 pytestmark = [pytest.mark.timeout(60), pytest.mark.usefixtures("any_session")]
@@ -216,7 +217,7 @@ def test_nan_never_wins_and_says_so(tmp_path: Path) -> None:
     found = search(lambda config: {"loss": config["x"]}, tmp_path, {"x": tune.grid_search([math.nan, 2.0])})
     assert found.get_best_result("loss", "min").config == {"x": 2.0}
     assert found.get_best_result("loss", "max").config == {"x": 2.0}
-    with pytest.raises(tune.TuneError, match=r"No trial has reported the metric 'acc'; they have \["):
+    with pytest.raises(tune.TuneError, match=r"No trial has reported the metric 'acc'; they have \['loss'\]"):
         found.get_best_result("acc", "max")
     with pytest.raises(ValueError, match="No metric is given"):
         found.get_best_result()
@@ -224,7 +225,7 @@ def test_nan_never_wins_and_says_so(tmp_path: Path) -> None:
 
 def test_a_metric_that_is_never_reported_is_named(tmp_path: Path) -> None:
     with pytest.raises(
-        tune.TuneError, match=r"No report of trial \w+ has the metric 'accuracy'; its last one has .*'loss'"
+        tune.TuneError, match=r"No report of trial \w+ has the metric 'accuracy'; its last one has \['loss'\]"
     ):
         search(lambda config: {"loss": 1}, tmp_path, {}, metric="accuracy", mode="max")
 
@@ -457,3 +458,8 @@ def test_what_a_run_of_training_is_told_will_do(tmp_path: Path) -> None:
     tune.Tuner(lambda config: None, run_config=given)
     with pytest.raises(TypeError, match="its worker_runtime_env are not for a search"):
         tune.Tuner(lambda config: None, run_config=train.RunConfig(worker_runtime_env={"env_vars": {"A": "1"}}))
+
+
+def test_names_of_metrics_that_hocket_adds(tmp_path: Path) -> None:
+    (result,) = search(lambda config: {"loss": 1}, tmp_path, {"x": 1})
+    assert set(result.metrics) == results.ADDED | {"loss"}

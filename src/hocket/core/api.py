@@ -160,14 +160,14 @@ def get(refs: Any, *, timeout: float | None = None) -> Any:
         return refs
     if not isinstance(refs, list):
         raise ValueError(
-            f"hocket.get() takes an ObjectRef or a list of them, but received a {type(refs).__name__}: "
-            f"{texts.safe_repr(refs)}. Write hocket.get(list(refs)) for other containers."
+            f"hocket.get() takes an ObjectRef or a list of them, but received {texts.safe_repr(refs)} of the "
+            f"type {type(refs).__name__}. Write hocket.get(list(refs)) for other containers."
         )
     if not _REFERENCES_ONLY.issuperset(map(type, refs)):
         wrong = next(ref for ref in refs if type(ref) is not contract.ObjectRef)
         raise ValueError(
-            f"hocket.get() takes an ObjectRef or a list of them, but the list holds a {type(wrong).__name__}: "
-            f"{texts.safe_repr(wrong)}. Pass only what .remote() or put() returned."
+            f"hocket.get() takes an ObjectRef or a list of them, but the list holds {texts.safe_repr(wrong)} of the "
+            f"type {type(wrong).__name__}. Pass only what .remote() or put() returned."
         )
     if timeout is not None:
         _check_timeout(timeout)

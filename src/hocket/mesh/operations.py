@@ -105,9 +105,10 @@ def _build_mesh(
     made = meshes.Mesh(pairs)  # which checks names and sizes
     if devices is None:
         if made.size > len(found):
+            there = "there is 1" if len(found) == 1 else f"there are {len(found)}"
             raise ValueError(
-                f"A mesh of {made.describe()} needs {made.size} devices, but there are {len(found)} of the type "
-                f"{device_type!r}. Make it before anything else uses the framework, or make it smaller."
+                f"A mesh of {made.describe()} needs {made.size} devices, but {there} of the type "
+                f"{device_type!r}. {backend.more_devices}"
             )
         found = found[: made.size]
     mesh = meshes.Mesh(pairs, name=mesh_name, devices=found, framework=backend.name)

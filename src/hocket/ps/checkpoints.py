@@ -292,9 +292,12 @@ def _check(made: list[records.VariableRecord], kept: Mapping[str, Any], path: An
     names = {one.name for one in made}
     missing, unknown = sorted(names - set(kept)), sorted(set(kept) - names)
     if strict and (missing or unknown):
+        faults = [f"{path} lacks {missing}"] * bool(missing) + [f"{path} has {unknown}, which are not here"] * bool(
+            unknown
+        )
         raise errors.CheckpointMismatchError(
-            f"{path} has no {missing or 'variable too few'}, and has {unknown or 'none'} that are not here. Make the "
-            "same variables, under the same names, or write strict=False."
+            f"{', and '.join(faults)}. Make the same variables, under the same names, or write strict=False to restore "
+            "those that both have."
         )
     for one in made:
         if one.name not in kept:

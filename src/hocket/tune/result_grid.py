@@ -15,6 +15,7 @@ from hocket.train.tracking import values as flat_values
 from hocket.tune import errors, history, log, plots, scores, stored, tables
 from hocket.tune import result as results
 from hocket.tune import trial as trials
+from hocket.tune.run import results as reports
 
 _SCOPES: Final = ("last", "all", "avg", "last-5-avg", "last-10-avg")
 
@@ -139,8 +140,9 @@ class ResultGrid(Sequence[results.Result]):
     def _describe_missing(self, metric: str, is_there: bool) -> str:
         if is_there:
             return f"No trial has a finite value of {metric!r}. Pass filter_nan_and_inf=False to have one all the same."
-        found = sorted({name for one in self._results for name, _ in flat_values.flatten(one.metrics)})
-        if not found:
+        names = {name for one in self._results for name, _ in flat_values.flatten(one.metrics)}
+        found = reports.list_reported(names)
+        if not names:
             failed = next((one.reason for one in self._results if one.error is not None), "")
             why = f" The first to fail: {failed}." if failed else ""
             return f"No trial has reported anything, so none is the best by {metric!r}.{why}"

@@ -26,6 +26,9 @@ class Backend(abc.ABC):
     name: ClassVar[str]
     """The framework's."""
 
+    more_devices: ClassVar[str]
+    """The sentence of an error that says how a program gets more devices."""
+
     @abc.abstractmethod
     def list_devices(self, device_type: str, count: int | None) -> list[str]:
         """Return what the devices of a type are called.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from hocket.tune import trial as trials
@@ -11,6 +11,32 @@ from hocket.tune.worker import orders
 
 SHOULD_CHECKPOINT: Final = "should_checkpoint"
 """The key with which a step's metrics, or a callback that sets it in a report, ask a `Trainable` to save."""
+
+ADDED: Final = frozenset(
+    {
+        "training_iteration",
+        "time_this_iter_s",
+        "time_total_s",
+        "timestamp",
+        "date",
+        "trial_id",
+        "checkpoint_dir_name",
+        "done",
+        "config",
+        "experiment_tag",
+        "iterations_since_restore",
+        "time_since_restore",
+        "pid",
+        "hostname",
+        "node_ip",
+    }
+)
+"""What `complete` adds to the metrics of every report."""
+
+
+def list_reported(names: Iterable[str]) -> list[str]:
+    """Return which of the names of metrics, or of their parts, are the trial's own, sorted."""
+    return sorted(name for name in names if name.partition("/")[0] not in ADDED)
 
 
 def complete(

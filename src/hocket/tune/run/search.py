@@ -296,7 +296,7 @@ class Search:
         metric = self.settings.metric
         if metric is None or live.has_metric or live.trial.last_result.get("done") is None:
             return
-        found = sorted(live.trial.last_result)
+        found = results.list_reported(live.trial.last_result)
         raise errors.TuneError(
             f"No report of trial {live.trial.trial_id} has the metric {metric!r}; its last one has {found}. Report it, "
             "or give TuneConfig(metric=...) one of these."

@@ -21,6 +21,10 @@ class JaxBackend(contract.Backend):
     """JAX."""
 
     name = "jax"
+    more_devices = (
+        "JAX makes its devices when it is first used: make the mesh before that, or set "
+        "XLA_FLAGS=--xla_force_host_platform_device_count before the program starts, or make the mesh smaller."
+    )
 
     def __init__(self) -> None:
         self._variables: set[type[Any]] = set()

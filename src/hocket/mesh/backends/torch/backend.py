@@ -22,6 +22,7 @@ class TorchBackend(contract.Backend):
     """PyTorch."""
 
     name = "torch"
+    more_devices = "Each rank of the process group is a device: start as many ranks, or make the mesh smaller."
 
     def list_devices(self, device_type: str, count: int | None) -> list[str]:
         if device_type.lower() != "cpu":
