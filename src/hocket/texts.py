@@ -107,6 +107,20 @@ def add_sources(text: str) -> str:
     return "\n".join(out)
 
 
+def format_bytes(count: float) -> str:
+    """Return a number of bytes as people read it.
+
+    Example:
+        >>> format_bytes(3 * 2**20)
+        '3.0 MiB'
+    """
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if count < 1024:
+            return f"{count:.0f} B" if unit == "B" else f"{count:.1f} {unit}"
+        count /= 1024
+    return f"{count:.1f} TiB"
+
+
 def cut(text: str, most: int) -> str:
     """Return a text without its end if it is longer than `most` characters, as the cell of a table shows it.
 

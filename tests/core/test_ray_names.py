@@ -117,7 +117,7 @@ def test_the_node_and_the_store_are_resources() -> None:
         pinned = name_yourself.options(resources={f"node:{address}": 0.01})
         assert hocket.get(pinned.remote())[0] == "name_yourself"
         with pytest.raises(
-            exceptions.TaskUnschedulableError, match=r"this session has \{CPU: 1, memory: [0-9.e+]+\} in all"
+            exceptions.TaskUnschedulableError, match=r"this session has \{CPU: 1, memory: [0-9.]+ [GT]iB\} in all"
         ):
             name_yourself.options(num_cpus=2).remote()
 

@@ -261,4 +261,4 @@ def test_a_group_waits_while_ray_waits_for_a_machine_that_is_gone(
         ).fit()
     assert result.return_value == "done"
     (warning,) = [record.getMessage() for record in caplog.records if "a node was lost" in record.getMessage()]
-    assert warning.startswith("num_workers=1 with {'CPU': 1.0} each need {'CPU': 1.0} together, and were not reserved")
+    assert warning.startswith("num_workers=1 with {CPU: 1} each need {CPU: 1} together, and were not reserved")

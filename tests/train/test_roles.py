@@ -186,7 +186,7 @@ def test_roles_need_processes_and_resources(tmp_path: Path) -> None:
         hocket.init(engine="local", num_cpus=0.5),
         pytest.raises(
             hocket.exceptions.InfeasibleResourcesError,
-            match=r"chief, idler, server, evaluator together need \{'CPU': 1\.0\}, but the session has",
+            match=r"chief, idler, server, evaluator together need \{CPU: 1\}, but the session has",
         ),
     ):
         fit(tmp_path / "small")

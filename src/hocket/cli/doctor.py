@@ -20,7 +20,8 @@ import psutil
 from rich import box, console, table, text
 
 import hocket
-from hocket.cli import status, workload
+from hocket import texts
+from hocket.cli import workload
 from hocket.engine import node
 
 PACKAGES = ("hocket", "cloudpickle", "numpy", "psutil", "rich", "torch", "tensorflow", "keras", "jax", "ray", "pyarrow")
@@ -116,14 +117,14 @@ def check_machine() -> Iterator[Check]:
     limit = read_memory_limit()
     yield Check(
         name="memory",
-        detail=f"{status.format_bytes(memory.available)} free of {status.format_bytes(memory.total)}; cgroup limit "
-        + (status.format_bytes(limit) if limit is not None else "none"),
+        detail=f"{texts.format_bytes(memory.available)} free of {texts.format_bytes(memory.total)}; cgroup limit "
+        + (texts.format_bytes(limit) if limit is not None else "none"),
         is_ok=memory.available > 256 * 2**20,
         remedy="Less than 256 MiB are free: end other programs, or use a larger machine.",
     )
     if SHARED_MEMORY.is_dir():
         detail = (
-            f"{status.format_bytes(shutil.disk_usage(SHARED_MEMORY).total)} (Hocket does not use it; PyTorch's "
+            f"{texts.format_bytes(shutil.disk_usage(SHARED_MEMORY).total)} (Hocket does not use it; PyTorch's "
             "data loaders do)"
         )
     else:
@@ -183,7 +184,7 @@ def run_self_test() -> Iterator[Check]:
         ("a session opens", _open),
         ("a task runs", _run_task),
         ("an actor counts", _run_actor),
-        (f"{status.format_bytes(PUT_BYTES)} travel", _put_and_get),
+        (f"{texts.format_bytes(PUT_BYTES)} travel", _put_and_get),
         ("a death is explained", _explain_death),
         ("the session closes", _close),
     )

@@ -123,7 +123,7 @@ def show(session: Session, out: console.Console) -> None:
         return
     facts = [
         f"open for {format_seconds(time.time() - snapshot['opened_at'])}",
-        f"{len(processes)} processes with {format_bytes(total)}",
+        f"{len(processes)} processes with {texts.format_bytes(total)}",
         ", ".join(_format_resources(snapshot["resources"])),
     ]
     out.print(_quote(" | ".join(facts)))
@@ -213,7 +213,7 @@ def _build_worker_table(rows: list[dict[str, Any]], processes: list[dict[str, An
             _quote(row["task_name"] or ""),
             format_seconds(since) if since is not None else "",
             f"{row['queued_tasks']:,}" if row["queued_tasks"] else "",
-            format_bytes(process["rss_bytes"]) if process else "",
+            texts.format_bytes(process["rss_bytes"]) if process else "",
             format_seconds(process["cpu_seconds"]) if process else "",
         )
     return built
@@ -225,10 +225,12 @@ def _build_object_table(statistics: dict[str, Any]) -> table.Table | None:
     built = _build_table("Objects, by the line that made them", "line", "objects", "bytes")
     holders = statistics.get("holders", [])
     for where, taken, count in holders[:SHOWN_LINES]:
-        built.add_row(_quote(where), f"{count:,}", format_bytes(taken))
+        built.add_row(_quote(where), f"{count:,}", texts.format_bytes(taken))
     rest = holders[SHOWN_LINES:]
     if rest:
-        built.add_row("other lines", f"{sum(one[2] for one in rest):,}", format_bytes(sum(one[1] for one in rest)))
+        built.add_row(
+            "other lines", f"{sum(one[2] for one in rest):,}", texts.format_bytes(sum(one[1] for one in rest))
+        )
     small = statistics["objects"] - sum(one[2] for one in holders)
     if small > 0:
         built.add_row("small values, actors", f"{small:,}", "")
@@ -236,7 +238,8 @@ def _build_object_table(statistics: dict[str, Any]) -> table.Table | None:
     built.add_row(
         "together",
         f"{statistics['objects']:,}",
-        format_bytes(statistics.get("shared_bytes", 0)) + (f", {format_bytes(spilled)} on disk" if spilled else ""),
+        texts.format_bytes(statistics.get("shared_bytes", 0))
+        + (f", {texts.format_bytes(spilled)} on disk" if spilled else ""),
     )
     return built
 
@@ -248,7 +251,7 @@ def _build_process_table(processes: list[dict[str, Any]]) -> table.Table:
             str(one["pid"]),
             one["role"],
             one["status"],
-            format_bytes(one["rss_bytes"]),
+            texts.format_bytes(one["rss_bytes"]),
             format_seconds(one["cpu_seconds"]),
         )
     return built
@@ -260,21 +263,7 @@ def _format_resources(found: dict[str, dict[str, float]]) -> Iterable[str]:
         if name != "memory":
             yield f"{used:g} of {total:g} {name} in use"
         elif used:
-            yield f"{format_bytes(int(used))} of {format_bytes(int(total))} of memory promised"
-
-
-def format_bytes(count: float) -> str:
-    """Return a number of bytes as people read it.
-
-    Example:
-        >>> format_bytes(3 * 2**20)
-        '3.0 MiB'
-    """
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if count < 1024:
-            return f"{count:.0f} B" if unit == "B" else f"{count:.1f} {unit}"
-        count /= 1024
-    return f"{count:.1f} TiB"
+            yield f"{texts.format_bytes(int(used))} of {texts.format_bytes(int(total))} of memory promised"
 
 
 def format_seconds(seconds: float) -> str:

@@ -162,13 +162,18 @@ def explain_infeasible(what: str, shape: resources.Shape, total: Mapping[str, fl
             f"{what} asks for {asked}, and no bundle of its placement group is that large. Make a bundle larger, "
             "or ask for less."
         )
-    have = resources.format_demand(resources.parse_demand(hide_internal(total)))
+    have = format_resources(total)
     short = [name for name, units in shape.demand if units > total.get(name, 0) * resources.UNIT]
     remedy = " and ".join(_name_init_argument(name) for name in short)
     return (
         f"{what} asks for {asked}, but this session has {have} in all. Ask for less, or start with "
         f"hocket.init({remedy})."
     )
+
+
+def format_resources(total: Mapping[str, float]) -> str:
+    """Return resources as people write them, without internal ones."""
+    return resources.format_demand(resources.parse_demand(hide_internal(total)))
 
 
 def hide_internal(total: Mapping[str, float]) -> dict[str, float]:
@@ -187,7 +192,7 @@ def check_bundles(
     empty = resources.Pool.build(tuple(pool.total.items()))
     asked = " + ".join(resources.format_demand(bundle) for bundle in bundles)
     if not resources.all_fit(empty, tuple(bundles)):
-        have = resources.format_demand(resources.parse_demand(hide_internal(total)))
+        have = format_resources(total)
         raise exceptions.InfeasibleResourcesError(
             f"A placement group asks for {asked}, but this session has {have} in all. Ask for less, or start with "
             "more: hocket.init(num_cpus=...)."

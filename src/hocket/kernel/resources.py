@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
+from hocket import texts
+
 UNIT = 10_000
 """How many units make one CPU."""
 
@@ -22,8 +24,12 @@ def parse_demand(amounts: Mapping[str, float]) -> Demand:
 
 
 def format_demand(demand: Demand) -> str:
-    """Return the demand as people write it: ``{CPU: 2, GPU: 0.5}``."""
-    return "{" + ", ".join(f"{name}: {units / UNIT:g}" for name, units in demand) + "}"
+    """Return the demand as people write it: ``{CPU: 2, GPU: 0.5, memory: 1.5 GiB}``."""
+    return "{" + ", ".join(f"{name}: {_format_amount(name, units / UNIT)}" for name, units in demand) + "}"
+
+
+def _format_amount(name: str, amount: float) -> str:
+    return texts.format_bytes(amount) if name in ("memory", "object_store_memory") else f"{amount:g}"
 
 
 GpuId = int | str

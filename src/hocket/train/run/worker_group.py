@@ -259,8 +259,9 @@ class _Demand:
 
     def describe(self) -> str:
         if self.roles:
-            return f"{self.name} together need {self.total}"
-        return f"{self.name} with {self.scaling.bundle} each need {self.total} together"
+            return f"{self.name} together need {node.format_resources(self.total)}"
+        each = node.format_resources(self.scaling.bundle)
+        return f"{self.name} with {each} each need {node.format_resources(self.total)} together"
 
     def advise(self) -> str:
         """Return what to write instead, by what is short."""
@@ -303,9 +304,9 @@ def _reserve(
         if size == least:
             raise errors.TrainingFailedError(
                 f"{demand.describe()} were not free for {START_SECONDS:.0f} s: of "
-                f"{node.hide_internal(api.cluster_resources())} there are "
-                f"{node.hide_internal(api.available_resources())} left. End the tasks and actors that hold the rest, "
-                "or use fewer workers."
+                f"{node.format_resources(api.cluster_resources())} there are "
+                f"{node.format_resources(api.available_resources())} left. End the tasks and actors that hold the "
+                "rest, or use fewer workers."
             )
         size -= 1
 
@@ -357,8 +358,9 @@ def _request(demand: _Demand) -> placement.PlacementGroup:
                 f"{demand.name} need STRICT_SPREAD on {demand.size} nodes, but the session has {num_nodes}. "
                 "Use fewer workers, or placement_strategy='SPREAD', which uses as many nodes as there are."
             ) from error
+        have = node.format_resources(api.cluster_resources())
         raise exceptions.InfeasibleResourcesError(
-            f"{demand.describe()}, but the session has {node.hide_internal(api.cluster_resources())}. {demand.advise()}"
+            f"{demand.describe()}, but the session has {have}. {demand.advise()}"
         ) from error
 
 
