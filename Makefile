@@ -130,9 +130,9 @@ format: $(VENV)/.dev  ## rewrite the sources as format-check and lint want them
 format-check: $(VENV)/.dev  ## the formatter has nothing to change
 	$(BIN)/ruff format --check .
 
-lint: $(VENV)/.dev  ## ruff, and plain prose on the pages
+lint: $(VENV)/.dev  ## ruff, and plain prose on the pages and at the head of docstrings
 	$(BIN)/ruff check .
-	$(BIN)/python tools/prose.py $(PAGES) CONTRIBUTING.md RELEASING.md $(wildcard docs/design/*.md)
+	$(BIN)/python tools/prose.py $(PAGES) CONTRIBUTING.md RELEASING.md $(wildcard docs/design/*.md) src
 
 types: $(VENV)/.dev  ## mypy, strict
 	$(BIN)/mypy

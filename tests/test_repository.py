@@ -336,6 +336,18 @@ def test_prose_that_has_to_be_read_twice_is_found():
     ]
 
 
+def test_docstrings_whose_head_has_to_be_read_twice_are_found():
+    find = load_tool("prose")["find_docstring_faults"]
+    program = (
+        '"""No sentence"""\nclass A:\n    """It is told.\n\n    Shall be.\n    """\n    def run(self):\n        """Run."""\n'
+        '    def _run(self):\n        """Shall run."""\ndef run():\n    def inner():\n        """Shall run."""\n'
+    )
+    assert [(number, fault.partition(":")[0]) for number, fault in find(program)] == [
+        (1, "the first paragraph of the module is no sentence"),
+        (3, "`is told` makes a riddle of `A`"),
+    ]
+
+
 def test_pages_are_wrapped_where_they_can_be():
     wrap = load_tool("prose")["wrap"]
     page = (

@@ -1,17 +1,20 @@
-"""Plain prose in Markdown: which lines are too long, and which words make a sentence that has to be read twice.
+"""Plain prose in Markdown: which lines are too long, and which words make a sentence that has to be read twice. And in
+Python, where it looks at the first paragraph of the docstrings of modules and of what is public in them.
 
-    python tools/prose.py README.md docs/*.md
+    python tools/prose.py README.md docs/*.md src
 
 `wrap` fits paragraphs into the line, for the tools that write pages.
 """
 
 from __future__ import annotations
 
+import ast
 import re
 import sys
 import textwrap
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TypeAlias
 
 WIDTH = 120
 
@@ -59,6 +62,38 @@ def find_faults(text: str) -> Iterator[tuple[int, str]]:
             yield number, f"`{word}` makes a riddle: {WORDS[word]}"
 
 
+def find_docstring_faults(source: str) -> Iterator[tuple[int, str]]:
+    """Yield what is wrong with the first paragraphs of a module's docstrings, each with its line."""
+    for node, name in _list_public(ast.parse(source)):
+        docstring = ast.get_docstring(node)
+        if docstring is None:
+            continue
+        first = " ".join(docstring.split("\n\n")[0].split())
+        line = node.body[0].lineno
+        if first[-1] not in ".:?)":
+            yield line, f"the first paragraph of {name} is no sentence: it ends with `{first[-20:]}`"
+        for found in _WORD.finditer(re.sub(r"`[^`]*`", "", first)):
+            word = found[0].lower()
+            yield line, f"`{word}` makes a riddle of {name}: {WORDS[word]}"
+
+
+_Documented: TypeAlias = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
+
+
+def _list_public(module: ast.Module) -> Iterator[tuple[_Documented, str]]:
+    left: list[tuple[_Documented, str]] = [(module, "the module")]
+    while left:
+        node, name = left.pop()
+        yield node, name
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            continue
+        left += [
+            (child, f"`{child.name}`")
+            for child in node.body
+            if isinstance(child, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) and child.name[0] != "_"
+        ]
+
+
 def wrap(text: str) -> str:
     """Return a page whose paragraphs and items fit into the line."""
     out: list[str] = []
@@ -100,8 +135,12 @@ def _list_paragraphs(lines: list[str]) -> Iterator[tuple[list[str], bool]]:
 
 
 def main(paths: list[str]) -> int:
-    """Print the faults of pages; return 1 if there are any."""
-    faults = [f"{path}:{number}: {fault}" for path in paths for number, fault in find_faults(Path(path).read_text())]
+    """Print the faults of pages, of programs, and of the programs in folders; return 1 if there are any."""
+    files = [file for path in map(Path, paths) for file in (sorted(path.rglob("*.py")) if path.is_dir() else [path])]
+    faults = []
+    for file in files:
+        find = find_docstring_faults if file.suffix == ".py" else find_faults
+        faults += [f"{file}:{number}: {fault}" for number, fault in find(file.read_text())]
     print(*faults, sep="\n", end="\n" * bool(faults))
     return 1 if faults else 0
 

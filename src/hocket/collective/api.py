@@ -170,7 +170,7 @@ def is_group_initialized(group_name: str = DEFAULT) -> bool:
 
 
 def destroy_collective_group(group_name: str = DEFAULT) -> None:
-    """Leave a group. The other ranks must do so too: whoever waits for this one gets an error.
+    """Leave a group. The other ranks must do so too: a rank that waits for this one gets an error.
 
     Raises:
         RuntimeError: This process is not in it.

@@ -72,7 +72,7 @@ class HostGroup:
         _groups.add(self)
 
     def close(self) -> None:
-        """Leave the group. Whoever waits for this rank gets an error."""
+        """Leave the group. A rank that waits for this one gets an error."""
         self._rounds.close()
         self._views.clear()
 

@@ -220,7 +220,7 @@ class Rounds:
         raise error
 
     def give_up(self, error: errors.CollectiveError) -> None:
-        """Leave the group, unless that is done: whoever waits for this rank gets an error."""
+        """Leave the group, unless that is done. A rank that waits for this one gets an error."""
         if self.error is None:
             self.error = error
             peer_monitor.leave(self.memory, self.rank)

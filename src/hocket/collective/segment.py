@@ -79,7 +79,7 @@ class Segment:
 
     @property
     def identity(self) -> str:
-        """What tells this memory from all others."""
+        """What distinguishes this memory from all others."""
         return identify(self._descriptor)
 
     def view(self) -> mmap.mmap:
@@ -117,7 +117,7 @@ def open_segment(path: str, identity: str, size: int) -> Segment:
 
 
 def identify(descriptor: int) -> str:
-    """Return what tells an open file from all files of all machines."""
+    """Return what distinguishes an open file from all files of all machines."""
     found = os.fstat(descriptor)
     return f"{identify_host()}/{found.st_dev}/{found.st_ino}"
 

@@ -31,7 +31,7 @@ def find_owner() -> Hashable | None:
 
 @contextlib.contextmanager
 def follow(find_current: Callable[[], Hashable | None]) -> Iterator[None]:
-    """For the duration of a block, note to whom the threads belong that are started.
+    """For the duration of a block, note which rank the threads belong to that are started.
 
     Args:
         find_current: Called in the thread that starts one; what it returns, `find_owner` returns in the new one.

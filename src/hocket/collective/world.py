@@ -210,7 +210,7 @@ class World:
             self._local.barrier()
 
     def close(self) -> None:
-        """Leave. Whoever waits for this rank gets an error."""
+        """Leave. A rank that waits for this one gets an error."""
         if self._local is not None:
             self._local.close()
 

@@ -1,4 +1,4 @@
-"""Datasets: rows in blocks, and what shall be done to them."""
+"""Datasets: rows in blocks, and the plan of what is done to them."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ T = TypeVar("T")
 
 @final
 class Dataset(looking.Looking, operations.RowOperations, splits.Splits, conversions.Conversions, writers.Writers):
-    """Rows in blocks, and what shall be done to them. Made by `from_items`, `read_parquet` and their like.
+    """Rows in blocks, and the plan of what is done to them. Made by `from_items`, `read_parquet` and their like.
 
     A data set is a plan. It never changes: each method returns another one, and nothing is done before rows are asked
     for. Then blocks stream through tasks of the session, in their order, as many at a time as `ExecutionOptions` allow;

@@ -16,7 +16,7 @@ _OF_RAY = ("udf_modifying_row_count", "ray_remote_args_fn")
 
 
 class RowOperations(column_operations.ColumnOperations):
-    """The steps that a data set can be given. Whoever has a plan implements it; nothing is executed here."""
+    """The steps that a data set can be given. A class with a plan implements them; nothing is executed here."""
 
     # --- with functions -----------------------------------------------------------------------------------------------
 

@@ -31,7 +31,7 @@ _MOST_BLOCK: Final = 1 << 30
 @final
 @dataclass(kw_only=True)
 class ExecutionOptions:
-    """How much of a data set is worked on ahead of whoever reads it.
+    """How much of a data set is worked on ahead of its reader.
 
     Args:
         max_blocks_in_flight: How many blocks may be worked on, or be finished and not yet read. Default: twice the

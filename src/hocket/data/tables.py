@@ -29,7 +29,7 @@ _KEEPS: Final[dict[str, Any]] = {"name": "select_columns", "keeps_rows": True}
 
 
 class TableOperations(abc.ABC):
-    """The operations that need all rows. Whoever has a plan implements it; only aggregates are executed here."""
+    """The operations that need all rows. A class with a plan implements them; only aggregates are executed here."""
 
     _plan: plan.Plan
 
@@ -222,7 +222,7 @@ class TableOperations(abc.ABC):
         return {one.name: found[one.name] for one in aggs}
 
     def unique(self, column: str, ignore_nulls: bool = False) -> list[Any]:
-        """Return the different values of a column, in order; a missing one last, unless it shall not count.
+        """Return the different values of a column, in order; a missing one last, if it counts.
 
         Example:
             >>> import hocket

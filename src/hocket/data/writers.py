@@ -20,7 +20,7 @@ _OF_RAY = ("try_create_dir", "ray_remote_args", "arrow_open_stream_args", "min_b
 
 
 class Writers(abc.ABC):
-    """The methods that write files. Whoever has a plan implements it.
+    """The methods that write files. A class with a plan implements them.
 
     Each block becomes a file, which is there whole or not at all. When all are written, ``_MANIFEST`` in the
     folder names them and says how many rows each has. Readers leave that file out.

@@ -193,7 +193,7 @@ def list_descendants(root: int) -> list[int]:
 
 
 def read_stat(pid: int | str) -> list[bytes]:
-    """Return what the system tells of a process behind its name: its state, its parent, and more.
+    """Return what the system says of a process behind its name: its state, its parent, and more.
 
     Raises:
         OSError: There is none.

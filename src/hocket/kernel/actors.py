@@ -60,7 +60,7 @@ def bring_alive(kernel: State, task: TaskRecord) -> None:
 
 
 def claim_name(kernel: State, namespace: str, name: str, holder: int) -> bool:
-    """Promise a name to whoever is about to create an actor; False if it is taken."""
+    """Promise a name to a process that is about to create an actor; False if it is taken."""
     key = (namespace, name)
     if key in kernel.names or kernel.name_claims.get(key, holder) != holder:
         return False

@@ -62,7 +62,7 @@ def take_item(kernel: State, task_id: int, index: int, holder: int = records.DRI
 
 
 def pause(kernel: State, worker: WorkerRecord, task_id: int, wanted: int) -> None:
-    """A generator has run far ahead and waits until its reader has taken so many items; it is told then, or now."""
+    """A generator has run far ahead and waits until its reader has taken so many items; it hears so then, or now."""
     task = worker.inflight.get(task_id)
     stream = kernel.streams.get(task_id)
     if task is None or stream is None:  # it is cancelled, and hears of that

@@ -76,7 +76,7 @@ class Hub:
         self._threads[0].start()
 
     def send(self, index: int, message: messages.ToRank) -> None:
-        """Send a task something; nothing if it is gone, of which an event tells."""
+        """Send a task something; nothing if it is gone, which an event says."""
         wire = self._wires[index]
         blob = messages.encode(message)
         with wire.lock, contextlib.suppress(OSError):

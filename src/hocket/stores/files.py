@@ -26,7 +26,7 @@ class Record:
 
 
 def write(place: places.Place, data: bytes) -> None:
-    """Write a small file: whoever reads finds what was there before, or this, whole."""
+    """Write a small file: a reader finds what was there before, or this, whole."""
     calls.ask(place, "write", lambda: _write(place, data), size_bytes=len(data))
 
 

@@ -32,7 +32,7 @@ LOOK_SECONDS = 0.05
 
 
 def main() -> None:
-    """Start the node, and end it when it is told to."""
+    """Start the node, and end it on request."""
     wanted = json.loads(sys.stdin.readline())
     mounts.hide(["/dev/shm", *wanted["hide"]])
     params = wanted["params"]

@@ -1,4 +1,4 @@
-"""The entry to training: give it a function and how many ranks shall run it, and call `fit`."""
+"""The entry to training: give it a function and the number of ranks that run it, and call `fit`."""
 
 from __future__ import annotations
 

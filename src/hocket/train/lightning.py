@@ -49,7 +49,7 @@ class RayDDPStrategy(pl_strategies.DDPStrategy):  # type: ignore[misc]  # Lightn
 
 @final
 class RayLightningEnvironment(environments.LightningEnvironment):  # type: ignore[misc]  # the same
-    """Tells Lightning which rank it is in, and that it has nothing to start."""
+    """Lets Lightning know which rank it is in, and that it has nothing to start."""
 
     @property
     def creates_processes_externally(self) -> bool:

@@ -1,4 +1,4 @@
-"""What a search is told: records that are checked when they are made."""
+"""The settings of a search: records that are checked when they are made."""
 
 from __future__ import annotations
 

@@ -98,7 +98,7 @@ class Backend(parallel.AutoBatchingMixin, parallel.ParallelBackendBase):  # type
         return n_jobs
 
     def submit(self, func: Callable[[], object], callback: Callable[[Any], object] | None = None) -> Any:
-        """Run one batch; `callback` is told the outcome."""
+        """Run one batch; `callback` gets the outcome."""
         assert self._pool is not None
         tell = callback or (lambda outcome: None)
         # As an argument: a batch holds the data, and what is called should be the same small function each time.

@@ -249,7 +249,7 @@ class Queue:
     # --- the end ------------------------------------------------------------------------------------------------------
 
     def shutdown(self, force: bool = False, grace_period_s: float = 5) -> None:
-        """End the actor, and the items with it. Whoever waits in the queue gets an `ActorDiedError`.
+        """End the actor, and the items with it. Callers that wait in the queue get an `ActorDiedError`.
 
         Args:
             force: At once, and not after the calls that were made before.

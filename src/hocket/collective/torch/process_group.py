@@ -79,7 +79,7 @@ class ProcessGroup(dist.ProcessGroup):
         self._local.close()
 
     def abort(self) -> None:
-        """Leave the group: whoever waits for this rank gets an error."""
+        """Leave the group. A rank that waits for this one gets an error."""
         self._local.close()
 
     def supports_splitting(self) -> bool:
@@ -304,7 +304,7 @@ class ProcessGroup(dist.ProcessGroup):
         return works.Message(self._local, transfer, source, None if whole is tensor else tensor)
 
     def recv_anysource(self, given: list[torch.Tensor], tag: int = 0) -> dist.Work:
-        """Receive from whoever has sent; waits until somebody has."""
+        """Receive from any rank; waits until one has sent."""
         if self._is_apart:
             return self._hosts.world.recv_anysource(given, max(tag, 0))  # type: ignore[no-any-return]
         return self.recv(given, self._local.find_sender(tag), tag)

@@ -75,7 +75,7 @@ class Record:
             line.close()
 
     def describe(self) -> str:
-        """Return a table of the stages, and what held whom up."""
+        """Return a table of the stages, and of what held each up."""
         if not self.stages:
             return "Nothing was executed yet: read it, or call materialize()."
         rows = [("stage", "blocks", "rows", "bytes", "waited for", "held up")]

@@ -28,7 +28,7 @@ class Task(Protocol):
 @final
 @dataclass(frozen=True, slots=True)
 class Size:
-    """What a task tells of its block."""
+    """A task's record of its block."""
 
     num_rows: int
     num_bytes: int
@@ -39,7 +39,7 @@ class Size:
 
 
 def measure(block: blocks.Block) -> Size:
-    """Return what is told of a block."""
+    """Return the record of a block."""
     return Size(block.num_rows, block.count_bytes(), block.find_types())
 
 

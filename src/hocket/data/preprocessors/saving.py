@@ -36,7 +36,7 @@ _KNOWN: dict[str, Any] = {}
 
 
 def register(kind: type) -> None:
-    """Make a class known by its name to whoever reads JSON."""
+    """Make a class known by its name to what reads JSON."""
     _KNOWN[kind.__name__] = kind
 
 

@@ -139,7 +139,7 @@ class TaskContext:
 @final
 @dataclass(frozen=True)
 class WriteResult:
-    """What `Datasink.on_write_complete` is told.
+    """The argument of `Datasink.on_write_complete`.
 
     Args:
         num_rows: How many rows were written.

@@ -1,4 +1,4 @@
-"""Objects: stored, waited for, opened. Whoever waits runs what stands in the way."""
+"""Objects: stored, waited for, opened. A caller that waits runs what stands in the way."""
 
 from __future__ import annotations
 

@@ -223,7 +223,7 @@ class DriverStore(ObjectTable):
     # --- workers; called with the lock held ---------------------------------------------------------------------------
 
     def note_pool(self, worker_id: int, has: int, granted: int, *, is_answer: bool = False) -> None:
-        """A worker tells how large its pool is, and how much of what it was granted it knows of."""
+        """A worker says how large its pool is, and how much of what it was granted it knows of."""
         memory = self._get_worker(worker_id)
         memory.total = has + memory.granted - granted
         memory.waited_for = max(0, memory.waited_for - is_answer)  # one may come too late to be waited for

@@ -40,7 +40,7 @@ _POLL_SECONDS = 0.002
 
 
 class InspectionEndpoint:
-    """The driver's side. `answer` is called by whoever finds `fd` readable."""
+    """The driver's side. `answer` is called by the thread that finds `fd` readable."""
 
     def __init__(self) -> None:
         self._memfd = os.memfd_create(MEMFD_NAME, os.MFD_CLOEXEC)

@@ -62,7 +62,7 @@ class Flow:
         self.wake()
 
     def find_wanted(self) -> int:
-        """Return how many items have to be taken before the generator goes on; 0 if it is told of each anyway."""
+        """Return how many items have to be taken before the generator goes on; 0 if it hears of each anyway."""
         if self._limit:
             return 0
         left, wanted = self._bytes, self._produced - len(self._sizes)

@@ -46,7 +46,7 @@ _SOURCE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.dirname(os.pat
 
 
 class GuardianProcess:
-    """Starts the guardian, tells it what to do, and waits for its end. Called with the driver's lock held."""
+    """Starts the guardian, commands it, and waits for its end. Called with the driver's lock held."""
 
     def __init__(self) -> None:
         loading = os.environ.get(late.LOADING)

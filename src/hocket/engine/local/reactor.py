@@ -1,4 +1,4 @@
-"""Who reads the sockets: whoever waits.
+"""Who reads the sockets: a thread that waits.
 
 A process has sockets to read and several threads that may want what arrives. Handing each message from a reader thread
 to a waiting thread would cost a thread switch (some 30 us here) for every result. So there is a *role*, as in the

@@ -179,7 +179,7 @@ def publish_actor(native: object, options: records.ActorOptions) -> None:
 
 
 def look_up_actor(native: object, name: str, namespace: str) -> records.ActorOptions:
-    """Return an actor's options; those that Ray's handle tells of, if it is none of ours."""
+    """Return an actor's options; those that Ray's handle knows, if it is none of ours."""
     blob = internal_kv._internal_kv_get(_get_key(native), namespace=_KV_NAMESPACE)
     if blob is not None:
         options: records.ActorOptions = pickle.loads(blob)

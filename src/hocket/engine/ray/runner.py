@@ -181,7 +181,7 @@ def finish() -> None:
 
 
 def raise_for_caller(name: str, error: BaseException) -> NoReturn:
-    """Raise what the caller shall see of an exception of the user's code."""
+    """Raise what the caller sees of an exception of the user's code."""
     kind = type(error)
     if is_exiting or issubclass(kind, exceptions.ActorExit):
         ray.actor.exit_actor()

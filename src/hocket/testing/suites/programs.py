@@ -1,4 +1,4 @@
-"""Functions and actors that the suites run, and how they wait for what no reference tells of."""
+"""Functions and actors that the suites run, and how they wait for what has no reference."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ class Recorder:
 
 
 def wait_until(is_done: Callable[[], bool], limit_s: float = 20.0) -> None:
-    """Wait for what no reference tells of; fails after `limit_s` seconds."""
+    """Wait for what has no reference; fails after `limit_s` seconds."""
     deadline = time.monotonic() + limit_s
     while not is_done():
         assert time.monotonic() < deadline, "it did not happen in time"

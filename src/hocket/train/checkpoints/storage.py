@@ -412,7 +412,7 @@ def _write_manifest(folder: Path, files: Mapping[str, FileRecord], extra: Mappin
 
 
 def replace_manifest(folder: Path, manifest: Mapping[str, object]) -> None:
-    """Write a checkpoint's manifest, in place of the one that it may have: whoever reads finds one of them, whole."""
+    """Write a checkpoint's manifest, in place of the one that it may have: a reader finds one of them, whole."""
     write_whole(folder / MANIFEST_NAME, encode_manifest(manifest))
     _sync_folder(folder)
 

@@ -1,4 +1,4 @@
-"""Tells a process which backend Keras 3 shall have in it.
+"""Chooses the backend of Keras 3 in a process.
 
 Without Keras, which settles that when it is imported: so this is not in `hocket.train.keras`.
 """

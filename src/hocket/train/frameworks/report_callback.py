@@ -62,7 +62,7 @@ class ReportMixin:
         return {*self._checkpoint_on, *self._report_on}
 
     def write_checkpoint(self, folder: str) -> bool:
-        """Write the model to a folder, in every rank; tell whether this rank's files shall be in the checkpoint."""
+        """Write the model to a folder, in every rank; return whether this rank's files belong in the checkpoint."""
         raise NotImplementedError
 
     def _report(self, moment: str, logs: Mapping[str, object]) -> None:

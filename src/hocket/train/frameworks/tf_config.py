@@ -1,4 +1,4 @@
-"""Tells the ranks of each other as TensorFlow wants it: in the environment variable TF_CONFIG.
+"""Introduces the ranks to each other as TensorFlow wants it: in the environment variable TF_CONFIG.
 
 It imports no TensorFlow: the training function does, and finds the variable. TensorFlow's ranks talk to each other over
 gRPC. What they *connect* to is loopback if all ranks are on one machine, else the address under which the cluster knows

@@ -1,4 +1,4 @@
-"""What the display knows of a run. No IO, no clock: every method is told what time it is, in seconds of any origin."""
+"""What the display knows of a run. No IO, no clock: every method is given the time, in seconds of any origin."""
 
 from __future__ import annotations
 

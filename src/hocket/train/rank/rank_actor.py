@@ -55,7 +55,7 @@ class RankActor:
         self._reports.put(preemption_signals.PreemptionSignal(is_drivers))
 
     def get_pid(self) -> int:
-        """Return the process's id. Also tells that the process lives."""
+        """Return the process's id, which also shows that it lives."""
         return os.getpid()
 
     def introduce(self) -> rank_placement.Introduction:

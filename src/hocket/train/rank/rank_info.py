@@ -1,4 +1,4 @@
-"""A rank's place in its group, and what it starts from: what it is told when the training function is called."""
+"""A rank's place in its group, and what it starts from: what it is given when the training function is called."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hocket.train.rank import rank_placement, reports
 
 @dataclass(frozen=True, kw_only=True)
 class AttemptInfo:
-    """What all ranks of an attempt are told."""
+    """What all ranks of an attempt are given."""
 
     world_size: int
     run_storage: storage.Storage
@@ -37,7 +37,7 @@ class AttemptInfo:
 
 @dataclass(frozen=True, kw_only=True)
 class RankInfo(AttemptInfo):
-    """What one rank is told."""
+    """What one rank is given."""
 
     rank: int
     local_rank: int = 0
@@ -54,7 +54,7 @@ class RankInfo(AttemptInfo):
 def build(
     attempt: AttemptInfo, rank: int, place: rank_placement.RankPlacement, *, use_gpu: bool, bystander: str = ""
 ) -> RankInfo:
-    """Return what a rank is told."""
+    """Return what a rank is given."""
     return RankInfo(
         **vars(attempt),
         rank=rank,

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Introduction:
-    """What a rank's process tells of itself when it has started."""
+    """What a rank's process says of itself when it has started."""
 
     node_id: str
     pid: int

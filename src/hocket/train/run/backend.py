@@ -142,7 +142,7 @@ class BackendConfig:
 
     def list_blind_ranks(self, num_workers: int) -> Sequence[int]:
         """Return the ranks whose framework waits for each other in collectives of its own, and does not notice that one
-        has ended: the driver then tells of those that go on alone. Default: none."""
+        has ended: the driver then reports those that go on alone. Default: none."""
         return ()
 
     @contextlib.contextmanager

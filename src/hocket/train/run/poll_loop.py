@@ -1,4 +1,4 @@
-"""What the driver waits for, all at once: one thread serves whoever has something, in turn."""
+"""What the driver waits for, all at once: one thread serves all sources, in turn."""
 
 from __future__ import annotations
 

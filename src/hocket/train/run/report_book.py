@@ -15,7 +15,7 @@ from hocket.train.run import checkpoint_manager
 
 @dataclass(frozen=True)
 class Acknowledgement:
-    """What the ranks are told when a checkpoint was committed."""
+    """What the ranks hear when a checkpoint was committed."""
 
     index: int
     checkpoint: checkpoint.Checkpoint

@@ -41,7 +41,7 @@ class Run:
     def describe_attempt(
         self, world_size: int, *, attempt: int = 0, token: str = "", mark: str = ""
     ) -> rank_info.AttemptInfo:
-        """Return what all ranks are told that begin now.
+        """Return what all ranks are given that begin now.
 
         Args:
             world_size: How many ranks report.

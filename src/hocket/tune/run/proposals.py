@@ -1,4 +1,4 @@
-"""The searcher, and the order in which it is told of results."""
+"""The searcher, and the order in which it hears of results."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class _Heard:
 
 @final
 class Proposals:
-    """Asks the searcher for configurations and tells it what became of them.
+    """Asks the searcher for configurations, and reports to it what became of them.
 
     Args:
         searcher: It knows the space, the metric and the mode.

@@ -65,7 +65,7 @@ class Search:
     # --- what happens in a trial --------------------------------------------------------------------------------------
 
     def begin(self, live: live_trial.LiveTrial) -> orders.Assignment:
-        """Note that a trial begins or goes on; return what it is told."""
+        """Note that a trial begins or goes on; return what it is given."""
         live.rewind()
         retention.remove_strays(self.settings.folder / live.folder, [one.name for one in live.checkpoints])
         live.trial.status = trials.Status.RUNNING

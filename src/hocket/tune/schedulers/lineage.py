@@ -1,4 +1,4 @@
-"""Who of a population went on from whom, when, and with which configuration."""
+"""Which trial of a population went on from which, when, and with which configuration."""
 
 from __future__ import annotations
 

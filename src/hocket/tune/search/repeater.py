@@ -35,7 +35,7 @@ class _Group:
 
 @final
 class Repeater(searchers.Searcher):
-    """Tries each proposal several times, and tells the searcher the mean of the metric.
+    """Tries each proposal several times, and gives the searcher the mean of the metric.
 
     For functions whose result is noisy. Let ``num_samples`` be a multiple of `repeat`; trials beyond that are run, but
     the searcher does not learn of them. Schedulers that stop trials early make the means incomparable.

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 
 class Searcher(abc.ABC):
-    """Proposes one configuration for each trial, and is told what became of it.
+    """Proposes one configuration for each trial, and hears what became of it.
 
     The search calls it from one thread. What it proposes may depend on its seed, on the trials that it has proposed and
     on what it was told, and on nothing else: then a search that was killed goes on as if it had not been, since a new

@@ -16,7 +16,7 @@ Callback = Callable[[Any], object]
 
 
 class Receiver(Protocol):
-    """Who is told the outcomes of chunks; called from any thread."""
+    """Who gets the outcomes of chunks; called from any thread."""
 
     def receive(self, position: int, ok: bool, value: Any) -> None:
         """Take one outcome; a failure's value is the exception."""

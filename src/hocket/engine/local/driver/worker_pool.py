@@ -1,4 +1,4 @@
-"""The workers' births and deaths, as the guardian tells them, and what they say in between."""
+"""The workers' births and deaths, as the guardian reports them, and what they say in between."""
 
 from __future__ import annotations
 

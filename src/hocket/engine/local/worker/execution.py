@@ -82,7 +82,7 @@ class Execution(intake.Intake):
             os._exit(1)
 
     def note_start(self, work: Work, running: worker_engine.Running) -> None:
-        """Write down, for ourselves and for whoever has to explain our death, what runs now."""
+        """Write down what runs now, for ourselves and for the driver, which has to explain our death."""
         running.task_id = work.task_id
         running.work = work
         running.is_exiting = False

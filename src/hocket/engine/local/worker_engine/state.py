@@ -211,8 +211,7 @@ class WorkerEngineState(contract.Engine):
         self.last_flush = time.perf_counter()
 
     def post_metrics(self) -> None:
-        """Tell what has been counted; before a result, so that whoever sees that also sees what was counted on the
-        way to it."""
+        """Send what has been counted; before a result, so that its reader also sees what was counted on the way."""
         with self.metrics_lock:
             self.channel.post((messages.METRICS, self.metrics.take()))
 

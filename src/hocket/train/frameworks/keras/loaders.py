@@ -172,7 +172,7 @@ class PreparedArrays(loader_module.Positioned, keras.utils.PyDataset):  # type: 
 
     @property
     def num_batches(self) -> int:
-        """How many batches Keras shall read."""
+        """How many batches Keras is to read."""
         return len(self._pass)
 
     def __len__(self) -> int:

@@ -58,7 +58,7 @@ def arrange(group: worker_group.WorkerGroup, timeout_s: float) -> Meeting:
 
 
 def identify(path: str) -> tuple[str, int, int] | None:
-    """Return what tells a file from all files of all machines; None if it cannot be opened."""
+    """Return what distinguishes a file from all files of all machines; None if it cannot be opened."""
     try:
         with open(path, "rb") as file:  # noqa: PTH123 (pathlib would resolve the link to a name that does not exist)
             found = os.fstat(file.fileno())

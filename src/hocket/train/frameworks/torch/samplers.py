@@ -22,7 +22,7 @@ from hocket.data import ledger, order
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """Which rows a ledger shall give, in place of a sampler."""
+    """Which rows a ledger gives, in place of a sampler."""
 
     num_rows: int
     shuffle: bool
