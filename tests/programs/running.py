@@ -8,7 +8,6 @@ import os
 import re
 import subprocess
 import sys
-import sysconfig
 from pathlib import Path
 from typing import Any, Final
 
@@ -38,14 +37,6 @@ def find_shipped(package: str, path: str) -> Path:
     if found is None or found.origin is None:
         pytest.skip(f"needs {package}, which ships {path}")
     return Path(found.origin).parent / path
-
-
-def find_command(name: str) -> str:
-    """Return the path of a launcher that an installed package brought; without it the test is skipped."""
-    path = Path(sysconfig.get_path("scripts"), name)
-    if not path.exists():
-        pytest.skip(f"needs the command {name}")
-    return str(path)
 
 
 def run(folder: Path, *command: str | Path, **environment: str) -> list[str]:

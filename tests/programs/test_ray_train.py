@@ -12,7 +12,7 @@ from tests.programs import running
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.long,
-    pytest.mark.timeout(240),
+    pytest.mark.timeout(600),
     pytest.mark.about_local("programs of their own"),
 ]
 

@@ -12,7 +12,7 @@ from tests.programs import running
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.long,
-    pytest.mark.timeout(240),
+    pytest.mark.timeout(600),
     pytest.mark.about_local("programs of their own"),
 ]
 
@@ -71,8 +71,7 @@ def test_a_transformer_that_lightning_ships(tmp_path: Path) -> None:
         text = tmp_path / side / "data" / "wikitext-2.txt"
         text.parent.mkdir(parents=True)
         text.write_text((running.SCRIPTS.parents[2] / "README.md").read_text())
-    options = ("--accelerator", "cpu", "--devices", "2", "--strategy", "ddp")
-    original = running.run(tmp_path / "fabric", running.find_command("fabric"), "run", *options, script)
+    original = running.run(tmp_path / "fabric", sys.executable, script)  # Fabric starts the other rank itself
     ours = running.run(tmp_path / "hocket", *running.HOCKET_RUN, script)
     found = running.read_result(ours)
     assert found["ranks"] == 2
