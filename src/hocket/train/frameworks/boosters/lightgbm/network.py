@@ -45,8 +45,9 @@ _AllGather = ctypes.CFUNCTYPE(
 )  # fmt: skip
 """Input, its bytes, where each rank's block begins in the output, its bytes, how many, output, its bytes."""
 
-_WAIT_SECONDS: Final = 60
-"""How long a rank waits to be ended because another has died. A guess."""
+_WAIT_SECONDS: Final = 10
+"""How long a rank waits to be ended because another has died. A guess: Ray takes a second to notice; a rank whose
+function returned too early has not died, and keeps the others waiting as long."""
 
 
 def get_network_params() -> dict[str, Any]:
