@@ -285,6 +285,8 @@ def test_push_and_pull_say_what_they_take(module_strategy: Any) -> None:
         module_strategy.pull(variable)
     with pytest.raises(TypeError, match=r"pull takes variables, but received 3\. Pass what ps\.Variable"):
         module_strategy.pull([3])
+    with pytest.raises(TypeError, match=r"pull takes a list of variables, but received 3\. Write pull\("):
+        module_strategy.pull(3)
 
 
 @pytest.mark.parametrize("policy", ["raise", "skip", "clip"])

@@ -52,7 +52,7 @@ _FILE_PLACE = 10
 def _keep_file(code: types.CodeType, reduced: tuple[Any, ...]) -> tuple[Any, ...]:
     """Return what cloudpickle makes of code, with the file that it is from.
 
-    cloudpickle 3.1.3 and later write ``<dynamic-code>`` in its place: tracebacks would name no file and show no lines.
+    cloudpickle 3.1.3 writes ``<dynamic-code>`` in its place: tracebacks would name no file and show no lines.
     """
     rebuild, parts = reduced
     # A new text, as cloudpickle has it: the bytes then do not depend on who else uses this one.

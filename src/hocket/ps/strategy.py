@@ -465,24 +465,29 @@ def build(address: links.Address, record: records.VariableRecord) -> Any:
     return handles.build(cls, address, record)
 
 
-def _check_variables(given: Iterable[variable.BaseVariable]) -> list[variable.BaseVariable]:
+def _check_variables(given: object) -> list[variable.BaseVariable]:
     if isinstance(given, variable.BaseVariable):
         raise TypeError(
             f"pull takes a list of variables, but received `{given.name}` alone. Write pull([{given.name}])."
         )
-    found = list(given)
-    for one in found:
+    if not isinstance(given, Iterable):
+        raise TypeError(
+            f"pull takes a list of variables, but received {texts.safe_repr(given)}. Write pull([variable])."
+        )
+    found: list[variable.BaseVariable] = []
+    for one in given:
         if isinstance(one, embedding.Embedding):
             raise TypeError(f"pull takes variables, but received the table `{one.name}`. Write {one.name}.pull(ids).")
         if not isinstance(one, variable.BaseVariable):
             raise TypeError(
                 f"pull takes variables, but received {texts.safe_repr(one)}. Pass what ps.Variable(...) made."
             )
+        found.append(one)
     return found
 
 
-def _check_pairs(given: Iterable[tuple[Any, Any]]) -> list[tuple[Any, Any]]:
-    pairs = list(given)
+def _check_pairs(given: object) -> list[tuple[Any, Any]]:
+    pairs: list[Any] = list(given) if isinstance(given, Iterable) else [given]
     for pair in pairs:
         if not isinstance(pair, tuple | list) or len(pair) != 2:
             raise TypeError(
