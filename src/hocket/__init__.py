@@ -5,6 +5,7 @@ model; `data` and `train` stand on it. This module only gives the public names t
 """
 
 import importlib as _importlib
+import sys as _sys
 import typing as _typing
 from types import ModuleType as _ModuleType
 
@@ -64,7 +65,8 @@ else:  # or no wrong name would be found
         where it is not used."""
         if name in _LATER:
             return _importlib.import_module(f"hocket.{name}")
-        raise AttributeError(f"module 'hocket' has no attribute {name!r}")
+        # With the name and the module Python can add "Did you mean".
+        raise AttributeError(f"module 'hocket' has no attribute {name!r}", name=name, obj=_sys.modules[__name__])
 
     def __dir__() -> list[str]:
         inner = {name for name, value in globals().items() if type(value) is _ModuleType} - {*_LATER, *_ROOMS}

@@ -571,6 +571,7 @@ def test_what_cannot_be_run_is_said_with_code_2(
         (["--backend", "nccl", "script.py"], "--backend: invalid choice: 'nccl'"),
         (["--nonsense", "script.py"], r"usage: hocket run \[options\]"),
         (["--nonsense", "script.py"], "hocket run: error: unrecognized arguments: --nonsense"),
+        (["--epochs", "3", "script.py"], "unrecognized arguments: --epochs. The script's own arguments come after the"),
     ],
 )
 def test_wrong_options_are_refused(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:

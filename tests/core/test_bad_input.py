@@ -203,12 +203,36 @@ def test_cancel_kill_and_get_actor(session: hocket.SessionContext) -> None:
         hocket.get_actor("")
 
 
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda function, ref: (ref, ref), r"of the type tuple\. Write hocket\.get\(list\(refs\)\)"),
+        (lambda function, ref: {"a": ref}, r"Write hocket\.get\(list\(refs\.values\(\)\)\) for the values of a dict"),
+        (lambda function, ref: function, r"Call it first: hocket\.get\(name\.remote\(\.\.\.\)\)"),
+        (lambda function, ref: function.remote, r"Call it first: \.remote\(\.\.\.\), with parentheses"),
+        (lambda function, ref: 3, r"received 3 of the type int\. Pass only what \.remote\(\) or put\(\) returned"),
+        (lambda function, ref: "ab", r"Pass only what \.remote\(\) or put\(\) returned"),
+    ],
+)
+def test_what_get_is_given_instead_of_references(make: Any, message: str, session: object) -> None:
+    given = make(hocket.remote(add), hocket.put(1))
+    with pytest.raises(ValueError, match=message):
+        hocket.get(given)
+
+
+def test_a_misspelt_name_of_the_package_is_known_to_python() -> None:
+    """What Python needs for its "Did you mean"."""
+    with pytest.raises(AttributeError, match="module 'hocket' has no attribute 'remot'") as caught:
+        hocket.remot  # type: ignore[attr-defined]  # noqa: B018
+    assert (caught.value.name, caught.value.obj) == ("remot", hocket)
+
+
 def test_init() -> None:
     with pytest.raises(ValueError, match="num_cpus must be 0 or more, but received -1"):
         hocket.init(num_cpus=-1)
     with pytest.raises(ValueError, match=r"engine must be one of \['local', 'inprocess', 'ray'\], but received 'fast'"):
         hocket.init(engine="fast")
-    with pytest.raises(RuntimeError, match=r"Unknown keyword argument\(s\): num_cpu"):
+    with pytest.raises(RuntimeError, match=r"Unknown keyword argument\(s\): num_cpu\. Did you mean num_cpus\?"):
         hocket.init(num_cpu=1)
     with pytest.raises(RuntimeError, match="engine='inprocess'"):
         hocket.init(local_mode=True)

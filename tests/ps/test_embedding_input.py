@@ -37,6 +37,7 @@ def _push(values: Any, ids: Any) -> Callable[[Any, ps.ParameterServerStrategy], 
             r"`table` has the ids 0 to 9, but received 10\. For ids of any size",
         ),
         (lambda table, _: table.pull([-1]), IndexError, "has the ids 0 to 9, but received -1"),
+        (lambda table, strategy: strategy.pull([table]), TypeError, r"the table `table`\. Write table\.pull\(ids\)"),
         (lambda table, _: table.lookup([0.5]), TypeError, "Ids of `table` are whole numbers, but received float64"),
         (lambda table, _: table.assign_rows([1, 1], np.ones((2, 2))), ValueError, "An id of `table` is named twice"),
         (

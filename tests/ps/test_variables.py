@@ -277,6 +277,18 @@ def test_bad_writes_are_refused(module_strategy):
     assert len({variable, number}) == 2
 
 
+def test_push_and_pull_say_what_they_take(module_strategy: Any) -> None:
+    variable = make(module_strategy, (2,), 1)
+    with pytest.raises(TypeError, match=r"for a pair\. Write push\(\[\(gradient, variable\)\]\)"):
+        module_strategy.push((np.zeros(2), variable))
+    with pytest.raises(TypeError, match=r"pull takes a list of variables, but received `(\S+)` alone\. Write pull\("):
+        module_strategy.pull(variable)
+    with pytest.raises(TypeError, match=r"pull takes variables, but received 3\. Pass what ps\.Variable"):
+        module_strategy.pull([3])
+    with pytest.raises(TypeError, match=r"pull takes a list of variables, but received 3\. Write pull\("):
+        module_strategy.pull(3)
+
+
 @pytest.mark.parametrize("policy", ["raise", "skip", "clip"])
 def test_gradients_that_are_no_numbers(shared_session, policy):
     strategy = ps.ParameterServerStrategy({"worker": 1, "server": 2}, optimizer=ps.SGD(lr=1.0), bad_gradients=policy)

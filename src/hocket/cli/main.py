@@ -44,7 +44,8 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = build_parser()
     arguments, unknown = parser.parse_known_args(argv)
     if unknown:
-        getattr(arguments, "parser", parser).error(f"unrecognized arguments: {' '.join(unknown)}")
+        hint = ". The script's own arguments come after the script" if arguments.command == "run" else ""
+        getattr(arguments, "parser", parser).error(f"unrecognized arguments: {' '.join(unknown)}{hint}")
     return arguments
 
 

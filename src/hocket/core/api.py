@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import itertools
 import operator
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, ParamSpec, Protocol, TypeVar, cast, overload
 
 from hocket import exceptions, texts
@@ -161,7 +161,7 @@ def get(refs: Any, *, timeout: float | None = None) -> Any:
     if not isinstance(refs, list):
         raise ValueError(
             f"hocket.get() takes an ObjectRef or a list of them, but received {texts.safe_repr(refs)} of the "
-            f"type {type(refs).__name__}. Write hocket.get(list(refs)) for other containers."
+            f"type {type(refs).__name__}. {_suggest(refs)}"
         )
     if not _REFERENCES_ONLY.issuperset(map(type, refs)):
         wrong = next(ref for ref in refs if type(ref) is not contract.ObjectRef)
@@ -179,6 +179,19 @@ def get(refs: Any, *, timeout: float | None = None) -> Any:
     except exceptions.HocketError as error:
         exceptions.hide_frames(error)
         raise
+
+
+def _suggest(wrong: object) -> str:
+    """Return what to write instead of what `get` was given."""
+    if isinstance(wrong, remote_function.RemoteFunction | actor.ActorMethod):
+        return "Call it first: hocket.get(name.remote(...))."
+    if getattr(wrong, "__name__", "") == "remote":
+        return "Call it first: .remote(...), with parentheses."
+    if isinstance(wrong, Mapping):
+        return "Write hocket.get(list(refs.values())) for the values of a dict."
+    if isinstance(wrong, Iterable) and not isinstance(wrong, str | bytes):
+        return "Write hocket.get(list(refs)) for other containers."
+    return "Pass only what .remote() or put() returned."
 
 
 def _check_timeout(timeout: float) -> None:

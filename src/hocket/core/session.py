@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import inspect
 import logging
 import os
 import sys
@@ -280,8 +281,13 @@ def _check_keywords(given: Mapping[str, object]) -> None:
             "local_mode does not exist. Use hocket.init(engine='inprocess') to run everything in this process."
         )
     if unknown:
+        import difflib  # here, because a program without a mistake never needs it
+
+        known = inspect.signature(init).parameters
+        close = [name for one in unknown for name in difflib.get_close_matches(one, known, 1)]
+        hint = f" Did you mean {', '.join(close)}?" if close else ""
         raise RuntimeError(
-            f"Unknown keyword argument(s): {', '.join(unknown)}. See help(hocket.init) for those that exist."
+            f"Unknown keyword argument(s): {', '.join(unknown)}.{hint} See help(hocket.init) for those that exist."
         )
 
 

@@ -6,6 +6,7 @@ import functools
 import io
 import pickle
 import sys
+import types
 from collections import ChainMap
 from collections.abc import Callable
 from typing import Any, ClassVar
@@ -34,10 +35,29 @@ def load_pickler() -> type[pickle.Pickler]:
     if getattr(main, "__name__", "") == "__mp_main__":
         cloudpickle.register_pickle_by_value(main)
 
+    theirs = cloudpickle.Pickler.dispatch_table
+    reduce_code: Reducer = theirs[types.CodeType]
+    own: dict[type, Reducer] = {types.CodeType: lambda code: _keep_file(code, reduce_code(code))}
+
     class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
-        dispatch_table: ClassVar[object] = ChainMap(reducers, cloudpickle.Pickler.dispatch_table)
+        dispatch_table: ClassVar[object] = ChainMap(reducers, own, theirs)
 
     return Pickler
+
+
+_FILE_PLACE = 10
+"""Where the name of the file stands among the arguments of `types.CodeType`."""
+
+
+def _keep_file(code: types.CodeType, reduced: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Return what cloudpickle makes of code, with the file that it is from.
+
+    cloudpickle 3.1.3 writes ``<dynamic-code>`` in its place: tracebacks would name no file and show no lines.
+    """
+    rebuild, parts = reduced
+    # A new text, as cloudpickle has it: the bytes then do not depend on who else uses this one.
+    name = "".join(list(code.co_filename))
+    return rebuild, (*parts[:_FILE_PLACE], name, *parts[_FILE_PLACE + 1 :])
 
 
 def can_travel(value: object) -> bool:
