@@ -153,5 +153,5 @@ def test_the_network_for_mnist_is_refused_without_that_line(tmp_path: Path) -> N
 def test_gpus_that_are_not_there_are_told(tmp_path: Path) -> None:
     text = TWO_RUNS.replace("num_workers=2", "num_workers=2, use_gpu=True")
     refusal = programs.read_refusal(programs.run(text, tmp_path))
-    assert refusal.startswith("hocket.exceptions.InfeasibleResourcesError: num_workers=2 with {'GPU': 1.0")
+    assert refusal.startswith("hocket.exceptions.InfeasibleResourcesError: num_workers=2 with {CPU: 1, GPU: 1}")
     assert "use_gpu=False" in refusal
