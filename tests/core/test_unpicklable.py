@@ -254,21 +254,19 @@ def test_exception(name: str) -> None:
         hocket.get(hocket.remote(max_retries=0)(carry).remote())
 
 
-_CALLBACK_CLASS = ctypes.CFUNCTYPE(None, ctypes.c_int)
-"""It can be pickled, but not rebuilt."""
+def refuse() -> None:
+    raise LookupError("cannot be rebuilt")
 
 
-def make_foreign_function(name: str) -> Any:
-    """A function that lives in a module that workers lack, so that it travels whole."""
-    function = types.FunctionType(
-        (lambda: callback_class).__code__,  # type: ignore[name-defined]  # noqa: F821 (a global of its own)
-        {"callback_class": _CALLBACK_CLASS, "__name__": name},
-    )
-    function.__module__ = name
-    return function
+class Stubborn:
+    """It can be pickled, but not rebuilt."""
+
+    def __reduce__(self) -> tuple[Callable[[], None], tuple[()]]:
+        return refuse, ()
 
 
 def test_a_function_that_cannot_be_rebuilt_is_told_from_one_that_raises() -> None:
+    stubborn = Stubborn()
     with pytest.raises(TaskError, match="was raised while something sent here was unpickled") as caught:
-        hocket.get(hocket.remote(make_foreign_function("nowhere")).remote())
-    assert isinstance(caught.value, AttributeError)
+        hocket.get(hocket.remote(lambda: stubborn).remote())
+    assert isinstance(caught.value, LookupError)
