@@ -159,7 +159,7 @@ def run_command(command: str, folder: str, output: IO[str], limit_seconds: float
 def main() -> int:
     parser = argparse.ArgumentParser(description="Run the Python blocks of Markdown pages.")
     parser.add_argument("pages", nargs="+", type=Path)
-    parser.add_argument("--limit", type=float, default=120.0, help="seconds a page may take (default 120)")
+    parser.add_argument("--limit", type=float, default=240.0, help="seconds a page may take (default 240)")
     arguments = parser.parse_args()
     pages = [(path, parse_page(path)) for path in arguments.pages]
     failed = [
