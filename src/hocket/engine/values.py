@@ -212,8 +212,9 @@ def decode(data: bytes | memoryview, buffers: Any = (), refs: list[contract.AnyR
         finally:
             contract.decoding.refs = outer
     except Exception as error:
-        if _WHERE not in getattr(error, "__notes__", ()):
-            error.add_note(_WHERE)
+        with contextlib.suppress(Exception):  # it is a user's object, whose attributes may raise
+            if _WHERE not in getattr(error, "__notes__", ()):
+                error.add_note(_WHERE)
         raise
 
 

@@ -12,9 +12,9 @@ from typing import Any, Final, final
 
 import numpy.typing as npt
 
-from hocket import texts
 from hocket.core import actor, api, session
 from hocket.ps import (
+    arguments,
     checkpoints,
     closure_context,
     embedding,
@@ -165,7 +165,7 @@ class BaseStrategy(abc.ABC):
         Raises:
             TypeError: It is no list of variables.
         """
-        variables = _check_variables(variables)
+        variables = arguments.check_variables(variables)
         links.open_link(self.address).enter(closure_context.get_optional_context())
         return [one.read_value() for one in variables]
 
@@ -188,7 +188,7 @@ class BaseStrategy(abc.ABC):
         """
         operations: dict[int, list[records.Operation]] = {}
         seen: set[str] = set()
-        for gradient, target in _check_pairs(gradients):
+        for gradient, target in arguments.check_pairs(gradients):
             foreign.refuse_in_graph(getattr(target, "name", ""))
             if getattr(target, "name", None) in seen:
                 raise ValueError(f"`{target.name}` is named twice in one push. Add its gradients up first.")
@@ -463,38 +463,6 @@ def build(address: links.Address, record: records.VariableRecord) -> Any:
         return handles.build(embedding.Embedding, address, record)
     cls = variable.ShardedVariable if len(record.parts) > 1 else variable.Variable
     return handles.build(cls, address, record)
-
-
-def _check_variables(given: object) -> list[variable.BaseVariable]:
-    if isinstance(given, variable.BaseVariable):
-        raise TypeError(
-            f"pull takes a list of variables, but received `{given.name}` alone. Write pull([{given.name}])."
-        )
-    if not isinstance(given, Iterable):
-        raise TypeError(
-            f"pull takes a list of variables, but received {texts.safe_repr(given)}. Write pull([variable])."
-        )
-    found: list[variable.BaseVariable] = []
-    for one in given:
-        if isinstance(one, embedding.Embedding):
-            raise TypeError(f"pull takes variables, but received the table `{one.name}`. Write {one.name}.pull(ids).")
-        if not isinstance(one, variable.BaseVariable):
-            raise TypeError(
-                f"pull takes variables, but received {texts.safe_repr(one)}. Pass what ps.Variable(...) made."
-            )
-        found.append(one)
-    return found
-
-
-def _check_pairs(given: object) -> list[tuple[Any, Any]]:
-    pairs: list[Any] = list(given) if isinstance(given, Iterable) else [given]
-    for pair in pairs:
-        if not isinstance(pair, tuple | list) or len(pair) != 2:
-            raise TypeError(
-                "push takes a list of pairs of a gradient and its variable, but received "
-                f"{texts.safe_repr(pair)} for a pair. Write push([(gradient, variable)])."
-            )
-    return pairs
 
 
 def _build(gradient: object, target: object, scale: float) -> dict[int, list[records.Operation]] | None:

@@ -18,12 +18,8 @@ from dataclasses import dataclass, field
 from typing import Final, final
 
 from hocket import exceptions
-from hocket.core import api
 from hocket.engine import values
-from hocket.train.run import worker_group
-
-LOOPBACK: Final = "127.0.0.1"
-"""Where ranks of one machine connect to each other."""
+from hocket.train.run import joining, worker_group
 
 LEGACY_KERAS: Final = "TF_USE_LEGACY_KERAS"
 """The environment variable with which ``tf.keras`` is Keras 2 (tf-keras), the last that has
@@ -83,7 +79,7 @@ def arrange(
         legacy_keras: See `Setting`, as for the next.
         defaults: See `Setting`.
     """
-    addresses = find_addresses(group)
+    addresses = joining.find_addresses(group)
     ports = group.execute(_pick_port, [(address,) for address in addresses])
     members: dict[str, list[str]] = {}
     tasks = []
@@ -104,14 +100,6 @@ def arrange(
     ]
     group.execute(Setting.apply, [(setting,) for setting in settings])
     return settings
-
-
-def find_addresses(group: worker_group.WorkerGroup) -> list[str]:
-    """Return where each rank is reached by the others."""
-    if len({place.node_id for place in group.places}) == 1:
-        return [LOOPBACK] * len(group)
-    addresses = {node["NodeID"]: str(node["NodeManagerAddress"]) for node in api.nodes()}
-    return [addresses[place.node_id] for place in group.places]
 
 
 def _pick_port(address: str) -> int:

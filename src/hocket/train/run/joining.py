@@ -60,10 +60,10 @@ def check_timeout(timeout_s: float) -> None:
         )
 
 
-def choose_address(group: worker_group.WorkerGroup) -> str:
-    """Return the address where rank 0 listens, if a library needs one: loopback if all ranks are on one machine."""
-    nodes = {place.node_id for place in group.places}
-    return LOOPBACK if len(nodes) == 1 else group.list_addresses()[0]
+def find_addresses(group: worker_group.WorkerGroup) -> list[str]:
+    """Return where each rank listens, if a library needs that: on loopback if all ranks are on one machine."""
+    is_apart = len({place.node_id for place in group.places}) > 1
+    return group.list_addresses() if is_apart else [LOOPBACK] * len(group)
 
 
 def arrange(group: worker_group.WorkerGroup, timeout_s: float = TIMEOUT_SECONDS) -> None:

@@ -29,13 +29,11 @@ from jax._src import distributed, xla_bridge
 from jax._src import lib as jax_lib
 
 from hocket.core import api
-from hocket.train.run import worker_group
+from hocket.train.run import joining, worker_group
 
 SILENT_SECONDS: Final = 600
 """How long a process may be silent before JAX's service ends the others: one that compiles for minutes holds Python's
 lock, but not that of the thread that tells of its life. A guess."""
-
-LOOPBACK: Final = "127.0.0.1"
 
 PROCESSES: Final = "HOCKET_JAX_PROCESSES"
 """The environment variable that says how many ranks there are, joined or not: `hocket.mesh` reads it."""
@@ -51,13 +49,13 @@ def join(group: worker_group.WorkerGroup, timeout_s: float) -> None:
         WorkerGroupError: A rank could not.
     """
     size, seconds = len(group), max(1, int(timeout_s))
-    address, interface = f"unix-abstract:hocket-jax-{secrets.token_hex(16)}", LOOPBACK
+    address, interface = f"unix-abstract:hocket-jax-{secrets.token_hex(16)}", joining.LOOPBACK
     service = _open_service(address, size, seconds) if _is_here(group) else None
     if service is not None:
         group.resources.callback(service.shutdown)
         group.execute(_connect, [(address, rank, size, seconds, interface) for rank in range(size)])
         return
-    address = group.call(0, _choose_address, _find_host(group))
+    address = group.call(0, _choose_address, joining.find_addresses(group)[0])
     group.execute(_initialize, [(address, rank, size, seconds) for rank in range(size)])
 
 
@@ -80,14 +78,6 @@ def _open_service(address: str, size: int, timeout_s: int) -> Any:
         )
     except (AttributeError, TypeError):
         return None
-
-
-def _find_host(group: worker_group.WorkerGroup) -> str:
-    """Return where rank 0 listens."""
-    first = group.places[0].node_id
-    if all(place.node_id == first for place in group.places):
-        return LOOPBACK
-    return next(str(node["NodeManagerAddress"]) for node in api.nodes() if node["NodeID"] == first)
 
 
 # --- in a rank --------------------------------------------------------------------------------------------------------

@@ -93,8 +93,7 @@ class TorchConfig(backend.BackendConfig):
         name = self.backend or ("nccl" if group.scaling.use_gpu else collective_torch.NAME)
         num_threads = max(1, int(group.scaling.bundle.get("CPU", 1)))
         meeting = rendezvous.arrange(group, self.timeout_s)
-        is_apart = len({place.node_id for place in group.places}) > 1
-        addresses = group.list_addresses() if is_apart else [joining.LOOPBACK] * len(group)
+        addresses = joining.find_addresses(group)
         group.execute(
             _join,
             [

@@ -52,7 +52,7 @@ def arrange(group: worker_group.WorkerGroup, timeout_s: float) -> Meeting:
     mine = identify(path)
     if all(found == mine for found in group.execute(identify, [(path,)] * len(group))):
         return Meeting(path=path)
-    address = joining.choose_address(group)
+    address = joining.find_addresses(group)[0]
     port = group.call(0, _serve, address, len(group), timeout_s)
     return Meeting(address=address, port=port)
 

@@ -56,7 +56,7 @@ class XGBoostConfig(backend.BackendConfig):
         """Start the tracker in rank 0, and tell all ranks where it is."""
         if len(group) == 1:
             return
-        address = joining.choose_address(group)
+        address = joining.find_addresses(group)[0]
         arguments = group.call(0, communicator.start_tracker, address, len(group), self.timeout_s)
         group.execute(communicator.keep, [(arguments, rank) for rank in range(len(group))])
 
