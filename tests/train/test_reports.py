@@ -220,7 +220,7 @@ def test_a_lock_cannot_be_returned(tmp_path: Path) -> None:
     def make_lock() -> threading.Lock:
         return threading.Lock()
 
-    with pytest.raises(hocket.exceptions.HocketError, match="make_lock.*lock"):
+    with pytest.raises(hocket.exceptions.HocketError, match=r"make_lock.*lock"):
         fit(make_lock, tmp_path)
 
 
