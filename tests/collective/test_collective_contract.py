@@ -123,7 +123,8 @@ class TestWorldOnOneMachine(InProcesses):
 
 def count_fences(world: World) -> int:
     """Return how many times a barrier of all ranks orders memory."""
-    taken, fence = [], futex.fence
+    taken: list[None] = []
+    fence = futex.fence
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(futex, "fence", lambda: taken.append(fence()))
         world.barrier()
