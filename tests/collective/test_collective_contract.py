@@ -123,12 +123,17 @@ class TestWorldOnOneMachine(InProcesses):
 
 def count_fences(world: World) -> int:
     """Return how many times a barrier of all ranks orders memory."""
-    taken: list[None] = []
-    fence = futex.fence
+    taken, fence = 0, futex.fence
+
+    def count_one() -> None:
+        nonlocal taken
+        taken += 1
+        fence()
+
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(futex, "fence", lambda: taken.append(fence()))
+        patch.setattr(futex, "fence", count_one)
         world.barrier()
-    return len(taken)
+    return taken
 
 
 @pytest.mark.about_local("memory that the processes of one machine share")
