@@ -33,26 +33,50 @@ class Trial:
     pages: tuple[str, ...] = ()
     """Pages that run."""
     program: str = FIRST
-    also: tuple[str, ...] = ()
-    """What the page's programs need besides: other extras, or packages."""
+    extras: tuple[str, ...] = ()
+    packages: tuple[str, ...] = ()
+    """What the page's programs need besides."""
 
 
 TRIALS = {
-    "": Trial(("docs/core.md", "docs/actors.md", "docs/util.md", "docs/observe.md", "docs/coming_from/dask.md")),
-    "torch": Trial(("README.md", "docs/collective.md", "docs/coming_from/torchrun.md")),
+    "": Trial(
+        (
+            "docs/core.md",
+            "docs/actors.md",
+            "docs/util.md",
+            "docs/observe.md",
+            "docs/ps.md",
+            "docs/tutorials/parameter_servers.md",
+            "docs/coming_from/multiprocessing.md",
+            "docs/coming_from/dask.md",
+        )
+    ),
+    "torch": Trial(
+        (
+            "README.md",
+            "docs/collective.md",
+            "docs/horovod.md",
+            "docs/coming_from/torchrun.md",
+            "docs/coming_from/horovod.md",
+            "docs/tutorials/training.md",
+        ),
+        packages=("scikit-learn",),
+    ),
     "lightning": Trial(("docs/coming_from/lightning.md",)),
     "transformers": Trial(program="import hocket.train.huggingface.transformers"),
-    "tensorflow": Trial(program="import hocket.train.tensorflow, hocket.mesh.tensorflow"),
-    "tf-keras": Trial(program="import hocket.train.tensorflow.keras"),
-    "jax": Trial(program="import hocket.train.jax; import jax; from hocket import mesh; mesh.create_mesh"),
-    "keras": Trial(program="import hocket.train.keras", also=("jax",)),
-    "ray": Trial(program=FIRST.replace("num_cpus=2", "num_cpus=2, engine='ray'")),
-    "data": Trial(program="from hocket import data; assert data.range(10).sort('id', descending=True).take(1)"),
+    "tensorflow": Trial(
+        ("docs/coming_from/tensorflow_ps.md",), "import hocket.train.tensorflow, hocket.mesh.tensorflow"
+    ),
+    "tf-keras": Trial(("docs/tensorflow.md",), "import hocket.train.tensorflow.keras"),
+    "jax": Trial(("docs/jax.md", "docs/tutorials/meshes.md"), packages=("optax", "scikit-learn")),
+    "keras": Trial(("docs/keras.md",), extras=("jax",)),
+    "ray": Trial(("docs/coming_from/ray.md",), FIRST.replace("num_cpus=2", "num_cpus=2, engine='ray'")),
+    "data": Trial(("docs/data.md",), extras=("torch",)),
     "spark": Trial(program="import hocket.spark"),
-    "tune": Trial(("docs/tune.md",)),
-    "plot": Trial(program="import matplotlib"),
+    "tune": Trial(("docs/tune.md", "docs/tutorials/search.md"), packages=("scikit-learn",)),
+    "plot": Trial(("docs/progress.md",)),
     "xgboost": Trial(program="import hocket.train.xgboost, hocket.tune.integration.xgboost"),
-    "lightgbm": Trial(program="import hocket.train.lightgbm, hocket.tune.integration.lightgbm"),
+    "lightgbm": Trial(("docs/train.md",), extras=("torch",)),
     "tensorboard": Trial(program="from hocket.train import loggers; import tensorboardX"),
     "mlflow": Trial(program="from hocket.train import loggers; import mlflow"),
     "dashboard": Trial(program="import starlette, uvicorn"),
@@ -69,8 +93,8 @@ def try_extra(extra: str, wheel: Path, folder: Path, *, is_lowest: bool) -> str:
     """Install an extra, and do what is to be done; return what went wrong, or nothing."""
     trial = TRIALS[extra]
     python = folder / "bin" / "python"
-    extras = ",".join([*([extra] if extra else []), *trial.also])
-    wanted = [f"hocket[{extras}] @ {wheel.as_uri()}" if extras else str(wheel)]
+    extras = ",".join([*([extra] if extra else []), *trial.extras])
+    wanted = [f"hocket[{extras}] @ {wheel.as_uri()}" if extras else str(wheel), *trial.packages]
     limits = ["-c", str(ROOT / "constraints-dev.txt")]
     if is_lowest:
         wanted += list_lowest((ROOT / "pyproject.toml").read_text())

@@ -224,15 +224,15 @@ def get_cause(error: BaseException) -> BaseException:
 
 
 def hide_frames(error: BaseException) -> None:
-    """Take from an error the frames that it came through, before a function that the user has called raises it again,
-    by ``raise`` alone.
+    """Take from an error of this package, or an interrupt, the frames that it came through, before a function that the
+    user has called raises it again, by ``raise`` alone.
 
     The user then sees none of this package: ``raise`` does not add the frame that it stands in. Where the error came
     from is in its text; one that came through code of the user's in this process keeps its frames.
     """
     seen: set[int] = set()
     link: BaseException | None = error
-    while isinstance(link, HocketError) and id(link) not in seen and not texts.SHOWS_ALL:
+    while isinstance(link, (HocketError, KeyboardInterrupt)) and id(link) not in seen and not texts.SHOWS_ALL:
         seen.add(id(link))
         if not texts.passed_user(link):
             BaseException.with_traceback(link, None)

@@ -81,6 +81,12 @@ def name_class(kind: type) -> str:
         return "a class without a name"
 
 
+def name_kind(value: object) -> str:
+    """Return what something is, with its article: "an int", "a DataFrame"."""
+    name = name_class(type(value))
+    return f"{'an' if name[:1] in 'aeioAEIO' or name == 'ndarray' else 'a'} {name}"
+
+
 def shorten(text: str, most: int = MOST_CHARACTERS) -> str:
     """Return a text without its middle if it is longer than `most` characters."""
     if len(text) <= most:

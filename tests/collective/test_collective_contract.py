@@ -16,7 +16,7 @@ from tests.collective.conftest import MOST_RANKS
 from tests.collective.test_host_group import Folder
 
 import hocket
-from hocket.collective import ReduceOp, host_group, peer_monitor, rendezvous, segment, turns
+from hocket.collective import ReduceOp, futex, host_group, peer_monitor, rendezvous, segment, turns
 from hocket.collective import world as collective_world
 from hocket.collective.world import World
 from hocket.testing import Leftovers, collective_programs
@@ -93,8 +93,11 @@ def shared_session(request: pytest.FixtureRequest, tmp_path_factory: pytest.Temp
     """One session for all tests of a class: its workers import a framework once."""
     before = Leftovers.look()
     request.cls.folder = tmp_path_factory.mktemp("groups")
-    with hocket.init(num_cpus=MOST_RANKS):
-        yield
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in request.cls.environment.items():
+            patch.setenv(name, value)
+        with hocket.init(num_cpus=MOST_RANKS):
+            yield
     assert before.list_new() == []
 
 
@@ -103,6 +106,7 @@ class InProcesses(CollectiveContract):
     """Ranks that are tasks of a session."""
 
     folder: ClassVar[Path]
+    environment: ClassVar[dict[str, str]] = {}
 
     def make_folder(self) -> Path:
         path = self.folder / os.urandom(4).hex()
@@ -115,6 +119,31 @@ class TestWorldOnOneMachine(InProcesses):
     def run(self, size: int, function: Callable[..., Any], *args: Any) -> list[Any]:
         task, path = hocket.remote(max_retries=0)(run_in_world), self.make_folder()
         return collect([task.remote(function, args, path, rank, [[*range(size)]], None) for rank in range(size)])
+
+
+def count_fences(world: World) -> int:
+    """Return how many times a barrier of all ranks orders memory."""
+    taken, fence = 0, futex.fence
+
+    def count_one() -> None:
+        nonlocal taken
+        taken += 1
+        fence()
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(futex, "fence", count_one)
+        world.barrier()
+    return taken
+
+
+@pytest.mark.about_local("memory that the processes of one machine share")
+class TestWorldWithWeakMemory(TestWorldOnOneMachine):
+    """As on a processor that shows stores in any order."""
+
+    environment: ClassVar = {"HOCKET_WEAK_MEMORY": "1"}
+
+    def test_barriers_are_taken(self) -> None:
+        assert min(self.run(2, count_fences)) >= 3, "one behind the mark, and two that x86 does without"
 
 
 @pytest.mark.about_local("memory that the processes of one machine share")

@@ -179,7 +179,7 @@ def test_put_of_a_reference(session: hocket.SessionContext) -> None:
 def test_wait(session: hocket.SessionContext) -> None:
     ref = hocket.put(1)
     with pytest.raises(
-        TypeError, match=r"takes a list of ObjectRefs, but received a ObjectRef. Write hocket.wait\(\[ref\]\)"
+        TypeError, match=r"takes a list of ObjectRefs, but received an ObjectRef. Write hocket.wait\(\[ref\]\)"
     ):
         hocket.wait(ref)  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="but it holds 3"):
@@ -257,6 +257,8 @@ def test_looking_without_a_session() -> None:
 def test_references_of_an_earlier_session(session: hocket.SessionContext) -> None:
     ref = hocket.put(1)
     hocket.shutdown()
+    with pytest.raises(hocket.exceptions.SessionClosedError, match="shut down are gone: run again what made them"):
+        hocket.get(ref)
     hocket.init(num_cpus=2)
     with pytest.raises(hocket.exceptions.ObjectLostError, match="session that is closed"):
         hocket.get(ref)

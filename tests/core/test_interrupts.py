@@ -13,7 +13,7 @@ import pytest
 pytestmark = pytest.mark.needs("parallelism")
 
 PROGRAM = """
-import pathlib, sys, time
+import pathlib, sys, time, traceback
 import hocket
 
 if {interactive}:
@@ -34,8 +34,9 @@ second = add.remote(first)
 print("submitted", flush=True)
 try:
     hocket.get(second)
-except KeyboardInterrupt:
-    print("interrupted", flush=True)
+except KeyboardInterrupt as interrupt:
+    frames = [frame.name for frame in traceback.extract_tb(interrupt.__traceback__)]
+    print("interrupted", frames, flush=True)
 outcomes = []
 for ref in (first, second) if {interactive} else ():
     try:
@@ -61,7 +62,7 @@ def test_interrupt(start_script: Callable[[str], subprocess.Popen[str]], interac
     wait_until_asleep(process.pid)
     os.kill(process.pid, signal.SIGINT)
     out, err = process.communicate(timeout=30)
-    assert out == f"interrupted\n{outcome}\n", err
+    assert out == f"interrupted ['<module>']\n{outcome}\n", err
     assert err == ""
 
 

@@ -38,6 +38,20 @@ def test_deaths_are_told_where_the_driver_blocks_the_signal_of_deaths() -> None:
         hocket.get(hocket.remote(max_retries=0)(os._exit).remote(3), timeout=SECONDS)
 
 
+def ask() -> str:
+    return input("Name: ")
+
+
+def read_input() -> str:
+    return sys.stdin.read()
+
+
+def test_input_of_a_worker_is_empty(session: hocket.SessionContext) -> None:
+    assert hocket.get(hocket.remote(read_input).remote(), timeout=SECONDS) == ""
+    with pytest.raises(EOFError, match=r"input\('Name: '\) was called in a worker.* Call input\(\) in the driver"):
+        hocket.get(hocket.remote(ask).remote(), timeout=SECONDS)
+
+
 class Careless:
     def lose_everything(self) -> None:
         os.closerange(3, 1000)

@@ -69,7 +69,7 @@ class StoppingCaller:
         """Return the last count, and whether the driver had to be continued for it."""
         hocket.get([self.counter.add.remote() for _ in range(10)])  # the direct channel is there
         stop(driver_pid)
-        timer = threading.Timer(20, os.kill, (driver_pid, signal.SIGCONT))
+        timer = threading.Timer(30, os.kill, (driver_pid, signal.SIGCONT))
         timer.start()
         last = 0
         try:
@@ -101,7 +101,7 @@ def guardian_pid(session: hocket.SessionContext) -> int:
 
 def test_direct_calls_do_not_wait_for_a_stopped_driver(session: hocket.SessionContext) -> None:
     caller = hocket.remote(num_cpus=0)(StoppingCaller).remote(hocket.remote(num_cpus=0)(Counter).remote())
-    assert hocket.get(caller.call.remote(30, os.getpid()), timeout=60) == (30_010, False)
+    assert hocket.get(caller.call.remote(5, os.getpid()), timeout=60) == (5010, False)
 
 
 def test_stopped_guardian_is_continued_for_a_death(guardian_pid: int, caplog: pytest.LogCaptureFixture) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import pickle
+import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -271,3 +272,9 @@ def test_keywords_of_ray() -> None:
     assert doubled.columns(fetch_if_missing=False) is None
     assert rows.columns(fetch_if_missing=False) == ["id"]
     assert data.from_items([{"x": 1}, {"x": None}]).unique("x", ignore_nulls=True) == [1]
+
+
+def test_a_frame_without_pandas(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    with pytest.raises(hocket.exceptions.MissingExtraError, match=r"pip install pandas, or use to_arrow\(\)"):
+        data.range(2).to_pandas()

@@ -239,7 +239,7 @@ def test_archives_are_written(tmp_path: Path) -> None:
     data.range(2).write_webdataset(tmp_path / "b", encoder=lambda row: {"txt": str(row["id"])})
     with tarfile.open(next((tmp_path / "b").glob("*.tar"))) as archive:
         assert archive.getnames() == ["000000.txt", "000001.txt"]
-    with pytest.raises(TypeError, match=r"write_webdataset\(\) cannot write .*'000000.x' would be a int, 1"):
+    with pytest.raises(TypeError, match=r"write_webdataset\(\) cannot write .*'000000.x' would be an int, 1"):
         data.from_items([{"x": 1}]).write_webdataset(tmp_path / "c")
     with pytest.raises(TypeError, match="encoder must be True, a function or a list of these, but received 'x'"):
         data.range(2).write_webdataset(tmp_path / "c", encoder="x")

@@ -399,7 +399,7 @@ def return_number(batch: Any) -> Any:
         (
             lambda: TWO.map_batches(return_number),
             TypeError,
-            r"What map_batches\(`return_number`\) returns must be a dict of arrays, .* but is a int: 3",
+            r"What map_batches\(`return_number`\) returns must be a dict of arrays, .* but is an int: 3",
         ),
         (
             lambda: TWO.map_batches(lambda batch: {"x": 1}),
@@ -421,17 +421,17 @@ def return_number(batch: Any) -> Any:
         (
             lambda: TWO.map(return_number),
             TypeError,
-            r"What map\(`return_number`\) returns: a row must be a dict of values by column, but row 0 is a int: 3",
+            r"What map\(`return_number`\) returns: a row must be a dict of values by column, but row 0 is an int: 3",
         ),
         (
             lambda: TWO.filter(return_number),
             TypeError,
-            r"What filter\(`return_number`\) returns must be True or False, but is a int: 3",
+            r"What filter\(`return_number`\) returns must be True or False, but is an int: 3",
         ),
         (
             lambda: TWO.flat_map(return_number),
             TypeError,
-            r"What flat_map\(`return_number`\) returns must be a list of rows, but is a int: 3",
+            r"What flat_map\(`return_number`\) returns must be a list of rows, but is an int: 3",
         ),
         (
             lambda: TWO.add_column("y", lambda frame: [1]),
@@ -461,7 +461,7 @@ def test_a_mistake_in_a_step_names_the_function(make: Any, error: type[Exception
         (
             lambda: data.from_items([{"x": 1}, 2]),
             TypeError,
-            "a row must be a dict of values by column, but row 1 is a int: 2",
+            "a row must be a dict of values by column, but row 1 is an int: 2",
         ),
         (
             lambda: data.from_items(as_any({"x": [1]})),
@@ -486,7 +486,7 @@ def test_a_mistake_in_a_step_names_the_function(make: Any, error: type[Exception
         (
             lambda: data.from_pandas([1]),
             TypeError,
-            r"from_pandas\(\) takes a DataFrame or a list of them, but received a int",
+            r"from_pandas\(\) takes a DataFrame or a list of them, but received an int",
         ),
         (lambda: data.from_pandas(pd.DataFrame([[1, 2]], columns=["x", "x"])), ValueError, "must have different names"),
         (lambda: data.from_arrow([1]), TypeError, r"from_arrow\(\) takes an Arrow table"),

@@ -264,7 +264,7 @@ def refuse_bad_input() -> None:
             "have one shape and type",
         ),
         (lambda: mesh.check_layout(value, Layout(["y", UNSHARDED], small)), ValueError, "The value has the layout"),
-        (lambda: mesh.unpack(3), TypeError, r"unpack\(\) takes a DTensor, but received a int"),
+        (lambda: mesh.unpack(3), TypeError, r"unpack\(\) takes a DTensor, but received an int"),
         (lambda: mesh.default_mesh(wrong).__enter__(), TypeError, "mesh must be a Mesh"),
     ]:
         with pytest.raises(error, match=match):
@@ -295,7 +295,7 @@ def assign_variables() -> None:
         (lambda: variable.assign(np.ones((2, 2), "float32")), ValueError, r"float32\[4, 2\] for good, .*\[2, 2\]"),
         (lambda: variable.assign(np.ones((4, 2), "int32")), ValueError, "and the value is int32"),
         (lambda: variable.assign_add(np.ones((3, 4, 2))), ValueError, r"\[3, 4, 2\]"),
-        (lambda: mesh.DVariable(np.ones(2)), TypeError, "received a ndarray and no layout"),
+        (lambda: mesh.DVariable(np.ones(2)), TypeError, "received an ndarray and no layout"),
         (lambda: mesh.DVariable(variable.value, layout=other), ValueError, "The value has the layout"),
     ]:
         with pytest.raises(error, match=match):
@@ -356,7 +356,7 @@ def fail_in_steps() -> None:
         fail()
     np.testing.assert_array_equal(weights.gather(), _START)
     not_one: Any = np.ones(3)
-    with pytest.raises(TypeError, match=r"function\(\) takes variables, but received a ndarray"):
+    with pytest.raises(TypeError, match=r"function\(\) takes variables, but received an ndarray"):
         mesh.function(variables=[not_one])
     with pytest.raises(ValueError, match=r"value_and_gradients\(\) received no variables"):
         mesh.value_and_gradients(lambda: 1, [])

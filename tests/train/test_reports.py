@@ -215,6 +215,15 @@ def test_a_lock_cannot_travel(tmp_path: Path) -> None:
         fit(loop, tmp_path)
 
 
+@pytest.mark.usefixtures("session")
+def test_a_lock_cannot_be_returned(tmp_path: Path) -> None:
+    def make_lock() -> threading.Lock:
+        return threading.Lock()
+
+    with pytest.raises(hocket.exceptions.HocketError, match=r"make_lock.*lock"):
+        fit(make_lock, tmp_path)
+
+
 def test_acknowledgements_may_overtake_each_other(tmp_path: Path) -> None:
     info = rank_info.RankInfo(
         rank=0,

@@ -15,7 +15,7 @@ from typing import Final, final
 import numpy as np
 import numpy.typing as npt
 
-from hocket.collective import errors, segment
+from hocket.collective import errors, futex, segment
 
 Bytes = npt.NDArray[np.uint8]
 
@@ -61,10 +61,12 @@ class _Ring:
         """Put in what there is room for; return how much that was."""
         put = self._words[self._put]
         count = min(len(data), segment.RING_BYTES - (put - self._words[self._taken]))
+        futex.order()
         at = put % segment.RING_BYTES
         first = min(count, segment.RING_BYTES - at)
         self.bytes[at : at + first] = data[:first]
         self.bytes[: count - first] = data[first:count]
+        futex.order()
         self._words[self._put] = put + count
         return count
 
@@ -72,10 +74,12 @@ class _Ring:
         """Take out what there is and what is wanted; return how much that was."""
         taken = self._words[self._taken]
         count = min(len(target), self._words[self._put] - taken)
+        futex.order()
         at = taken % segment.RING_BYTES
         first = min(count, segment.RING_BYTES - at)
         target[:first] = self.bytes[at : at + first]
         target[first:count] = self.bytes[: count - first]
+        futex.order()
         self._words[self._taken] = taken + count
         return count
 

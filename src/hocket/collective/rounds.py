@@ -104,6 +104,7 @@ class Rounds:
         """Say that this rank's part of the next turn is there; return the turn's mark."""
         self.seq = seq = self.seq + 1 & _MASK
         mark = seq << 32 | self._tag
+        futex.order()  # what this rank has written, or read, is so before its mark
         self._marks[self._own_marks[seq & _TURNS]] = mark
         futex.fence()
         halves = self.memory.halves
@@ -130,6 +131,7 @@ class Rounds:
         for place, other in self._their_marks[mark >> 32 & _TURNS]:
             if marks[place] != mark:
                 self._linger(place, other, mark)
+        futex.order()  # what the others have written is read after their marks
 
     def _linger(self, place: int, other: int, mark: int) -> None:
         marks, until = self._marks, time.perf_counter() + (SPIN_SECONDS if self._turns is None else 0)

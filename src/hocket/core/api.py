@@ -153,7 +153,7 @@ def get(refs: Any, *, timeout: float | None = None) -> Any:
         engine = session.get_open_engine()
         try:
             return engine.get((refs,), timeout)[0]
-        except exceptions.HocketError as error:
+        except (exceptions.HocketError, KeyboardInterrupt) as error:
             exceptions.hide_frames(error)
             raise
     if isinstance(refs, generators.ObjectRefGenerator):  # as Ray does
@@ -176,7 +176,7 @@ def get(refs: Any, *, timeout: float | None = None) -> Any:
     engine = session.get_open_engine() if refs else session.get_engine()
     try:
         return engine.get(refs, timeout)
-    except exceptions.HocketError as error:
+    except (exceptions.HocketError, KeyboardInterrupt) as error:
         exceptions.hide_frames(error)
         raise
 
@@ -228,7 +228,7 @@ def wait(
     """
     if not isinstance(refs, list):
         raise TypeError(
-            f"hocket.wait() takes a list of ObjectRefs, but received a {type(refs).__name__}. Write hocket.wait([ref])."
+            f"hocket.wait() takes a list of ObjectRefs, but received {texts.name_kind(refs)}. Write hocket.wait([ref])."
         )
     if not _REFERENCES_ONLY.issuperset(map(type, refs)):
         if all(type(ref) in (contract.ObjectRef, generators.ObjectRefGenerator) for ref in refs):
@@ -251,7 +251,12 @@ def wait(
         raise ValueError(
             f"num_returns must lie between 1 and the number of refs ({len(refs)}), but received {num_returns!r}."
         )
-    there = session.get_open_engine().wait(cast("list[contract.AnyRef]", refs), num_returns, timeout)
+    engine = session.get_open_engine()
+    try:
+        there = engine.wait(cast("list[contract.AnyRef]", refs), num_returns, timeout)
+    except KeyboardInterrupt as interrupt:
+        exceptions.hide_frames(interrupt)
+        raise
     return list(itertools.compress(refs, there)), list(itertools.compress(refs, map(operator.not_, there)))
 
 

@@ -357,7 +357,10 @@ def get_open_engine() -> contract.Engine:
     """
     current = contract.get_optional_current_engine()
     if current is None:
-        raise exceptions.SessionClosedError("No session is open. Call hocket.init() first.")
+        raise exceptions.SessionClosedError(
+            "No session is open. Call hocket.init() first. References of a session that was shut down are gone: run "
+            "again what made them."
+        )
     return current
 
 

@@ -12,6 +12,7 @@ from typing import Any, Literal, TypeAlias, final, get_args
 import numpy as np
 import numpy.typing as npt
 
+from hocket import texts
 from hocket.data import arrow, columns, frames
 
 Batch: TypeAlias = Any
@@ -171,7 +172,7 @@ def build_from_batch(batch: Batch, what: str) -> Block:
     if hasattr(batch, "column_names") and hasattr(batch, "num_rows"):  # an Arrow table or record batch
         return Block(arrow.read_table(batch), batch.num_rows)
     raise TypeError(
-        f"{what} must be a dict of arrays, a pandas DataFrame or an Arrow table, but is a {type(batch).__name__}: "
+        f"{what} must be a dict of arrays, a pandas DataFrame or an Arrow table, but is {texts.name_kind(batch)}: "
         f"{batch!r:.80}. Write for example return {{'x': array}}."
     )
 
@@ -193,7 +194,7 @@ def build_from_rows(rows: Sequence[Any], what: str, first: int = 0) -> Block:
     for number, row in enumerate(rows, first):
         if not isinstance(row, Mapping):
             raise TypeError(
-                f"{what}: a row must be a dict of values by column, but row {number} is a {type(row).__name__}: "
+                f"{what}: a row must be a dict of values by column, but row {number} is {texts.name_kind(row)}: "
                 f"{row!r:.80}. Write {{'x': value}}."
             )
     names = list(dict.fromkeys(name for row in rows for name in row))

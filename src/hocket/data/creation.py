@@ -9,6 +9,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from hocket import texts
 from hocket.data import arrow, blocks, dataset, frames, plan, reading, settings
 from hocket.data.execution import references
 from hocket.data.sources import custom, programs
@@ -34,7 +35,7 @@ def _build_joined(
     for part in parts:
         if not is_one(part):
             raise TypeError(
-                f"{caller} takes {kind} or a list of them, but received a {type(part).__name__}: {part!r:.80}. Write "
+                f"{caller} takes {kind} or a list of them, but received {texts.name_kind(part)}: {part!r:.80}. Write "
                 f"{remedy}."
             )
     return _build(blocks.join([blocks.build_from_batch(part, caller) for part in parts]), num_blocks)
@@ -59,7 +60,7 @@ def from_items(items: Sequence[object], *, override_num_blocks: int | None = Non
     """
     if isinstance(items, str | bytes | Mapping) or not isinstance(items, Sequence | np.ndarray):
         raise TypeError(
-            f"from_items() takes a list of rows, but received a {type(items).__name__}: {items!r:.80}. Write "
+            f"from_items() takes a list of rows, but received {texts.name_kind(items)}: {items!r:.80}. Write "
             "from_items([{'x': 1}, {'x': 2}])."
         )
     rows = list(items)
@@ -99,7 +100,7 @@ def from_numpy(
     for name, array in columns.items():
         if not isinstance(array, np.ndarray):
             raise TypeError(
-                f"from_numpy() takes arrays, but received for {name!r} a {type(array).__name__}: {array!r:.80}. Write "
+                f"from_numpy() takes arrays, but received for {name!r} {texts.name_kind(array)}: {array!r:.80}. Write "
                 "from_numpy(np.array(...))."
             )
     return _build(blocks.build(columns, "from_numpy()"), override_num_blocks)

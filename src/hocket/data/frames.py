@@ -12,13 +12,17 @@ import numpy.typing as npt
 from hocket import extras
 
 
-def load(caller: str) -> Any:
+def load(caller: str, other_way: str = "use batch_format='numpy'") -> Any:
     """Return pandas.
+
+    Args:
+        caller: Who needs it.
+        other_way: What to do without it.
 
     Raises:
         MissingExtraError: It is not installed.
     """
-    return extras.load("pandas", caller, "pandas", "Run pip install pandas, or use batch_format='numpy'.")
+    return extras.load("pandas", caller, "pandas", f"Run pip install pandas, or {other_way}.")
 
 
 def is_frame(value: object) -> bool:

@@ -6,7 +6,7 @@ import abc
 from collections.abc import Iterator
 from typing import Any
 
-from hocket.data import blocks, execution, feed, plan, reading
+from hocket.data import blocks, execution, feed, frames, plan, reading
 
 
 class Looking(feed.Feed):
@@ -168,6 +168,7 @@ class Looking(feed.Feed):
                 f"to_pandas(limit={limit}) was called, but the data set has {self.count()} rows. Use a larger limit, "
                 f"or take_batch({limit})."
             )
+        frames.load("to_pandas()", "use to_arrow(), or take_batch() for arrays")
         found = list(self._stream_blocks())
         return blocks.join(found or [blocks.Block({}, 0)]).to_batch("pandas")
 

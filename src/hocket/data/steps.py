@@ -11,6 +11,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
+from hocket import texts
 from hocket.data import arrow, blocks, columns, frames
 from hocket.data.expressions import computing, tree
 
@@ -64,7 +65,7 @@ def flat_map_rows(
             result = list(result)
         if not isinstance(result, Sequence) or isinstance(result, str):
             raise TypeError(
-                f"{what} must be a list of rows, but is a {type(result).__name__}: {result!r:.80}. Write return [row]."
+                f"{what} must be a list of rows, but is {texts.name_kind(result)}: {result!r:.80}. Write return [row]."
             )
         rows += result
     return blocks.build_from_rows(rows, what)
@@ -214,7 +215,7 @@ def add_column(block: blocks.Block, *, name: str, function: Callable[..., object
     made = function(block.to_batch(batch_format))
     if frames.is_frame(made) or isinstance(made, Mapping) or hasattr(made, "column_names"):
         raise TypeError(
-            f"{what} returned a {type(made).__name__}, which is a whole batch, where one column is added. Return a "
+            f"{what} returned {texts.name_kind(made)}, which is a whole batch, where one column is added. Return a "
             "value for each row, such as batch['x'] % 3."
         )
     added = blocks.build({name: made}, what)

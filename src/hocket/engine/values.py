@@ -140,7 +140,8 @@ def encode(
     stream, refs = _dump(value, what, explain, take_buffer, by_index=by_index)
     if stream.tell() < BESIDE_BYTES:
         return Encoded(stream.getvalue(), buffers, refs)
-    return Encoded(b"", [stream.getbuffer(), *buffers], refs)
+    # Not `getbuffer`: a stream that lends its memory cannot be closed, and Python 3.13 complains where it is collected.
+    return Encoded(b"", [memoryview(stream.getvalue()), *buffers], refs)
 
 
 def encode_whole(value: object, what: str = "value") -> Encoded:

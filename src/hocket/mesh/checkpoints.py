@@ -231,7 +231,7 @@ def _check_array(name: str, value: Any, backend: contract.Backend) -> Array:
         array = backend.to_numpy(value)
         array = np.ascontiguousarray(array) if array.ndim else array
     except TypeError as error:
-        raise TypeError(f"The value {name!r} is a {type(value).__name__}, and no array of numbers.") from error
+        raise TypeError(f"The value {name!r} is {texts.name_kind(value)}, and no array of numbers.") from error
     if array.dtype.name not in _DTYPES:
         raise TypeError(
             f"The value {name!r} has the type {array.dtype}, which cannot be saved. Convert it to one of "

@@ -13,6 +13,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from hocket import texts
 from hocket.mesh import layouts, meshes, tensors
 from hocket.mesh.backends import contract
 
@@ -339,7 +340,7 @@ def _check_layout(layout: object) -> layouts.Layout:
 def _check_dtensor(caller: str, value: object) -> tensors.DTensor:
     if not isinstance(value, tensors.DTensor):
         raise TypeError(
-            f"{caller}() takes a DTensor, but received a {type(value).__name__}. Make one with "
+            f"{caller}() takes a DTensor, but received {texts.name_kind(value)}. Make one with "
             "copy_to_mesh(value, layout)."
         )
     return value.read_value()

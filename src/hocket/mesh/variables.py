@@ -15,6 +15,7 @@ from typing import Any, Generic, ParamSpec, TypeVar, final
 import numpy as np
 import numpy.typing as npt
 
+from hocket import texts
 from hocket.mesh import layouts, operations, tensors
 from hocket.mesh.backends import contract
 
@@ -53,7 +54,7 @@ class DVariable(tensors.DTensor):
         if layout is None:
             if not operations.is_dtensor(given):
                 raise TypeError(
-                    f"DVariable() received a {type(given).__name__} and no layout. Write DVariable(value, layout=...), "
+                    f"DVariable() received {texts.name_kind(given)} and no layout. Write DVariable(value, layout=...), "
                     "or give it a DTensor."
                 )
             self._value: tensors.DTensor = given
@@ -287,7 +288,7 @@ def _check_variables(caller: str, variables: Sequence[DVariable]) -> contract.Ba
     found: list[object] = list(variables)
     strange = next((one for one in found if not isinstance(one, DVariable)), None)
     if strange is not None:
-        raise TypeError(f"{caller}() takes variables, but received a {type(strange).__name__}. Make it a DVariable.")
+        raise TypeError(f"{caller}() takes variables, but received {texts.name_kind(strange)}. Make it a DVariable.")
     if not found:
         raise ValueError(f"{caller}() received no variables. Name those that the function reads or assigns.")
     return contract.get_backend(variables[0].layout.mesh.framework)

@@ -89,10 +89,12 @@ class TableShard:
             out: Where to put them. Default: a new array.
         """
         moves = int(self._header[MOVES])
+        futex.order()
         is_hashed = self.spec.is_hashed
         rows = self._index.look_up(ids) if is_hashed else ids
         if (is_hashed and (rows < 0).any()) or not self._is_made[rows].all():
             return None
+        futex.order()
         result = np.take(self._parts[0], rows, axis=0, out=out, mode="clip")
         futex.fence()
         return result if self._header[MOVES] == moves and not moves & 1 else None

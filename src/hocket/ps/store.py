@@ -157,7 +157,9 @@ class Store:
 
     def _catch_up(self) -> None:
         with self._growing:
-            for number in range(len(self._shards), int(self._words[SHARDS])):
+            count = int(self._words[SHARDS])
+            futex.order()
+            for number in range(len(self._shards), count):
                 start = int(self._ends[number - 1]) if number else 0
                 spec: Spec = pickle.loads(self._list[start : int(self._ends[number])].tobytes())
                 self._shards.append(_open(spec))

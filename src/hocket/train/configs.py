@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from hocket import texts
 from hocket.engine import node
 from hocket.stores import places
 from hocket.train import refusals
@@ -368,7 +369,7 @@ def check_storage(path: object, filesystem: object) -> None:
         return
     if not isinstance(path, str | os.PathLike) or not os.fspath(path):
         raise TypeError(
-            f"storage_path must be a folder's path or an address, but received a {type(path).__name__}. Write "
+            f"storage_path must be a folder's path or an address, but received {texts.name_kind(path)}. Write "
             "'s3://bucket/runs', or leave it out."
         )
     locate(path, filesystem)

@@ -118,7 +118,7 @@ class DataParallelTrainer:
         """
         try:
             return self.fit_with(runner.choose(self._scaling))
-        except exceptions.HocketError as error:
+        except (exceptions.HocketError, KeyboardInterrupt) as error:
             exceptions.hide_frames(error)
             raise
 
@@ -137,7 +137,7 @@ class DataParallelTrainer:
         try:
             with _hold(config, name) as (run_storage, run_replica):
                 return self._fit(config, run_storage, run_replica, ranks_runner)
-        except exceptions.HocketError as error:
+        except (exceptions.HocketError, KeyboardInterrupt) as error:
             exceptions.hide_frames(error)
             raise
 

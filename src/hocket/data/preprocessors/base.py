@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Self, TypeAlias, final
 
+from hocket import texts
 from hocket.data import blocks, calls, dataset, reading
 from hocket.data.preprocessors import saving
 
@@ -163,7 +164,7 @@ class Preprocessor(abc.ABC):
         self._check_fitted("transform_row")
         if not isinstance(row, Mapping):
             raise TypeError(
-                f"transform_row() takes a dict of values by column, but received a {type(row).__name__}: {row!r:.80}. "
+                f"transform_row() takes a dict of values by column, but received {texts.name_kind(row)}: {row!r:.80}. "
                 "Write transform_row({'x': value}), or transform_batch() for many rows."
             )
         return self._apply_to_row(row)
@@ -317,6 +318,6 @@ def check_dataset(verb: str, given: object) -> None:
     """
     if not isinstance(given, dataset.Dataset):
         raise TypeError(
-            f"{verb}() takes a data set, but received a {type(given).__name__}: {given!r:.80}. Make one, as with "
+            f"{verb}() takes a data set, but received {texts.name_kind(given)}: {given!r:.80}. Make one, as with "
             "data.from_pandas(frame), or call transform_batch()."
         )

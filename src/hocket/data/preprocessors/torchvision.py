@@ -8,6 +8,7 @@ from typing import Any, final
 import numpy as np
 import numpy.typing as npt
 
+from hocket import texts
 from hocket.data import blocks, columns, to_torch
 from hocket.data.preprocessors import stateless
 
@@ -90,7 +91,7 @@ class TorchVisionPreprocessor(stateless.StatelessPerColumn):
             found = self.torchvision_transform(own)
         if not hasattr(found, "__array__"):
             raise TypeError(
-                f"transform must return a tensor or an array, but returned a {type(found).__name__}: {found!r:.80}. "
+                f"transform must return a tensor or an array, but returned {texts.name_kind(found)}: {found!r:.80}. "
                 "Add ToTensor() as its last part."
             )
         return np.asarray(found)

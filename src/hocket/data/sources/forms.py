@@ -12,7 +12,7 @@ from typing import Any, final
 
 import numpy as np
 
-from hocket import extras
+from hocket import extras, texts
 from hocket.data import arrow, blocks
 from hocket.data.sources import archives
 
@@ -100,7 +100,7 @@ class Archive:
 def _add(archive: tarfile.TarFile, name: str, value: Any) -> None:
     encoded = value.encode() if isinstance(value, str) else value
     if not isinstance(encoded, bytes):
-        raise TypeError(f"{name!r} would be a {type(value).__name__}, {value!r:.40}, and a file is bytes or text")
+        raise TypeError(f"{name!r} would be {texts.name_kind(value)}, {value!r:.40}, and a file is bytes or text")
     member = tarfile.TarInfo(name)
     member.size = len(encoded)
     archive.addfile(member, io.BytesIO(encoded))

@@ -23,7 +23,7 @@ from typing import Any, Final, Protocol, final
 
 import numpy as np
 
-from hocket import extras
+from hocket import extras, texts
 from hocket.data import arrow, blocks
 from hocket.data.sources import filesystems, naming, partitions
 from hocket.stores import files as store_files
@@ -98,7 +98,7 @@ def _simplify(value: Any) -> Any:
         return value.tolist()
     if hasattr(value, "isoformat"):
         return value.isoformat()
-    raise TypeError(f"a {type(value).__name__}, {value!r:.40}, cannot be JSON: leave it out, or make a text of it")
+    raise TypeError(f"{texts.name_kind(value)}, {value!r:.40}, cannot be JSON: leave it out, or make a text of it")
 
 
 @final

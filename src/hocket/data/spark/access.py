@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, TypeAlias, final
 
-from hocket import extras
+from hocket import extras, texts
 from hocket.data import arrow
 from hocket.data.execution import scratch
 from hocket.stores import places
@@ -44,7 +44,7 @@ def check_frame(caller: str, frame: object) -> Frame:
     """
     if not isinstance(frame, load(caller).DataFrame):
         raise TypeError(
-            f"{caller} takes a DataFrame of Spark's, but received a {type(frame).__name__}: {frame!r:.80}. Make one "
+            f"{caller} takes a DataFrame of Spark's, but received {texts.name_kind(frame)}: {frame!r:.80}. Make one "
             "with spark.table('name') or spark.read; for one of pandas there is hocket.data.from_pandas()."
         )
     return frame

@@ -33,7 +33,7 @@ from collections import deque
 from typing import NoReturn
 
 from hocket.engine import descendants, descriptors, faults, values
-from hocket.engine.local import channel, debugger, late, messages, worker
+from hocket.engine.local import channel, debugger, late, messages, surroundings, worker
 
 TEE_BYTES = 4096
 """How much stderr is passed on at once: what a pipe takes without blocking when it says that it is writable."""
@@ -343,9 +343,7 @@ def main(
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     terminal = debugger.find_terminal()
-    if sys.stdin is not None:
-        sys.stdin.close()
-    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    surroundings.close_input()
     descendants.allow_forks()
     gc.freeze()  # what is here now is never garbage; workers then share its pages
     gc.enable()

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import builtins
 import os
 import sys
 from collections.abc import Mapping, Sequence
+from typing import NoReturn
 
 from hocket import texts
 from hocket.kernel import resources
@@ -48,6 +50,22 @@ def set_threads(cpus: float) -> None:
 def set_gpus(gpu_ids: Sequence[resources.GpuId]) -> None:
     """Show the work its own GPUs only."""
     os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(map(str, gpu_ids))
+
+
+def close_input() -> None:
+    """Make standard input an empty file here and in what is forked: the terminal is the driver's."""
+    if sys.stdin is not None:
+        sys.stdin.close()
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    sys.stdin = open(0, closefd=False)  # noqa: SIM115 (it stays open as long as the process lives)
+    builtins.input = _refuse_input
+
+
+def _refuse_input(prompt: object = "", /) -> NoReturn:
+    raise EOFError(
+        f"input({prompt!r:.80}) was called in a worker, which has no terminal. Call input() in the driver, and pass "
+        "what it returns as an argument."
+    )
 
 
 def add_hint(error: BaseException, extra: Mapping[str, object]) -> None:

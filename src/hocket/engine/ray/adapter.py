@@ -5,8 +5,8 @@ from __future__ import annotations
 from hocket import exceptions
 
 try:
+    import ray as ray  # noqa: I001 (where both are missing, Ray is the one to name)
     import grpc as grpc  # Ray alone comes without it
-    import ray as ray
 except ImportError as error:
     raise exceptions.MissingExtraError(
         f"The Ray engine needs ray[default], and {error.name!r} cannot be imported. Run pip install 'hocket[ray]', or "

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, final
 
-from hocket import data
+from hocket import data, texts
 from hocket.data import execution, shard
 from hocket.train.rank import worker_session
 
@@ -99,7 +99,7 @@ def check(datasets: object, config: object) -> tuple[dict[str, data.Dataset], Da
             )
         if not isinstance(one, data.Dataset):
             raise TypeError(
-                f"datasets[{name!r}] must be a hocket.data.Dataset, but is a {type(one).__name__}: {one!r:.80}. Make "
+                f"datasets[{name!r}] must be a hocket.data.Dataset, but is {texts.name_kind(one)}: {one!r:.80}. Make "
                 "one with hocket.data.from_items(), from_numpy() or read_parquet(); for a torch data set, use "
                 "prepare_data_loader() in the training function."
             )

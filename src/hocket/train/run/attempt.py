@@ -67,7 +67,8 @@ class Attempt:
             use_gpu=scaling.use_gpu and bundle.get("GPU", 0.0) > 0,
             bystander="" if role is None or role.reports else role.name,
         )
-        ref: worker_group.Ref = group.actors[rank].run.remote(self._work, info)
+        name = getattr(self.run.function, "__name__", "the training function")
+        ref: worker_group.Ref = group.actors[rank].run.options(name=name).remote(self._work, info)
         return ref
 
     def replace(self, rank: int) -> worker_group.Ref | None:

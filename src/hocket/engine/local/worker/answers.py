@@ -234,7 +234,7 @@ def _split(work: Work, result: Any, count: int) -> tuple[Any, ...]:
         results = tuple(result)
     except TypeError:
         raise ValueError(
-            f"Task `{work.name}` has num_returns={count} but returned a {type(result).__name__}, which cannot be "
+            f"Task `{work.name}` has num_returns={count} but returned {texts.name_kind(result)}, which cannot be "
             f"taken apart. Return a tuple of {count} values."
         ) from None
     if len(results) != count:

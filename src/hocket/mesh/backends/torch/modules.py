@@ -17,6 +17,7 @@ from torch import nn
 from torch.distributed import tensor as torch_tensor
 from torch.optim import optimizer as torch_optimizer
 
+from hocket import texts
 from hocket.mesh import layouts, meshes, tensors
 from hocket.mesh.backends.torch import functions, relayouts, values
 
@@ -118,7 +119,7 @@ def _open(name: str, value: Any) -> torch.Tensor:
         return value.native.detach()
     if isinstance(value, torch.Tensor):
         return value.detach()
-    raise TypeError(f"The value {name!r} of a module must be a tensor, but received a {type(value).__name__}.")
+    raise TypeError(f"The value {name!r} of a module must be a tensor, but received {texts.name_kind(value)}.")
 
 
 def _replace(old: torch.Tensor, value: torch.Tensor) -> torch.Tensor:

@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from torch.distributed import tensor as torch_tensor
 
+from hocket import texts
 from hocket.mesh.backends.torch import values
 
 _SETTINGS: Final = ("lr", "momentum", "betas", "weight_decay")
@@ -34,7 +35,7 @@ def list_values(optimizer: torch.optim.Optimizer) -> list[tuple[str, Any]]:
                 continue
             if not isinstance(value, (torch.Tensor, int, float)):
                 raise TypeError(
-                    f"{type(optimizer).__name__} keeps {name!r}, a {type(value).__name__}, which cannot be saved in "
+                    f"{type(optimizer).__name__} keeps {name!r}, {texts.name_kind(value)}, which cannot be saved in "
                     "parts. Leave the optimizer out, or use one that keeps tensors, such as AdamW."
                 )
             found.append((name, values.adopt(value) if isinstance(value, torch_tensor.DTensor) else _to_value(value)))

@@ -11,7 +11,7 @@ from typing import Any
 
 import cloudpickle
 
-from hocket import addresses
+from hocket import addresses, texts
 from hocket.train import configs
 from hocket.train.checkpoints import storage
 from hocket.train.compat.classic import session
@@ -118,7 +118,7 @@ def load(path: str | Path) -> dict[str, Any]:
     found = cloudpickle.loads(_read(path))
     if not isinstance(found, dict):
         raise ValueError(  # noqa: TRY004 (the file's contents are wrong, not the argument's type)
-            f"A checkpoint must be a dict, but {str(path)!r} holds a {type(found).__name__}. Pass a file of "
+            f"A checkpoint must be a dict, but {str(path)!r} holds {texts.name_kind(found)}. Pass a file of "
             "Trainer.latest_checkpoint_dir."
         )
     return found

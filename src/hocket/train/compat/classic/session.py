@@ -114,7 +114,7 @@ def _get_score(state: dict[str, Any], key: str) -> float:
     score = state[key]
     try:
         if isinstance(score, bool | str):
-            raise TypeError(f"it is a {type(score).__name__}")
+            raise TypeError(f"it is {texts.name_kind(score)}")
         return float(score)
     except (TypeError, ValueError) as error:
         raise ValueError(

@@ -9,6 +9,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from hocket import texts
+
 NAMED = 3
 """How many names a message lists. More are seldom read."""
 
@@ -42,7 +44,7 @@ def list_leaves(tree: object, caller: str) -> tuple[list[Leaf], list[Any], Any]:
         name = name_path(path)
         if not (isinstance(value, jax.Array | np.ndarray | np.generic | float | int | complex)):
             raise TypeError(
-                f"{caller}() takes a pytree of arrays, but {name or 'the tree itself'!r} is a {type(value).__name__}: "
+                f"{caller}() takes a pytree of arrays, but {name or 'the tree itself'!r} is {texts.name_kind(value)}: "
                 f"{value!r}. Keep what is no array out of the tree: with flax.nnx.split, for example, or in the "
                 "configuration."
             )

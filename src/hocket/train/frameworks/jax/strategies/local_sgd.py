@@ -13,6 +13,7 @@ from typing import Any, NamedTuple, final
 import jax
 import jax.numpy as jnp
 
+from hocket import texts
 from hocket.train import strategies
 from hocket.train.frameworks.jax import host_calls, trees
 from hocket.train.frameworks.jax.strategies import averaging, strategy
@@ -147,7 +148,7 @@ def _is_ours(node: object) -> bool:
 def _check_state(state: object) -> None:
     if not _is_ours(state):
         raise ValueError(
-            f"LocalSGD needs the state of a prepared optimizer, but received a {type(state).__name__}. Write "
+            f"LocalSGD needs the state of a prepared optimizer, but received {texts.name_kind(state)}. Write "
             "optimizer = prepare_optimizer(optimizer), and make the state with optimizer.init(params); a checkpoint "
             "of another strategy has another state."
         )

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from hocket import ps
+from hocket import ps, texts
 from hocket.train import strategies
 from hocket.train.frameworks.jax import host_calls, trees
 from hocket.train.frameworks.jax.strategies import averaging, strategy
@@ -124,7 +124,7 @@ class OnArrays(strategy.Exchange):
         def update(updates: Any, state: OnArraysState, params: Any = None, **extra: Any) -> Any:
             if not isinstance(state, OnArraysState):
                 raise ValueError(  # noqa: TRY004 (it is mostly a checkpoint's)
-                    f"{self._name} needs the state of a prepared optimizer, but received a {type(state).__name__}. "
+                    f"{self._name} needs the state of a prepared optimizer, but received {texts.name_kind(state)}. "
                     "Write optimizer = prepare_optimizer(optimizer), and make the state with optimizer.init(params)."
                 )
             if params is None and (self._changes_parameters or self._looks_first):

@@ -23,7 +23,7 @@ import jax.numpy as jnp
 import numpy as np
 import numpy.typing as npt
 
-from hocket import ps
+from hocket import ps, texts
 from hocket.train import strategies
 from hocket.train.frameworks.jax import host_calls, trees
 from hocket.train.frameworks.jax.strategies import averaging, strategy
@@ -179,7 +179,7 @@ def _visit(arrays: Sequence[tuple[trees.Leaf, npt.NDArray[Any]]]) -> None:
 def _check(state: object, params: object) -> None:
     if not isinstance(state, ParameterServerState):
         raise ValueError(  # noqa: TRY004 (as `LocalSGD` does; it is mostly a checkpoint's)
-            f"ParameterServer needs the state of a prepared optimizer, but received a {type(state).__name__}. Write "
+            f"ParameterServer needs the state of a prepared optimizer, but received {texts.name_kind(state)}. Write "
             "optimizer = prepare_optimizer(optimizer), and make the state with optimizer.init(params); a checkpoint "
             "of another strategy has another state."
         )
