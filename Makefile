@@ -104,7 +104,7 @@ PARITY_CLASS_local := -k TestLocal
 PARITY_CLASS_inprocess := -k TestInProcess
 PARITY_CONTRACT_ray := tests/engine/ray/test_contract.py
 
-# parity-ray goes alone: Ray runs its workers at the lowest priority but four, and whatever runs beside takes their time.
+# parity-ray goes alone: Ray runs its workers at a niceness of 15, and whatever runs beside them takes their time.
 parity-local parity-inprocess parity-ray: parity-%: $(VENV)/.dev  ## the part of one engine: 20 minutes, 3, 60; what fails is run twice
 	@mkdir -p $(RESULTS) && rm -rf $(addprefix $(RESULTS)/$*-,core.xml util.xml train.xml ps.xml contract.xml again.xml cache)
 	-for suite in $(PARITY_TESTS); do \
