@@ -82,8 +82,8 @@ def filter_rows(
 def _says_yes(function: Callable[..., object], answer: object) -> bool:
     if not isinstance(answer, bool | np.bool_):
         raise TypeError(
-            f"What filter(`{name_function(function)}`) returns must be True or False, but is a "
-            f"{type(answer).__name__}: {answer!r:.80}. Write for example return row['x'] > 0."
+            f"What filter(`{name_function(function)}`) returns must be True or False, but is "
+            f"{texts.name_kind(answer)}: {answer!r:.80}. Write for example return row['x'] > 0."
         )
     return bool(answer)
 

@@ -18,6 +18,7 @@ from typing import Any, Final, final
 
 import torch
 
+from hocket import texts
 from hocket.train.checkpoints import checkpoint as checkpoint_module
 from hocket.train.frameworks.torch import devices
 from hocket.train.rank import context, worker_session
@@ -108,13 +109,13 @@ def prepare_trainer(trainer: Any) -> Any:
     """
     if not isinstance(trainer.strategy, RayDDPStrategy):
         raise RuntimeError(  # noqa: TRY004 (Ray's)
-            "prepare_trainer() takes a Trainer with strategy=RayDDPStrategy(), but its strategy is a "
-            f"{type(trainer.strategy).__name__}. Pass that strategy to the Trainer."
+            "prepare_trainer() takes a Trainer with strategy=RayDDPStrategy(), but its strategy is "
+            f"{texts.name_kind(trainer.strategy)}. Pass that strategy to the Trainer."
         )
     environment = trainer.strategy.cluster_environment
     if not isinstance(environment, RayLightningEnvironment):
         raise RuntimeError(  # noqa: TRY004 (Ray's)
-            "prepare_trainer() takes a Trainer with plugins=[RayLightningEnvironment()], but its environment is a "
-            f"{type(environment).__name__}. Pass that plugin to the Trainer."
+            "prepare_trainer() takes a Trainer with plugins=[RayLightningEnvironment()], but its environment is "
+            f"{texts.name_kind(environment)}. Pass that plugin to the Trainer."
         )
     return trainer

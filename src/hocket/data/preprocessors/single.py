@@ -7,6 +7,7 @@ import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
+from hocket import texts
 from hocket.data import arrow, blocks, columns, frames
 from hocket.data.preprocessors import base
 
@@ -51,8 +52,8 @@ class Single(base.Preprocessor):
             return kept.assign(**{name: _build_series(made, name, batch.index) for name in made.columns})
         if not isinstance(batch, Mapping):
             raise TypeError(
-                "transform_batch() takes a dict of arrays or a pandas DataFrame, but received a "
-                f"{type(batch).__name__}: {batch!r:.80}. Write {{'x': array}}; for a data set, call transform()."
+                "transform_batch() takes a dict of arrays or a pandas DataFrame, but received "
+                f"{texts.name_kind(batch)}: {batch!r:.80}. Write {{'x': array}}; for a data set, call transform()."
             )
         num_rows = len(next(iter(batch.values()), ()))
         picked = {name: batch[name] for name in names}
