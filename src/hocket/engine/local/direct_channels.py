@@ -22,6 +22,9 @@ driver, which fails them with what it knows, or will know, of the actor's death.
 not among them: the answers lie in its page (`journal`), from where the driver delivers them. A caller keeps the actor
 alive while an answer is due.
 
+**A driver that is stopped** holds up nothing of this, until its socket is full: a worker tells it of each wait that is
+longer than `DIRECT_SECONDS` (`worker_engine.access`), in two messages, and the socket holds some 270.
+
 What does not take this way: calls of actors that are built again or count their pending calls, calls that are tried
 again, generators, and whatever has references among its arguments.
 """
