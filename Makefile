@@ -90,7 +90,7 @@ test: $(VENV)/.dev  ## run the tests, JOBS=3 at a time, then those of the core o
 	$(BIN)/python -m pytest $(AT_A_TIME) -m 'not long' $(addprefix --ignore=,$(LONG_TESTS)) $(ARGS)
 	HOCKET_ENGINE=inprocess $(BIN)/python -m pytest $(AT_A_TIME) -m 'not long' $(INPROCESS_TESTS) $(ARGS)
 
-test-long: $(VENV)/.dev $(VENV)/.spark $(VENV)/.services  ## what `make test` leaves out, and more of Ray and of shared memory
+test-long: $(VENV)/.dev $(VENV)/.spark $(VENV)/.services  ## the tests that take long, more of Ray, of shared memory
 	$(COMPILE)
 	$(BIN)/python -m pytest $(LONG_TESTS) $(ARGS)
 	$(BIN)/python -m pytest -m long $(addprefix --ignore=,$(LONG_TESTS)) $(ARGS)
