@@ -27,7 +27,7 @@ _COMPILED: Final = "_orig_mod"
 
 
 def save_model(model: torch.nn.Module, folder: str | os.PathLike[str]) -> None:
-    """Write a model's weights to ``model.safetensors`` in a folder. Needs ``pip install safetensors``.
+    """Write a model's weights to ``model.safetensors`` in a folder. Needs safetensors, which the extra `torch` has.
 
     If the model is spread over the ranks, all of them must call it: parts are put together, one tensor after the other.
     Rank 0 writes.
