@@ -211,7 +211,9 @@ def test_snapshot_that_cannot_be_built_says_why(
     monkeypatch.setattr(engine, "statistics", fail)
     assert endpoint.ask(os.getpid(), 10.0) == {"failure": "RuntimeError: no view"}
     out = console.Console(file=io.StringIO(), width=120)
-    status.show(status.look(next(one for one in endpoint.list_sessions() if one.driver_pid == os.getpid()), 10.0), out)
+    status.show(
+        sessions.look(next(one for one in endpoint.list_sessions() if one.driver_pid == os.getpid()), 10.0), out
+    )
     assert "it could not describe itself (RuntimeError: no view)" in out.file.getvalue()  # type: ignore[attr-defined]
 
 

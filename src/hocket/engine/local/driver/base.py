@@ -12,7 +12,8 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
 
-from hocket.engine import descriptors, faults, kernel_engine, node
+from hocket.engine import descriptors, events, faults, inspection, kernel_engine, node
+from hocket.engine.events import reader
 from hocket.engine.local import driver_store, endpoint, ends, functions, links, payloads, processes, reactor
 from hocket.kernel import machine, records, resources
 
@@ -107,6 +108,7 @@ class DriverState(kernel_engine.KernelEngine):
         #: Pids of workers, also of dead ones, as far as they are remembered.
         self.pids: dict[int, int] = {}
         self._endpoint: endpoint.InspectionEndpoint | None = None
+        self._view.read_events = self._read_events
 
     # --- of the layers above ------------------------------------------------------------------------------------------
 
@@ -171,6 +173,17 @@ class DriverState(kernel_engine.KernelEngine):
         if self.guardian is None:
             return 0, 0.0
         return self.guardian.read_status(worker.id), self.guardian.read_start(worker.id)
+
+    def _read_events(self) -> list[reader.Batch]:
+        return self.guardian.build_reader().read() if self.guardian is not None else []
+
+    def _note_span(self, kind: events.Kind, name: str, started: float, seconds: float, amount: int) -> None:
+        """Note what this process spent time on."""
+        with self.lock:
+            if self.guardian is not None:
+                self.guardian.events.record(kind, name, started, seconds, amount)
+            else:  # nobody can look before there is a worker
+                self.spans.append(inspection.OwnSpan(name, started, seconds, amount))
 
     def _measure(self, payload: payloads.Payload) -> int:
         return payloads.measure(payload)

@@ -22,7 +22,7 @@ from typing import final
 import cloudpickle  # noqa: F401 (most functions come in its form: it is to be here before the guardian forks)
 
 from hocket import texts
-from hocket.engine import contract, forks
+from hocket.engine import contract, events, forks
 from hocket.engine.local import debugger, journal, messages, worker_engine
 from hocket.engine.local.worker import execution
 
@@ -31,8 +31,10 @@ from hocket.engine.local.worker import execution
 class Worker(execution.Execution):
     """The process's main loop."""
 
-    def __init__(self, engine: worker_engine.WorkerEngine, status: mmap.mmap, slot: int) -> None:
-        super().__init__(engine, status, slot)
+    def __init__(
+        self, engine: worker_engine.WorkerEngine, status: mmap.mmap, slot: int, ring: events.EventRing
+    ) -> None:
+        super().__init__(engine, status, slot, ring)
         engine.on_work = self._take_message
         engine.on_late = self._enqueue
         engine.on_exit = self._note_exit
@@ -133,7 +135,8 @@ def main(worker_id: int, sock_fd: int, page_fd: int, status_fd: int, stack_fd: i
     engine = worker_engine.WorkerEngine(worker_id, socket.socket(fileno=sock_fd), page_fd)
     contract.set_current_engine(engine)
     debugger.install(terminal, status_fd, lambda: f"`{engine.running.name}`")
-    runner = Worker(engine, status, worker_id % messages.STATUS_SLOTS)
+    ring = events.EventRing.open(status_fd, messages.EVENTS_AT, worker_id, os.getpid())
+    runner = Worker(engine, status, worker_id % messages.STATUS_SLOTS, ring)
     os.register_at_fork(after_in_child=runner.cut_off)
     try:
         return runner.run()
