@@ -198,8 +198,9 @@ sys.stdin.readline()
 
 LOOK = """
 import json, os, sys
-from hocket.cli import main, status
+from hocket.cli import main
 from hocket.engine.local import endpoint
+from hocket.observe import sessions
 refused = []
 for pid in map(int, sys.argv[1:]):
     try:

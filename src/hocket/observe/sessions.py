@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
 import psutil
@@ -35,17 +37,14 @@ class SessionEvents:
 
 
 def _open_status(driver_pid: int) -> int:
-    folder = f"/proc/{driver_pid}/fd"
     try:
-        numbers = os.listdir(folder)
+        found = list(Path(f"/proc/{driver_pid}/fd").iterdir())
     except FileNotFoundError:
         raise LookupError(f"There is no process {driver_pid}.") from None
-    for number in numbers:
-        try:
-            if os.readlink(f"{folder}/{number}").startswith(f"/memfd:{messages.STATUS_NAME} "):
-                return os.open(f"{folder}/{number}", os.O_RDONLY | os.O_CLOEXEC)
-        except FileNotFoundError:
-            continue
+    for path in found:
+        with contextlib.suppress(FileNotFoundError):  # it was closed meanwhile
+            if str(path.readlink()).startswith(f"/memfd:{messages.STATUS_NAME} "):
+                return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     raise LookupError(f"The process {driver_pid} shows no session.")
 
 
