@@ -72,7 +72,7 @@ class EventReader:
 
     def read(self) -> list[Batch]:
         """Return what is new, a batch a process; of those that have nothing new, none."""
-        count = self._read_head(0)[layout.SLOTS]
+        count = min(self._read_head(0)[layout.SLOTS], 1 + layout.WORKER_SLOTS)
         found = (self._read_slot(slot) for slot in range(count))
         return [batch for batch in found if batch is not None]
 
@@ -111,6 +111,7 @@ class EventReader:
         return os.pread(self._fd, (layout.RECORDS - low) * size, at + low * size) + os.pread(self._fd, high * size, at)
 
     def _read_names(self, slot: int, end: int, place: _Place) -> None:
+        end = min(end, layout.NAME_BYTES)  # a damaged process may have written anything
         if end <= place.names_end:
             return
         at = self._offset + slot * layout.SLOT_BYTES + layout.HEAD_BYTES + place.names_end
