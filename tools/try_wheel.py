@@ -36,6 +36,8 @@ class Trial:
     extras: tuple[str, ...] = ()
     packages: tuple[str, ...] = ()
     """What the page's programs need besides."""
+    is_free: bool = False
+    """Whether it takes any versions: those that are tested together leave it none."""
 
 
 TRIALS = {
@@ -79,7 +81,7 @@ TRIALS = {
     "xgboost": Trial(program="import hocket.train.xgboost, hocket.tune.integration.xgboost"),
     "lightgbm": Trial(("docs/train.md",), extras=("torch",)),
     "tensorboard": Trial(program="from hocket.train import loggers; import tensorboardX"),
-    "mlflow": Trial(program="from hocket.train import loggers; import mlflow"),
+    "mlflow": Trial(program="from hocket.train import loggers; import mlflow", is_free=True),
     "dashboard": Trial(program="import starlette, uvicorn"),
     "demo": Trial(program="from hocket.cli import main; assert main.main(['demo', '--quiet', '--epochs', '2']) == 0"),
 }
@@ -99,6 +101,7 @@ def try_extra(extra: str, wheel: Path, folder: Path, *, is_lowest: bool) -> str:
     limits = ["-c", str(ROOT / "constraints-dev.txt")]
     if is_lowest:
         wanted += list_lowest((ROOT / "pyproject.toml").read_text())
+    if is_lowest or trial.is_free:
         limits = ["-c", str(write_torch(folder))]
     commands = [
         [sys.executable, "-m", "venv", str(folder)],
