@@ -72,7 +72,7 @@ TRIALS = {
     ),
     "tf-keras": Trial(("docs/tensorflow.md",), "import hocket.train.tensorflow.keras"),
     "jax": Trial(("docs/jax.md", "docs/tutorials/meshes.md"), packages=("optax", "scikit-learn")),
-    "keras": Trial(("docs/keras.md",), extras=("tensorflow",)),
+    "keras": Trial(("docs/keras.md",), extras=("tensorflow", "jax")),
     "ray": Trial(("docs/coming_from/ray.md",), FIRST.replace("num_cpus=2", "num_cpus=2, engine='ray'")),
     "data": Trial(("docs/data.md",), extras=("torch",)),
     "spark": Trial(program="import hocket.spark"),
