@@ -36,6 +36,8 @@ class Trial:
     extras: tuple[str, ...] = ()
     packages: tuple[str, ...] = ()
     """What the page's programs need besides."""
+    is_free: bool = False
+    """Whether it takes any versions: those that are tested together leave it none."""
 
 
 TRIALS = {
@@ -70,7 +72,7 @@ TRIALS = {
     ),
     "tf-keras": Trial(("docs/tensorflow.md",), "import hocket.train.tensorflow.keras"),
     "jax": Trial(("docs/jax.md", "docs/tutorials/meshes.md"), packages=("optax", "scikit-learn")),
-    "keras": Trial(("docs/keras.md",), extras=("tensorflow",)),
+    "keras": Trial(("docs/keras.md",), extras=("tensorflow", "jax")),
     "ray": Trial(("docs/coming_from/ray.md",), FIRST.replace("num_cpus=2", "num_cpus=2, engine='ray'")),
     "data": Trial(("docs/data.md",), extras=("torch",)),
     "spark": Trial(program="import hocket.spark"),
@@ -79,7 +81,7 @@ TRIALS = {
     "xgboost": Trial(program="import hocket.train.xgboost, hocket.tune.integration.xgboost"),
     "lightgbm": Trial(("docs/train.md",), extras=("torch",)),
     "tensorboard": Trial(program="from hocket.train import loggers; import tensorboardX"),
-    "mlflow": Trial(program="from hocket.train import loggers; import mlflow"),
+    "mlflow": Trial(program="from hocket.train import loggers; import mlflow", is_free=True),
     "dashboard": Trial(program="import starlette, uvicorn"),
     "demo": Trial(program="from hocket.cli import main; assert main.main(['demo', '--quiet', '--epochs', '2']) == 0"),
 }
@@ -99,6 +101,7 @@ def try_extra(extra: str, wheel: Path, folder: Path, *, is_lowest: bool) -> str:
     limits = ["-c", str(ROOT / "constraints-dev.txt")]
     if is_lowest:
         wanted += list_lowest((ROOT / "pyproject.toml").read_text())
+    if is_lowest or trial.is_free:
         limits = ["-c", str(write_torch(folder))]
     commands = [
         [sys.executable, "-m", "venv", str(folder)],

@@ -37,7 +37,7 @@ def write_facts(title: str, facts: Mapping[str, object]) -> str:
 
 
 def _escape(value: object) -> str:
-    text = texts.cut(value if isinstance(value, str) else texts.safe_repr(value), MOST_LETTERS)
+    text = texts.escape(texts.cut(value if isinstance(value, str) else texts.safe_repr(value), MOST_LETTERS))
     import html  # here, because only notebooks need it
 
     return html.escape(text)

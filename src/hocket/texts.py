@@ -23,6 +23,9 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Any, Final
 
+MOST_NAME: Final = 200
+"""How long a name may be in a line."""
+
 MOST_CHARACTERS: Final = 20_000
 """How long the text of one exception may be. A guess: far more than anybody reads, and little enough to be sent."""
 
@@ -85,6 +88,17 @@ def name_kind(value: object) -> str:
     """Return what something is, with its article: "an int", "a DataFrame"."""
     name = name_class(type(value))
     return f"{'an' if name[:1] in 'aeioAEIO' or name == 'ndarray' else 'a'} {name}"
+
+
+def show_name(name: str) -> str:
+    r"""Return a name that somebody else chose as it may stand in a line: short, and harmless to a terminal.
+
+    Example:
+        >>> from hocket import texts
+        >>> texts.show_name("a\nb")
+        'a\\nb'
+    """
+    return escape(cut(name, MOST_NAME), one_line=True).encode("utf-8", "backslashreplace").decode()
 
 
 def shorten(text: str, most: int = MOST_CHARACTERS) -> str:

@@ -465,6 +465,31 @@ def test_a_launcher_can_be_ended_while_it_loads(launch: Launch, folder: Path, nu
 
 
 @pytest.mark.slow
+def test_a_launcher_that_is_killed_starts_no_more_ranks(launch: Launch, folder: Path) -> None:
+    seen = folder / "seen"
+    seen.mkdir()
+    process = launch(
+        "import os, sys\nopen(f'{sys.argv[1]}/' + os.environ['RANK'], 'w').close()",
+        *("--workers", "2000"),
+        args=(str(seen),),
+    )
+    while not any(seen.iterdir()):
+        time.sleep(0.01)
+    (keeper,) = (child.pid for child in psutil.Process(process.pid).children())
+    process.kill()
+    wait_until_gone([keeper])
+    assert 0 < len(list(seen.iterdir())) < 2000
+
+
+@pytest.mark.slow
+def test_torchruns_variable_says_how_many(launch: Launch, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PET_NPROC_PER_NODE", "2")
+    process = launch("import os; print(os.environ['RANK'])")
+    assert read_lines(process, 2) == ["0", "1"]
+    finish(process)
+
+
+@pytest.mark.slow
 def test_an_import_that_fails_before_the_ranks_start_is_told(launch: Launch, folder: Path) -> None:
     """They import the rest of it, and may fail in another way."""
     (folder / "torch.py").write_text(
@@ -541,7 +566,7 @@ def test_ranks_that_ignore_a_signal_are_killed_after_the_grace(launch: Launch) -
         (["-m", "email"], "the package 'email' has no __main__.py"),
         (["-m", "script.py"], "Did you mean the script script.py, without -m"),
         (["empty"], "the folder 'empty' has no __main__.py"),
-        (["--workers", "0", "script.py"], "--workers must be a whole number that is 1 or more.* received '0'"),
+        (["--workers", "0", "script.py"], "--workers must be a whole number from 1 to 10,000.* received '0'"),
         (["--workers", "many", "script.py"], "received 'many'"),
         (["--workers", "gpu", "script.py"], "there is none here. Write --workers cpu"),
     ],
@@ -563,7 +588,11 @@ def test_what_cannot_be_run_is_said_with_code_2(
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ([], "the following arguments are required: SCRIPT"),
+        ([], r"the following arguments are required: SCRIPT\n"),
+        (["--log-dir=", "script.py"], "--log-dir.*must not be empty"),
+        (["--local-ranks-filter", "", "script.py"], "--local-ranks-filter.*must not be empty"),
+        (["--numa-binding", "node", "script.py"], "--numa-binding is an option of torchrun's that hocket run does not"),
+        (["--virtual-local-rank", "script.py"], "--virtual-local-rank is an option of torchrun's"),
         (["--max-restarts", "-1", "script.py"], "must be a whole number that is 0 or more, but received '-1'"),
         (["--threads", "0", "script.py"], "must be a whole number that is 1 or more, but received '0'"),
         (["--grace", "nan", "script.py"], "must be a number of seconds, 0 or more, but received 'nan'"),
@@ -829,9 +858,8 @@ def test_a_full_disk_is_said_once_and_lines_are_still_shown() -> None:
 
 def test_a_folder_that_cannot_be_made_ends_the_launch(launch: Launch, folder: Path) -> None:
     (folder / "logs").touch()
-    _, words = finish(launch("print(1)", "--log-dir", "logs"), 1)
-    assert "cannot be started here" in words
-    assert "Not a directory" in words
+    _, words = finish(launch("print(1)", "--log-dir", "logs"), 2)
+    assert "--log-dir 'logs' cannot be used: Not a directory. Name a folder that you may write to." in words
 
 
 @pytest.mark.parametrize(

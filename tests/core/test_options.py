@@ -176,9 +176,9 @@ def test_method_without_options() -> None:
 
 def test_decorator_only_options() -> None:
     with pytest.raises(ValueError, match=r"'max_calls' of remote function `add` cannot be changed with \.options"):
-        hocket.remote(add).options(max_calls=3)
+        hocket.remote(add).options(max_calls=3)  # type: ignore[call-overload]
     with pytest.raises(ValueError, match=r"'concurrency_groups' of actor class `Plain` cannot be changed"):
-        hocket.remote(Plain).options(concurrency_groups={"io": 1})
+        hocket.remote(Plain).options(concurrency_groups={"io": 1})  # type: ignore[call-arg]
 
 
 def test_old_placement_group_keyword(session: hocket.SessionContext) -> None:

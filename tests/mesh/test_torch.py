@@ -44,7 +44,8 @@ def run_program(
     processes (`is_new`), which have to import torch.
     """
     size = math.prod(dims.values())
-    rank_task = hocket.remote(num_cpus=0.5, max_retries=0, **({"max_calls": 1} if is_new else {}))(run_rank)
+    options: dict[str, Any] = {"max_calls": 1} if is_new else {}
+    rank_task = hocket.remote(num_cpus=0.5, max_retries=0, **options)(run_rank)
     store = str(path / f"store-{uuid.uuid4().hex}")
     body = functools.partial(_run_without_numbers, program, args)
     found: list[Any] = hocket.get([rank_task.remote(body, store, rank, size, 60.0) for rank in range(size)])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 import subprocess
@@ -18,6 +19,13 @@ from hocket import train
 from hocket.train.checkpoints import storage
 
 makers: Any = train  # what the type checker refuses is given on purpose
+
+
+class NoText:
+    """Its text cannot be had."""
+
+    def __repr__(self) -> str:
+        raise RuntimeError("no text")
 
 
 @pytest.mark.parametrize(
@@ -116,7 +124,7 @@ makers: Any = train  # what the type checker refuses is given on purpose
             r"name must be the name of one folder, but received 'a\\x00'",
         ),
         (lambda: train.RunConfig(name="a/b"), ValueError, "name must be the name of one folder, but received 'a/b'"),
-        (lambda: train.RunConfig(storage_path=""), TypeError, "storage_path must be a folder's path or an address"),
+        (lambda: train.RunConfig(storage_path=""), ValueError, "storage_path must be a folder's path or an address"),
         (
             lambda: train.RunConfig(storage_path="floppy://a/x"),
             ValueError,
@@ -128,6 +136,40 @@ makers: Any = train  # what the type checker refuses is given on purpose
         (lambda: makers.Checkpoint("x", filesystem=1), TypeError, "Checkpoint.* filesystem must be one of pyarrow's"),
         (lambda: train.Result.from_path("floppy://a/run"), ValueError, "Result.from_path.* nothing is known of"),
         (lambda: makers.RunConfig(callbacks=[print]), TypeError, "must be instances of hocket.train.UserCallback"),
+        (lambda: makers.RunConfig(callbacks=-1), TypeError, "callbacks must be a list of .* received -1"),
+        (lambda: makers.RunConfig(callbacks="ab"), TypeError, "callbacks must be a list of .* received 'ab'"),
+        (lambda: makers.RunConfig(name=3), TypeError, "name must be a text, but received 3"),
+        (lambda: makers.RunConfig(name={}), TypeError, "name must be a text, but received {}"),
+        (lambda: train.RunConfig(storage_path="\0"), ValueError, r"storage_path must be .* received '\\x00'"),
+        (lambda: makers.ScalingConfig(use_gpu="zzz"), TypeError, "use_gpu must be True or False, but received 'zzz'"),
+        (lambda: makers.ScalingConfig(resources_per_worker=-1), TypeError, "resources_per_worker must be a dict"),
+        (lambda: makers.ScalingConfig(num_workers=10**30), ValueError, "num_workers must be 100,000 at most"),
+        (
+            lambda: makers.ScalingConfig(num_workers=NoText()),
+            TypeError,
+            "received <NoText without a text: its __repr__",
+        ),
+        (
+            lambda: makers.ScalingConfig(elastic_resize_monitor_interval_s=None),
+            TypeError,
+            "must be a number of seconds, but received None. Leave it out for 60",
+        ),
+        (lambda: makers.FailureConfig(preemption_grace_s=""), TypeError, "must be a number of seconds, .* received ''"),
+        (lambda: makers.FailureConfig(preemption_grace_s=math.nan), ValueError, "must be 0 or more seconds"),
+        (lambda: makers.CheckpointConfig(num_to_keep=""), TypeError, "num_to_keep must be an int, .* received ''"),
+        (lambda: makers.CheckpointConfig(num_to_keep=1.5), TypeError, "num_to_keep must be an int, .* received 1.5"),
+        (lambda: makers.ProgressDisplay(total=""), TypeError, "total must be a number, but received ''"),
+        (lambda: makers.ProgressDisplay(interval_s=None), TypeError, "interval_s must be a number, but received None"),
+        (
+            lambda: makers.ProgressDisplay(step_key=[]),
+            TypeError,
+            r"step_key must be a metric's name, but received \[\]",
+        ),
+        (
+            lambda: makers.ValidationConfig(fn=print, ray_remote_kwargs=-1),
+            TypeError,
+            "ray_remote_kwargs must be a dict, but received -1",
+        ),
     ],
 )
 def test_what_breaks_a_rule_is_refused(make: Any, error: type[Exception], match: str) -> None:

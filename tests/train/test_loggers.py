@@ -303,3 +303,25 @@ def test_what_is_missing_is_named_before_the_training(
 def test_bad_paths(make: Any) -> None:
     with pytest.raises(TypeError, match="A logger's path must be a str or a Path, but received 3"):
         make(3)
+
+
+def test_keys_of_a_curve_are_names_in_a_list() -> None:
+    make: Any = loggers.LossCurve
+    for keys in ("loss", 3):
+        with pytest.raises(TypeError, match="keys must be a list of metrics' names"):
+            make(keys=keys)
+
+
+def test_a_full_disk_ends_the_log_and_not_the_training(tmp_path: Path) -> None:
+    logger = loggers.JsonLinesLogger("/dev/full")
+    for _ in range(2):  # it tries again with the next run
+        with pytest.warns(UserWarning, match=r"JsonLinesLogger writes nothing more of this run.*No space left") as told:
+            result = fit(tmp_path, logger, loggers.CsvLogger())
+        assert len(told) == 1
+        assert len(result.metrics_history) == 4
+    assert (tmp_path / "run" / "metrics.csv").read_text().count("\n") == 9
+
+
+def test_what_json_cannot_hold_of_a_configuration_is_text() -> None:
+    assert loggers._make_plain({"a": [1, None]}) == {"a": [1, None]}
+    assert str(loggers._make_plain(object())).startswith("<object object at ")

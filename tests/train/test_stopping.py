@@ -43,6 +43,11 @@ def test_early_stopping(settings, losses, count, reason, tmp_path):
         assert (len(result.metrics_history), stopping.reason) == (count, reason)
 
 
+def test_a_metric_that_never_comes_is_told(tmp_path):
+    with pytest.warns(UserWarning, match=r"no report has a number called 'nope', but \['step', 'val/loss'\]"):
+        assert len(fit([3, 2], train.EarlyStopping("nope"), tmp_path).metrics_history) == 2
+
+
 @pytest.mark.slow
 @pytest.mark.needs("processes")
 def test_ranks_are_ended_and_the_result_is_there(session, tmp_path):

@@ -158,3 +158,23 @@ result: Any = hocket.get(plain.add.remote(2))
 hocket.get([plain.add.remote(2) for _ in range(3)])
 by_name = hocket.get_actor("counter")
 hocket.get(by_name.add.remote(1))
+
+
+# -- options --
+
+add.options(num_cpus="two")  # wrong
+add.options(nonsense=3)  # wrong
+add.options(max_retries=0, retry_exceptions=[ValueError], runtime_env={"env_vars": {"A": "1"}}, name="sum")
+add.options(num_returns="streaming", num_gpus=0.5)
+PlainActor.options(max_concurrency="3")  # wrong
+PlainActor.options(name=3)  # wrong
+PlainActor.options(name="one", lifetime="detached", max_restarts=-1, resources={"camera": 1}).remote(1)
+counter.add.options(concurrency_group=3)  # wrong
+counter.add.options(concurrency_group="io", num_returns=1)
+given: dict[str, Any] = {"num_cpus": 1}
+add.options(**given).remote(1)
+PlainActor.options(**given).remote(1)
+
+
+@hocket.remote(num_cpus="two")  # wrong
+def misplaced() -> None: ...

@@ -64,7 +64,7 @@ def build_parser() -> argparse.ArgumentParser:
     )
     status.add_argument(
         "--timeout",
-        type=float,
+        type=_parse_seconds,
         default=2.0,
         metavar="SECONDS",
         help="how long a driver may take to answer (default: 2)",
@@ -140,7 +140,7 @@ def _add_demo(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> 
     )
     demo.add_argument("--workers", type=_parse_count(0), default=2, help="ranks; 0 trains in this process")
     demo.add_argument("--epochs", type=_parse_count(1), default=15, help="passes over the training digits")
-    demo.add_argument("--seed", type=_parse_count(0), default=0, help="same seed, same result")
+    demo.add_argument("--seed", type=_parse_count(0, 2**32 - 1), default=0, help="same seed, same result")
     demo.add_argument("--output", type=Path, default=Path("hocket-demo"), help="folder for checkpoint and curves")
     demo.add_argument("--engine", choices=engines.NAMES, default=_get_engine(), help="what runs the workers")
     demo.add_argument("--quiet", action="store_true", help="no live progress")
@@ -152,6 +152,28 @@ _TORCHRUN_MEETING = (
     *("start-method", "monitor-interval", "role"),
 )
 """Options of torchrun's with a value that say how machines meet: the ranks are on one, and meet without."""
+
+
+_TORCHRUN_OTHERS = {
+    "virtual-local-rank": 0,
+    "numa-binding": None,
+    "signals-to-handle": None,
+    "logs-specs": None,
+    "shutdown-timeout": None,
+    "duplicate-stdout-filters": None,
+    "duplicate-stderr-filters": None,
+    "event-log-handler": None,
+}
+"""Options of torchrun's that have no counterpart, with how many values they take (None: one)."""
+
+
+class _Refused(argparse.Action):
+    """Says that an option is torchrun's alone."""
+
+    def __call__(
+        self, parser: argparse.ArgumentParser, namespace: object, values: object, option: str | None = None
+    ) -> None:
+        parser.error(f"{option} is an option of torchrun's that hocket run does not have. Leave it out.")
 
 
 class _Ignored(argparse.Action):
@@ -176,9 +198,10 @@ def _add_run(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
         "--workers",
         "--nproc-per-node",
         "--nproc_per_node",
-        default="1",
+        default=os.environ.get("PET_NPROC_PER_NODE") or "1",
         metavar="N",
-        help="ranks; auto is one for each GPU, or each CPU where there is none; also cpu, gpu (default: 1)",
+        help="ranks; auto is one for each GPU, or each CPU where there is none; also cpu, gpu (default: "
+        "$PET_NPROC_PER_NODE, as torchrun has it, or 1)",
     )
     run.add_argument(
         "--max-restarts",
@@ -216,10 +239,14 @@ def _add_run(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
     for name in _TORCHRUN_MEETING:
         names = (f"--{name}", f"--{name.replace('-', '_')}")
         run.add_argument(*names, dest=argparse.SUPPRESS, action=_Ignored, help=argparse.SUPPRESS)
+    for name, count in _TORCHRUN_OTHERS.items():
+        names = (f"--{name}", f"--{name.replace('-', '_')}")
+        run.add_argument(*names, dest=argparse.SUPPRESS, action=_Refused, nargs=count, help=argparse.SUPPRESS)
     run.add_argument("--run-path", "--run_path", action="store_true", help=argparse.SUPPRESS)  # scripts are run so
     run.add_argument("-m", "--module", action="store_true", help="SCRIPT is a module, as in python -m")
     run.add_argument("script", metavar="SCRIPT", help="a script, a folder with a __main__.py, or a module")
-    run.add_argument("arguments", nargs=argparse.REMAINDER, metavar="ARGUMENT", help="what the script gets")
+    rest = run.add_argument("arguments", nargs=argparse.REMAINDER, metavar="ARGUMENT", help="what the script gets")
+    rest.required = False  # else it is asked for where the script is missing
     run.set_defaults(run=_run_run, parser=run)
 
 
@@ -228,7 +255,7 @@ def _add_logs(run: argparse.ArgumentParser) -> None:
     run.add_argument(
         "--log-dir",
         "--log_dir",
-        default="",
+        type=_parse_text,
         metavar="FOLDER",
         help="write each rank's output to files there, too: RUN/attempt_0/RANK/stdout.log",
     )
@@ -239,10 +266,16 @@ def _add_logs(run: argparse.ArgumentParser) -> None:
     run.add_argument(
         "--local-ranks-filter",
         "--local_ranks_filter",
-        default="",
+        type=_parse_text,
         metavar="RANKS",
         help="show the output of these ranks alone, such as 0,1",
     )
+
+
+def _parse_text(text: str) -> str:
+    if not text:
+        raise argparse.ArgumentTypeError("must not be empty")
+    return text
 
 
 def _parse_seconds(text: str) -> float:
@@ -258,17 +291,19 @@ def _parse_seconds(text: str) -> float:
 class _parse_count:  # noqa: N801 (argparse shows its name in messages about values that it refuses)
     """Reads a whole number that is not below a limit."""
 
-    def __init__(self, least: int) -> None:
+    def __init__(self, least: int, most: float = math.inf) -> None:
         self._least = least
+        self._most = most
 
     def __call__(self, text: str) -> int:
         try:
             number = int(text)
         except ValueError:
             number = self._least - 1
-        if number < self._least:
+        if not self._least <= number <= self._most:
+            most = f" and at most {self._most}" if self._most < math.inf else ""
             raise argparse.ArgumentTypeError(
-                f"must be a whole number that is {self._least} or more, but received {text!r}"
+                f"must be a whole number that is {self._least} or more{most}, but received {text!r}"
             )
         return number
 
@@ -314,10 +349,10 @@ def _run_run(arguments: argparse.Namespace) -> int:
         is_prefixed=arguments.prefix,
         backend="" if arguments.backend == "gloo" else arguments.backend,
         logs=launch.Logs(
-            folder=arguments.log_dir,
+            folder=arguments.log_dir or "",
             redirects=arguments.redirects,
             tee=arguments.tee,
-            filter=arguments.local_ranks_filter,
+            filter=arguments.local_ranks_filter or "",
         ),
     )
     return code

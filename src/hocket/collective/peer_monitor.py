@@ -11,10 +11,11 @@ import select
 from collections.abc import Sequence
 from typing import Final, final
 
+from hocket import settings
 from hocket.collective import errors, segment, stacks
 from hocket.collective.arithmetic import ReduceOp
 
-STALL_SECONDS = float(os.environ.get("HOCKET_COLLECTIVE_STALL_S", "20"))
+STALL_SECONDS = settings.read_seconds("HOCKET_COLLECTIVE_STALL_S", 20)
 """After how long a rank that waits says so, with everybody's stack. It goes on waiting until the group's time-out."""
 
 JOINED, LEFT, ENDED = 1, 2, 3

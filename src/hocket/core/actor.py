@@ -8,9 +8,9 @@ import inspect
 import time
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
-from typing import Any, Concatenate, NoReturn, ParamSpec, TypeVar, overload
+from typing import Any, Concatenate, NoReturn, ParamSpec, TypeVar, Unpack, overload
 
-from hocket import exceptions
+from hocket import exceptions, texts
 from hocket.core import dag, environments, generators, options, placement, remote_function, session, typed
 from hocket.engine import contract, values
 from hocket.kernel import records
@@ -32,9 +32,11 @@ _NAME_SECONDS = 0.001
 @overload
 def method(function: Callable[Concatenate[S, P], T], /) -> typed.Method[S, P, T]: ...
 @overload
-def method(*, num_returns: Any, **given: object) -> Callable[[Callable[..., Any]], Any]: ...
+def method(*, num_returns: Any, **given: Unpack[typed.MethodOptions]) -> Callable[[Callable[..., Any]], Any]: ...
 @overload
-def method(**given: object) -> Callable[[Callable[Concatenate[S, P], T]], typed.Method[S, P, T]]: ...
+def method(
+    **given: Unpack[typed.MethodOptions],
+) -> Callable[[Callable[Concatenate[S, P], T]], typed.Method[S, P, T]]: ...
 def method(*functions: Any, **given: Any) -> Any:
     """Give a method of an actor class its defaults. Without any, ``@method`` is for type checkers: see `TypedActor`.
 
@@ -163,7 +165,7 @@ class ActorClass:
         info = engine.create_actor(self._exported, args, kwargs, record)
         return ActorHandle(info.ref, info.options, self._cls)
 
-    def options(self, **given: Any) -> ActorClass:
+    def options(self, **given: Unpack[typed.ActorOptions]) -> ActorClass:
         """Return the same class with other options; this one stays as it is."""
         options.refuse_decorator_only(given, f"actor class `{self._cls.__name__}`")
         other = ActorClass(self._cls, {**self._given, **given})
@@ -181,7 +183,7 @@ class ActorClass:
         return dag.ClassNode(self, args, kwargs, self._given)
 
     def _remote(
-        self, args: tuple[object, ...] = (), kwargs: dict[str, object] | None = None, **given: object
+        self, args: tuple[object, ...] = (), kwargs: dict[str, object] | None = None, **given: Any
     ) -> ActorHandle:
         return self.options(**given).remote(*args, **(kwargs or {}))
 
@@ -282,7 +284,7 @@ class ActorHandle:
         return hash(self._ref)
 
     def __repr__(self) -> str:
-        return f"Actor({self._record.class_name}, {self._ref.hex()})"
+        return f"Actor({texts.show_name(self._record.class_name)}, {self._ref.hex()})"
 
     def __reduce__(self) -> tuple[Any, ...]:
         return ActorHandle, (self._ref, self._record)
@@ -349,17 +351,21 @@ class ActorMethod:
             self._signature.check(args, kwargs)
         return dag.bind_method(self._name, self, self._options.num_returns, args, kwargs)
 
+    @overload
+    def options(self, *, num_returns: Any, **given: Unpack[typed.MethodOptions]) -> ActorMethod: ...
+    @overload
+    def options(self, **given: Unpack[typed.MethodOptions]) -> ActorMethod: ...
     def options(self, **given: Any) -> ActorMethod:
         """Return the same method with other options: those of `method`, and ``name``."""
         options.validate(given, options.METHOD_OPTIONS, f"method `{self._options.name}`")
         return ActorMethod(self._ref, self._cls, self._name, self._actor, self._method, given)
 
-    def _remote(self, args: tuple[object, ...] = (), kwargs: dict[str, object] | None = None, **given: object) -> Any:
+    def _remote(self, args: tuple[object, ...] = (), kwargs: dict[str, object] | None = None, **given: Any) -> Any:
         return self.options(**given).remote(*args, **(kwargs or {}))
 
     def __repr__(self) -> str:
         signature = "(...)" if self._signature is None else str(self._signature)
-        return f"ActorMethod({self._actor.class_name}.{self._name}{signature})"
+        return f"ActorMethod({texts.show_name(f'{self._actor.class_name}.{self._name}{signature}')})"
 
     def __call__(self, *args: object, **kwargs: object) -> Any:
         raise TypeError(

@@ -6,7 +6,7 @@ import inspect
 import itertools
 import operator
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, ParamSpec, Protocol, TypeVar, cast, overload
+from typing import Any, ParamSpec, Protocol, TypeVar, Unpack, cast, overload
 
 from hocket import exceptions, texts
 from hocket.core import actor, context, generators, remote_function, session, typed
@@ -44,9 +44,9 @@ def remote(target: Callable[P, Iterator[T]], /) -> typed.GeneratorFunction[P, T]
 @overload
 def remote(target: Callable[P, T], /) -> remote_function.RemoteFunction[P, T]: ...
 @overload
-def remote(*, num_returns: Any, **options: Any) -> Callable[[Any], Any]: ...
+def remote(*, num_returns: Any, **options: Unpack[typed.RemoteOptions]) -> Callable[[Any], Any]: ...
 @overload
-def remote(**options: Any) -> Decorator: ...
+def remote(**options: Unpack[typed.RemoteOptions]) -> Decorator: ...
 def remote(*targets: Any, **options: Any) -> Any:
     """Make a function or a class remote: ``@remote`` or ``@remote(num_cpus=2, ...)``.
 
@@ -298,7 +298,8 @@ def cancel(
         ref = ref.completed()
     if not isinstance(ref, contract.ObjectRef):
         raise TypeError(
-            f"hocket.cancel() takes an ObjectRef, but received {ref!r}. To end an actor, use hocket.kill(actor)."
+            f"hocket.cancel() takes an ObjectRef, but received {texts.safe_repr(ref)}. To end an actor, use "
+            "hocket.kill(actor)."
         )
     engine = session.get_open_engine()
     contract.check_current(ref)
@@ -317,7 +318,8 @@ def kill(handle: actor.ActorHandle | typed.TypedActor, *, no_restart: bool = Tru
     """
     if not isinstance(handle, actor.ActorHandle):
         raise ValueError(
-            f"hocket.kill() takes an actor handle, but received {handle!r}. To stop a task, use hocket.cancel(ref)."
+            f"hocket.kill() takes an actor handle, but received {texts.safe_repr(handle)}. To stop a task, use "
+            "hocket.cancel(ref)."
         )
     engine = session.get_open_engine()
     contract.check_current(handle._ref)
@@ -330,6 +332,11 @@ def get_actor(name: str, namespace: str | None = None) -> actor.ActorHandle:
     Raises:
         ValueError: There is none.
     """
+    given: object = name
+    if not isinstance(given, str):
+        raise TypeError(
+            f"name must be a text, but received {texts.safe_repr(given)}. Write hocket.get_actor('counter')."
+        )
     if not name:
         raise ValueError(
             "Please supply a non-empty value to get_actor, such as the name given in .options(name='...')."
@@ -339,8 +346,8 @@ def get_actor(name: str, namespace: str | None = None) -> actor.ActorHandle:
     info = engine.find_actor(name, namespace)
     if info is None:
         raise ValueError(
-            f"Failed to look up actor with name {name!r} in namespace {namespace!r}. Actors get names with "
-            ".options(name='...'), and lose them when they end."
+            f"Failed to look up actor with name {texts.safe_repr(name, 200)} in namespace {namespace!r}. Actors get "
+            "names with .options(name='...'), and lose them when they end."
         )
     return actor.ActorHandle(info.ref, info.options)
 

@@ -25,6 +25,13 @@ class Option(NamedTuple):
     check: Check | None = None
 
 
+MAX_RETURNS = 1_000_000
+"""Results of one task at most: each has a reference from the beginning."""
+
+MAX_THREADS = 1_000_000
+"""Calls of one actor at a time at most; no process has as many threads, and coroutines wait in a row without it."""
+
+
 def _rule(is_met: Callable[[Any], bool], text: str, remedy: str = "") -> Check:
     """Return the check of a rule on a value.
 
@@ -43,8 +50,16 @@ def _rule(is_met: Callable[[Any], bool], text: str, remedy: str = "") -> Check:
 _at_least_zero = _rule(lambda value: value >= 0, "be 0 or more", " Leave it out for the default.")
 _retry_count = _rule(lambda value: value >= -1, "be -1 (without end), 0 or more")
 _positive = _rule(lambda value: value >= 1, "be 1 or more", " Leave it out for 1.")
+_threads = _rule(lambda value: 1 <= value <= MAX_THREADS, f"be from 1 to {MAX_THREADS:,}", " Leave it out for 1.")
 _limit = _rule(lambda value: value >= 1 or value == -1, "be -1 (without limit), 1 or more")
 _check_lifetime = _rule(lambda value: value in ("detached", "non_detached"), "be 'detached', 'non_detached' or None")
+
+
+_returns = _rule(
+    lambda value: 0 <= value <= MAX_RETURNS,
+    f"be from 0 to {MAX_RETURNS:,}",
+    " For more, write num_returns='streaming', and yield them.",
+)
 
 
 def _check_returns(name: str, value: object) -> str | None:
@@ -52,7 +67,7 @@ def _check_returns(name: str, value: object) -> str | None:
         if value not in ("streaming", "dynamic"):
             return f"The keyword {name!r} must be a number, 'streaming' or 'dynamic', but received {value!r}."
         return None
-    return _at_least_zero(name, value)
+    return _returns(name, value)
 
 
 def _check_resources(name: str, value: Mapping[str, object]) -> str | None:
@@ -158,7 +173,7 @@ ACTOR_OPTIONS: dict[str, Option] = {
     **_PLACING,
     "namespace": Option((str,), _non_empty),
     "lifetime": Option((str,), _check_lifetime),
-    "max_concurrency": Option((int,), _positive),
+    "max_concurrency": Option((int,), _threads),
     "concurrency_groups": Option((dict, list), _check_groups),
     "max_restarts": Option((int,), _retry_count),
     "max_task_retries": Option((int,), _retry_count),

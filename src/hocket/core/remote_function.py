@@ -5,10 +5,10 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, Unpack, overload
 
 from hocket import texts
-from hocket.core import dag, environments, generators, options, placement, session
+from hocket.core import dag, environments, generators, options, placement, session, typed
 from hocket.engine import contract, values
 from hocket.kernel import records
 
@@ -85,9 +85,9 @@ class RemoteFunction(Generic[P, T_co]):
         return describe("RemoteFunction", f"{self._function.__name__}{self._signature}", self._given)
 
     @overload
-    def options(self, *, num_returns: Any, **given: Any) -> Any: ...
+    def options(self, *, num_returns: Any, **given: Unpack[typed.TaskOptions]) -> Any: ...
     @overload
-    def options(self, **given: Any) -> RemoteFunction[P, T_co]: ...
+    def options(self, **given: Unpack[typed.TaskOptions]) -> RemoteFunction[P, T_co]: ...
     def options(self, **given: Any) -> Any:
         """Return the same function with other options; this one stays as it is."""
         options.refuse_decorator_only(given, f"remote function `{self._function.__name__}`")
@@ -105,7 +105,7 @@ class RemoteFunction(Generic[P, T_co]):
         self._signature.check(args, kwargs)
         return dag.FunctionNode(self, args, kwargs, self._given)
 
-    def _remote(self, args: tuple[object, ...] = (), kwargs: dict[str, object] | None = None, **given: object) -> Any:
+    def _remote(self, args: tuple[object, ...] = (), kwargs: dict[str, object] | None = None, **given: Any) -> Any:
         return self.options(**given).remote(*args, **(kwargs or {}))
 
     if not TYPE_CHECKING:  # or a type checker would let it pass
@@ -171,7 +171,8 @@ class Signature:
 
 def describe(kind: str, what: str, given: Mapping[str, object]) -> str:
     """Return what a remote function or an actor class is, with the options that it was given."""
-    return f"{kind}({', '.join([what, *(f'{name}={texts.safe_repr(value)}' for name, value in given.items())])})"
+    options = [f"{name}={texts.safe_repr(value)}" for name, value in given.items()]
+    return f"{kind}({', '.join([texts.show_name(what), *options])})"
 
 
 def raise_if_not_callable(value: object) -> None:

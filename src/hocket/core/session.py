@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import inspect
 import logging
+import numbers
 import os
 import sys
 import threading
@@ -12,7 +13,7 @@ from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import Any, Self
 
-from hocket import exceptions, markup, version
+from hocket import exceptions, markup, texts, version
 from hocket.core import amounts, engines, environments
 from hocket.core import labels as core_labels
 from hocket.engine import contract, node
@@ -133,20 +134,12 @@ def init(
     spill_folder = _check_folder("object_spilling_directory", object_spilling_directory) or _check_folder(
         "_temp_dir", _temp_dir
     )
-    for name, amount in {"num_cpus": num_cpus, "num_gpus": num_gpus, **(resources or {})}.items():
-        resource = {"num_cpus": "CPU", "num_gpus": "GPU"}.get(name, name)
-        problem = None if amount is None else amounts.explain_amount(name, resource, amount)
-        if problem is not None:
-            raise ValueError(problem)
+    _check_amounts(num_cpus, num_gpus, resources)
     if namespace is not None and not isinstance(namespace, str):
         raise TypeError(f"namespace must be a str, such as 'team', but received {namespace!r}.")
     kind, place = _choose_engine(engine, address)
     if runtime_env is not None:
-        problem = environments.check_environment("runtime_env", runtime_env)
-        if problem is None and kind != "ray":
-            problem = environments.check_supported("runtime_env", runtime_env)
-        if problem is not None:
-            raise ValueError(problem)
+        _check_environment(runtime_env, kind)
     with _lock:
         current = contract.get_optional_current_engine()
         if current is not None:
@@ -272,6 +265,37 @@ _IGNORABLE = frozenset(
         "enable_resource_isolation", "cgroup_path", "system_reserved_cpu", "system_reserved_memory", "proxy_server_url",
     }
 )  # fmt: skip
+
+
+def _check_amounts(num_cpus: object, num_gpus: object, resources: object) -> None:
+    """Refuse resources that no machine can have."""
+    if resources is not None and not isinstance(resources, Mapping):
+        raise TypeError(
+            f"resources must be a dict, but received {texts.safe_repr(resources)}. Write resources={{'camera': 2}}."
+        )
+    for name, amount in {"num_cpus": num_cpus, "num_gpus": num_gpus, **(resources or {})}.items():
+        if amount is None:
+            continue
+        if isinstance(amount, bool) or not isinstance(amount, numbers.Real):
+            raise TypeError(f"{name} must be a number, but received {texts.safe_repr(amount)}. Write {name}=2.")
+        resource = {"num_cpus": "CPU", "num_gpus": "GPU"}.get(name, name)
+        problem = amounts.explain_amount(name, resource, float(amount))
+        if problem is not None:
+            raise ValueError(problem)
+
+
+def _check_environment(given: object, engine: str) -> None:
+    """Refuse a runtime environment that the engine cannot make."""
+    if not isinstance(given, Mapping):
+        raise TypeError(
+            f"runtime_env must be a dict, but received {texts.safe_repr(given)}. Write "
+            "runtime_env={'env_vars': {'NAME': 'value'}}."
+        )
+    problem = environments.check_environment("runtime_env", given)
+    if problem is None and engine != "ray":
+        problem = environments.check_supported("runtime_env", given)
+    if problem is not None:
+        raise ValueError(problem)
 
 
 def _check_keywords(given: Mapping[str, object]) -> None:

@@ -7,6 +7,7 @@ import os
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+from hocket import texts
 from hocket.core import session
 
 Event = dict[str, Any]
@@ -40,6 +41,7 @@ def timeline(filename: str | os.PathLike[str] | None = None) -> list[Event] | No
 
     Raises:
         SessionClosedError: No session is open.
+        TypeError: The file name is no path.
         OSError: The file cannot be written.
 
     Example:
@@ -54,6 +56,9 @@ def timeline(filename: str | os.PathLike[str] | None = None) -> list[Event] | No
         ['double']
         >>> hocket.shutdown()
     """
+    given: object = filename
+    if given is not None and not isinstance(given, str | os.PathLike):
+        raise TypeError(f"filename must be a path, but received {texts.safe_repr(given)}. Write 'trace.json'.")
     events = build_events(session.get_open_engine().list_records("spans"))
     if filename is None:
         return events

@@ -10,8 +10,19 @@ class says that it is typed: see `TypedActor`.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
-from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, TypeVar, final, overload
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping, Sequence
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Concatenate,
+    ParamSpec,
+    Protocol,
+    TypedDict,
+    TypeVar,
+    Unpack,
+    final,
+    overload,
+)
 
 if TYPE_CHECKING:
     from hocket.core import dag, generators
@@ -26,6 +37,64 @@ A = TypeVar("A", bound="TypedMeta")
 
 
 if TYPE_CHECKING:
+
+    class _Placing(TypedDict, total=False):
+        num_cpus: float | None
+        num_gpus: float | None
+        resources: Mapping[str, float] | None
+        memory: float | None
+        accelerator_type: str | None
+        scheduling_strategy: Any
+        placement_group: Any
+        placement_group_bundle_index: int
+        placement_group_capture_child_tasks: bool | None
+        label_selector: Mapping[str, str] | None
+        fallback_strategy: list[Any] | None
+        runtime_env: Mapping[str, Any] | None
+        name: str | None
+        enable_task_events: bool
+        enable_tensor_transport: Any
+        _labels: Mapping[str, str] | None
+        _metadata: Mapping[str, Any] | None
+
+    class _Returning(TypedDict, total=False):
+        retry_exceptions: bool | Sequence[type[BaseException]] | None
+        _generator_backpressure_num_objects: int | None
+        _num_objects_per_yield: int | None
+
+    class _OfTasks(TypedDict, total=False):
+        max_retries: int | None
+
+    class _OfActors(TypedDict, total=False):
+        namespace: str | None
+        lifetime: str | None
+        max_concurrency: int | None
+        max_restarts: int | None
+        max_task_retries: int | None
+        max_pending_calls: int | None
+        allow_out_of_order_execution: bool | None
+        get_if_exists: bool
+
+    class TaskOptions(_Placing, _Returning, _OfTasks, total=False):
+        """What ``.options()`` of a remote function takes besides ``num_returns``."""
+
+    class ActorOptions(_Placing, _OfActors, total=False):
+        """What ``.options()`` of an actor class takes."""
+
+    class RemoteOptions(_Placing, _Returning, _OfTasks, _OfActors, total=False):
+        """What `hocket.remote` takes besides ``num_returns``."""
+
+        max_calls: int | None
+        concurrency_groups: Any
+
+    class MethodOptions(_Returning, total=False):
+        """What `hocket.method` and ``.options()`` of a method take besides ``num_returns``."""
+
+        max_task_retries: int | None
+        concurrency_group: str | None
+        name: str | None
+        enable_task_events: bool
+        tensor_transport: Any
 
     class TypedMeta(type):
         """Marks `TypedActor` for a type checker; there is no such class when the program runs."""
@@ -63,7 +132,7 @@ class TypedActor(metaclass=TypedMeta):
             """Build an actor and return a handle on it at once."""
 
         @classmethod
-        def options(cls: Callable[P, T], **given: Any) -> TypedClass[P, T]:
+        def options(cls: Callable[P, T], **given: Unpack[ActorOptions]) -> TypedClass[P, T]:
             """Return the same class with other options."""
 
 
@@ -95,9 +164,9 @@ if TYPE_CHECKING:
             self, _1: Any, _2: Any, _3: ObjectRef[Any], /, *args: Any, **kwargs: Any
         ) -> generators.ObjectRefGenerator[T_co]: ...
         @overload
-        def options(self, *, num_returns: Any, **given: Any) -> Any: ...
+        def options(self, *, num_returns: Any, **given: Unpack[TaskOptions]) -> Any: ...
         @overload
-        def options(self, **given: Any) -> GeneratorFunction[P, T_co]: ...
+        def options(self, **given: Unpack[TaskOptions]) -> GeneratorFunction[P, T_co]: ...
 
         def bind(self, *args: object, **kwargs: object) -> dag.FunctionNode:
             """Return a node of a graph that calls this function."""
@@ -137,8 +206,10 @@ if TYPE_CHECKING:
         def remote(self, _1: Any, _2: ObjectRef[Any], /, *args: Any, **kwargs: Any) -> ObjectRef[T_co]: ...
         @overload
         def remote(self, _1: Any, _2: Any, _3: ObjectRef[Any], /, *args: Any, **kwargs: Any) -> ObjectRef[T_co]: ...
-        def options(self, **given: Any) -> BoundMethod[P, T_co]:
-            """Return the same method with other options."""
+        @overload
+        def options(self, *, num_returns: Any, **given: Unpack[MethodOptions]) -> Any: ...
+        @overload
+        def options(self, **given: Unpack[MethodOptions]) -> BoundMethod[P, T_co]: ...
 
         def bind(self, *args: object, **kwargs: object) -> Any:
             """Return a node of a graph that calls this method."""

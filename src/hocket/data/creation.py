@@ -194,13 +194,18 @@ def range_tensor(n: int, *, shape: tuple[int, ...] = (1,), override_num_blocks: 
         override_num_blocks: Into how many blocks they are cut. Default: by their size.
 
     Raises:
-        ValueError: `n` is no whole number, or negative.
+        ValueError: `n` or a size of the shape is no whole number, or negative.
 
     Example:
         >>> from hocket import data
         >>> data.range_tensor(2, shape=(2,)).schema()
         Schema(names=['data'], types=['int64[2]'])
     """
+    given: object = shape
+    if not isinstance(given, Sequence) or not all(isinstance(size, int | np.integer) and size >= 0 for size in given):
+        raise ValueError(
+            f"shape must be a tuple of whole numbers from 0, but received {texts.safe_repr(given)}. Write shape=(2,)."
+        )
     found = range(n, override_num_blocks=override_num_blocks)
     step = functools.partial(_spread, tuple(shape))
     return found._then(plan.Step(apply=step, name="range_tensor", keeps_rows=True))

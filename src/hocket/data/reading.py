@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent import futures
@@ -107,21 +108,23 @@ def is_number(value: object, low: float, high: float) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and low <= value <= high
 
 
-def check_count(name: str, value: object, least: int, instead_of_none: str = "") -> None:
-    """Raise if it is no whole number, or less than allowed.
+def check_count(name: str, value: object, least: int, instead_of_none: str = "", *, most: float = math.inf) -> None:
+    """Raise if it is no whole number, or less or more than allowed.
 
     Args:
         name: What the argument is called.
         value: What was given.
         least: The least that is allowed.
         instead_of_none: What to write where None was given; empty where None is the default.
+        most: The most that is allowed.
 
     Raises:
         ValueError: It is so.
     """
     if value is None and instead_of_none:
         raise ValueError(f"{name} must be a whole number from {least}, but received None. Write {instead_of_none}.")
-    if value is not None and (isinstance(value, bool) or not isinstance(value, int | np.integer) or value < least):
-        raise ValueError(
-            f"{name} must be a whole number from {least}, but received {value!r}. Leave it out for the default."
-        )
+    is_whole = isinstance(value, int | np.integer) and not isinstance(value, bool)
+    if value is not None and not (is_whole and least <= value <= most):  # type: ignore[operator]
+        upto = f" to {most:,}" if most < math.inf else ""
+        remedy = f"Write {instead_of_none}." if instead_of_none else "Leave it out for the default."
+        raise ValueError(f"{name} must be a whole number from {least}{upto}, but received {value!r}. {remedy}")

@@ -12,6 +12,9 @@ from typing import Any, Literal, Self
 
 from hocket.data import execution, plan, reading, steps, tables
 
+MAX_PARTS = 100_000
+"""Into how many parts a data set can be split."""
+
 
 class Splits(tables.TableOperations):
     """The methods that cut a data set. Each executes its plan."""
@@ -94,9 +97,9 @@ class Splits(tables.TableOperations):
             locality_hints: For programs written for Ray: has no effect.
 
         Raises:
-            ValueError: The number is less than 1.
+            ValueError: The number is less than 1, or more than `MAX_PARTS`.
         """
-        reading.check_count("n", n, 1, "split(2)")
+        reading.check_count("n", n, 1, "split(2)", most=MAX_PARTS)
         source = execution.Source(self._store(), None)
         total = source.num_rows
         total -= total % n if equal else 0

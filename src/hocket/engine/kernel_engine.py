@@ -246,7 +246,10 @@ class KernelEngine(contract.Engine):
 
     def list_groups(self) -> list[dict[str, Any]]:
         # Without the lock: where a task runs in the caller's process, a thread of the task may ask.
-        return [node.describe_group(group) for group in (*self.kernel.groups.values(), *self.kernel.removed_groups)]
+        return [
+            node.describe_group(group, self.node_id)
+            for group in (*self.kernel.groups.values(), *self.kernel.removed_groups)
+        ]
 
     def list_nodes(self) -> list[dict[str, Any]]:
         return [node.describe_node(self.node_id, self.get_total_resources(), self.labels)]

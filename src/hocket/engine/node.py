@@ -204,8 +204,8 @@ def check_bundles(
         )
 
 
-def describe_group(group: records.GroupRecord) -> dict[str, object]:
-    """Return a placement group with Ray's keys."""
+def describe_group(group: records.GroupRecord, node_id: str) -> dict[str, object]:
+    """Return a placement group of this machine with Ray's keys."""
     return {
         "placement_group_id": f"{group.id:016x}",
         "name": group.name,
@@ -213,6 +213,7 @@ def describe_group(group: records.GroupRecord) -> dict[str, object]:
             index: {name: units / resources.UNIT for name, units in bundle}
             for index, bundle in enumerate(group.bundles)
         },
+        "bundles_to_node_id": dict.fromkeys(range(len(group.bundles)), node_id if group.pools else ""),
         "strategy": group.strategy,
         "state": "REMOVED" if group.removed else "CREATED" if group.pools else "PENDING",
     }

@@ -42,8 +42,17 @@ def load_pickler() -> type[pickle.Pickler]:
     class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
         dispatch_table: ClassVar[object] = ChainMap(reducers, own, theirs)
 
+        def __init__(self, *args: Any, **kwargs: Any) -> None:
+            run = sys.modules.get(_RUN_PATH)
+            if run is not None:  # no worker can import it
+                cloudpickle.register_pickle_by_value(run)
+            super().__init__(*args, **kwargs)
+
     return Pickler
 
+
+_RUN_PATH = "<run_path>"
+"""What `runpy.run_path` calls the module that it runs, unless told otherwise."""
 
 _FILE_PLACE = 10
 """Where the name of the file stands among the arguments of `types.CodeType`."""

@@ -10,18 +10,17 @@ for good, such as credentials, and what is not there.
 
 from __future__ import annotations
 
-import os
 import threading
 import time
 from collections.abc import Callable
 from typing import Final, TypeVar
 
-from hocket import exceptions, texts
+from hocket import exceptions, settings, texts
 from hocket.stores import places
 
 T = TypeVar("T")
 
-PATIENCE_SECONDS: Final = float(os.environ.get("HOCKET_STORE_TIMEOUT_S", "60"))
+PATIENCE_SECONDS: Final = settings.read_seconds("HOCKET_STORE_TIMEOUT_S", 60)
 """How long a store may take to answer, besides the time that its bytes take. A guess: clients give up earlier."""
 
 LEAST_RATE: Final = 1 << 20

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import numbers
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,6 +15,9 @@ from hocket.engine import node
 from hocket.stores import places
 from hocket.train import refusals
 from hocket.train import user_callback as callbacks_module
+
+MAX_WORKERS = 100_000
+"""Ranks of a group at most."""
 
 DEFAULT_STORAGE = "~/hocket_results"
 """Where runs are kept unless `RunConfig.storage_path` says otherwise."""
@@ -56,13 +60,12 @@ class ScalingConfig:
 
     def __post_init__(self) -> None:
         refusals.check_fields(self)
-        if (self.resources_per_worker or {}).get("TPU"):
-            refusals.refuse("ScalingConfig", "use_tpu")
         self._check_num_workers()
-        if not self.elastic_resize_monitor_interval_s >= 0:
-            raise ValueError(
-                "elastic_resize_monitor_interval_s must be 0 or more seconds, but received "
-                f"{self.elastic_resize_monitor_interval_s!r}. Leave it out for 60."
+        _check_seconds(self, "elastic_resize_monitor_interval_s")
+        use_gpu: object = self.use_gpu
+        if not isinstance(use_gpu, bool):
+            raise TypeError(
+                f"use_gpu must be True or False, but received {texts.safe_repr(use_gpu)}. Write use_gpu=True."
             )
         accelerator: object = self.accelerator_type
         if accelerator is not None and (not isinstance(accelerator, str) or not accelerator):
@@ -75,12 +78,19 @@ class ScalingConfig:
                 f"placement_strategy must be one of {list(node.STRATEGIES)}, but received {self.placement_strategy!r}. "
                 "Leave it out for 'PACK'."
             )
-        given: Mapping[str, Any] = self.resources_per_worker or {}
+        given: Any = self.resources_per_worker or {}
+        if not isinstance(given, Mapping):
+            raise TypeError(
+                f"resources_per_worker must be a dict, but received {texts.safe_repr(given)}. Write "
+                "resources_per_worker={'CPU': 2}."
+            )
+        if given.get("TPU"):
+            refusals.refuse("ScalingConfig", "use_tpu")
         for name, amount in given.items():
             if isinstance(amount, bool) or not isinstance(amount, int | float) or amount < 0:
                 raise ValueError(
-                    f"resources_per_worker[{name!r}] must be a number that is 0 or more, but received {amount!r}. "
-                    "Leave the key out for none."
+                    f"resources_per_worker[{name!r}] must be a number that is 0 or more, but received "
+                    f"{texts.safe_repr(amount)}. Leave the key out for none."
                 )
         gpus = given.get("GPU")
         if self.use_gpu and gpus == 0:
@@ -139,13 +149,18 @@ class ScalingConfig:
         parts = given if isinstance(given, tuple) and len(given) == 2 else (given,)
         if not all(isinstance(part, int) and not isinstance(part, bool) for part in parts):
             raise TypeError(
-                f"num_workers must be an int, or two for an elastic group, but received {given!r}. Write "
-                "num_workers=2, or num_workers=(1, 4)."
+                f"num_workers must be an int, or two for an elastic group, but received {texts.safe_repr(given)}. "
+                "Write num_workers=2, or num_workers=(1, 4)."
             )
         if parts[0] < 0:
             raise ValueError(
                 f"num_workers must be 0 or more, but received {given}. Give the number of worker processes, or 0 to "
                 "run the training function in this process."
+            )
+        if parts[-1] > MAX_WORKERS:
+            raise ValueError(
+                f"num_workers must be {MAX_WORKERS:,} at most, but received {given}. Give the number of worker "
+                "processes."
             )
         if len(parts) == 2 and not 1 <= parts[0] <= parts[1]:
             raise ValueError(
@@ -191,11 +206,7 @@ class FailureConfig:
                     f"{name} must be -1 (without end), 0 or more, but received {value}. Leave it out for "
                     f"{getattr(type(self), name)}."
                 )
-        if not self.preemption_grace_s >= 0:
-            raise ValueError(
-                f"preemption_grace_s must be 0 or more seconds, but received {self.preemption_grace_s!r}. Leave it "
-                "out for 0."
-            )
+        _check_seconds(self, "preemption_grace_s")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -248,6 +259,12 @@ class CheckpointConfig:
 
     def __post_init__(self) -> None:
         refusals.check_fields(self)
+        kept: object = self.num_to_keep
+        if kept is not None and (isinstance(kept, bool) or not isinstance(kept, int)):
+            raise TypeError(
+                f"num_to_keep must be an int, or None to keep all, but received {texts.safe_repr(kept)}. Write "
+                "num_to_keep=2."
+            )
         if self.num_to_keep is not None and self.num_to_keep < 1:
             raise ValueError(
                 f"num_to_keep must be 1 or more, or None to keep all, but received {self.num_to_keep}. To save none, "
@@ -311,16 +328,25 @@ class RunConfig:
         refusals.check_fields(self)
         check_storage(self.storage_path, self.storage_filesystem)
         self._fill_in()
+        name: object = self.name
+        if name is not None and not isinstance(name, str):
+            raise TypeError(f"name must be a text, but received {texts.safe_repr(name)}. Write name='first'.")
         if self.name is not None and (self.name in ("", ".", "..") or {"/", "\0"} & {*self.name}):
             raise ValueError(
                 f"name must be the name of one folder, but received {self.name!r}. Put the folders above it into "
                 "storage_path."
             )
+        given: object = self.callbacks
+        if not isinstance(given, Sequence) or isinstance(given, str):
+            raise TypeError(
+                f"callbacks must be a list of hocket.train.UserCallback, but received {texts.safe_repr(given)}. Write "
+                "callbacks=[MyCallback()]."
+            )
         for callback in self.callbacks:
             if not isinstance(callback, callbacks_module.UserCallback):
                 raise TypeError(
-                    f"callbacks must be instances of hocket.train.UserCallback, but received {callback!r}. Inherit "
-                    "from it, and pass an instance."
+                    "callbacks must be instances of hocket.train.UserCallback, but received "
+                    f"{texts.safe_repr(callback)}. Inherit from it, and pass an instance."
                 )
 
     def locate(self) -> Path | places.Place:
@@ -352,6 +378,23 @@ class RunConfig:
             )
 
 
+def _check_seconds(config: object, name: str) -> None:
+    """Refuse a setting that is no time.
+
+    Raises:
+        TypeError: It is no number.
+        ValueError: It is negative, or no time at all.
+    """
+    value: Any = getattr(config, name)
+    default = getattr(type(config), name)
+    if isinstance(value, bool) or not isinstance(value, numbers.Real):
+        raise TypeError(
+            f"{name} must be a number of seconds, but received {texts.safe_repr(value)}. Leave it out for {default:g}."
+        )
+    if not float(value) >= 0:
+        raise ValueError(f"{name} must be 0 or more seconds, but received {value!r}. Leave it out for {default:g}.")
+
+
 def check_storage(path: object, filesystem: object) -> None:
     """Refuse what says of no place where it is.
 
@@ -367,10 +410,16 @@ def check_storage(path: object, filesystem: object) -> None:
         )
     if path is None:
         return
-    if not isinstance(path, str | os.PathLike) or not os.fspath(path):
+    if not isinstance(path, str | os.PathLike):
         raise TypeError(
             f"storage_path must be a folder's path or an address, but received {texts.name_kind(path)}. Write "
             "'s3://bucket/runs', or leave it out."
+        )
+    text = os.fspath(path)
+    if not text or "\0" in text:
+        raise ValueError(
+            f"storage_path must be a folder's path or an address, but received {text!r}. Write 's3://bucket/runs', or "
+            "leave it out."
         )
     locate(path, filesystem)
 

@@ -7,6 +7,7 @@ the reports since the last commit come again, and are logged again, under the sa
 from __future__ import annotations
 
 import abc
+import json
 import os
 import time
 import warnings
@@ -31,6 +32,7 @@ class _Logger(user_callback.UserCallback, abc.ABC):
         self._opened: Any = None
         self._count = 0
         """How many reports there were in this run."""
+        self._has_failed = False
 
     @abc.abstractmethod
     def _open(self, run_context: user_callback.TrainRunContext) -> object:
@@ -54,16 +56,34 @@ class _Logger(user_callback.UserCallback, abc.ABC):
         checkpoint: checkpoint.Checkpoint | None,
     ) -> None:
         """Write the report."""
+        if self._has_failed:
+            return
         if self._opened is None:
             self._opened = self._open(run_context)
         self._count += 1
-        self._add(metrics)
+        try:
+            self._add(metrics)
+        except OSError as problem:
+            self._give_up(problem)
 
     def after_run(self, run_context: user_callback.TrainRunContext, error: BaseException | None) -> None:
         """Close what was opened."""
         opened, self._opened, self._count = self._opened, None, 0
         if opened is not None:
-            self._close(opened, error)
+            try:
+                self._close(opened, error)
+            except OSError as problem:
+                self._give_up(problem)
+        self._has_failed = False
+
+    def _give_up(self, problem: OSError) -> None:
+        """Warn once, such as of a full disk: a training is worth more than its log."""
+        if not self._has_failed:
+            self._has_failed = True
+            warnings.warn(
+                f"{type(self).__name__} writes nothing more of this run, and the training goes on: {problem}.",
+                stacklevel=2,
+            )
 
 
 class _TableLogger(_Logger):
@@ -158,7 +178,7 @@ class TensorBoardLogger(_Logger):
         step_key: The metric that is the step. Default: ``"step"`` if it is reported, else the number of the report.
 
     Raises:
-        ImportError: Neither is installed.
+        MissingExtraError: Neither is installed.
         TypeError: The folder is no path.
 
     Example:
@@ -196,7 +216,7 @@ class MLflowLogger(_Logger):
         step_key: The metric that is the step. Default: ``"step"`` if it is reported, else the number of the report.
 
     Raises:
-        ImportError: mlflow is missing.
+        MissingExtraError: mlflow is missing.
         ValueError: Both a name and an id are given.
 
     Example:
@@ -258,7 +278,7 @@ class WandbLogger(_Logger):
         **settings: What ``wandb.init`` takes besides, such as ``entity``, ``group``, ``tags``, ``mode="offline"``.
 
     Raises:
-        ImportError: wandb is missing.
+        MissingExtraError: wandb is missing.
 
     Example:
         >>> from hocket import train
@@ -276,7 +296,7 @@ class WandbLogger(_Logger):
     def _open(self, run_context: user_callback.TrainRunContext) -> object:
         given = {
             "name": run_context.experiment_name,
-            "config": _read_config(run_context),
+            "config": {name: _make_plain(value) for name, value in _read_config(run_context).items()},
             "dir": str(run_context.path),
             "reinit": "create_new",
             **self._settings,
@@ -301,7 +321,7 @@ class CometLogger(_Logger):
             an ``OfflineExperiment``.
 
     Raises:
-        ImportError: comet_ml is missing.
+        MissingExtraError: comet_ml is missing.
         ValueError: Both an experiment and settings are given.
 
     Example:
@@ -354,7 +374,7 @@ class LossCurve(user_callback.UserCallback):
             report.
 
     Raises:
-        ImportError: matplotlib is missing.
+        MissingExtraError: matplotlib is missing.
         TypeError: The path is none.
 
     Example:
@@ -372,6 +392,11 @@ class LossCurve(user_callback.UserCallback):
     """
 
     def __init__(self, path: Where = None, *, keys: Sequence[str] | None = None, step_key: str | None = None) -> None:
+        given: object = keys
+        if given is not None and (isinstance(given, str) or not isinstance(given, Sequence)):
+            raise TypeError(
+                f"keys must be a list of metrics' names, but received {texts.safe_repr(given)}. Write ['loss']."
+            )
         self._path = _check_path(path)
         self._keys = keys
         self._step_key = step_key
@@ -402,6 +427,15 @@ def _read_config(run_context: user_callback.TrainRunContext) -> dict[str, Any]:
     """Return what the run was configured with, if that has names."""
     config = run_context.train_loop_config
     return dict(config) if isinstance(config, Mapping) else {}
+
+
+def _make_plain(value: object) -> object:
+    """Return what JSON can hold: the value, or else its text."""
+    try:
+        json.dumps(value)
+    except (TypeError, ValueError):
+        return texts.safe_repr(value, 200)
+    return value
 
 
 def _check_path(path: object) -> Path | None:

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import math
 import time
+import warnings
 from typing import Any, Final, final
 
+from hocket import texts
 from hocket.train import user_callback
 from hocket.train.checkpoints import checkpoint
 from hocket.train.tracking import values
@@ -67,7 +69,9 @@ class EarlyStopping(user_callback.UserCallback):
     ) -> None:
         given: object = metric
         if not isinstance(given, str) or not given:
-            raise TypeError(f"metric must be a metric's name, but received {metric!r}. Write EarlyStopping('loss').")
+            raise TypeError(
+                f"metric must be a metric's name, but received {texts.safe_repr(metric)}. Write EarlyStopping('loss')."
+            )
         if mode not in MODES:
             raise ValueError(f"mode must be 'min' or 'max', but received {mode!r}. Write mode='min' for a loss.")
         if isinstance(patience, bool) or not isinstance(patience, int):
@@ -75,19 +79,25 @@ class EarlyStopping(user_callback.UserCallback):
         if patience < 1:
             raise ValueError(f"patience must be 1 report or more, but received {patience!r}. Write patience=1.")
         for name, number in (("min_delta", min_delta), ("threshold", threshold)):
-            if number is not None and (isinstance(number, bool) or not isinstance(number, int | float)):
-                raise TypeError(f"{name} must be a number, but received {number!r}. Write {name}=0.01.")
+            is_number = isinstance(number, int | float) and not isinstance(number, bool)
+            if not is_number and (number is not None or name == "min_delta"):
+                raise TypeError(f"{name} must be a number, but received {texts.safe_repr(number)}. Write {name}=0.01.")
         if not min_delta >= 0:
             raise ValueError(f"min_delta must be 0 or more, but received {min_delta!r}. Write min_delta=0.01.")
         self._metric, self._sign, self._patience = metric, 1.0 if mode == "max" else -1.0, patience
         self._min_delta, self._threshold, self._check_finite = min_delta, threshold, check_finite
         self._waited = 0
+        #: Whether the metric has been there, and which others there were without it.
+        self._is_known = False
+        self._others: set[str] = set()
         self.best: float | None = None
         self.reason = ""
 
     def before_run(self, run_context: user_callback.TrainRunContext) -> None:
         """Begin to count."""
         self.best, self.reason, self._waited = None, "", 0
+        self._is_known = False
+        self._others = set()
 
     def after_report(
         self,
@@ -100,12 +110,24 @@ class EarlyStopping(user_callback.UserCallback):
         Raises:
             StopIteration: It is enough.
         """
-        value = values.list_numbers(metrics[0]).get(self._metric)
+        numbers = values.list_numbers(metrics[0])
+        value = numbers.get(self._metric)
         if value is None:
+            self._others.update(numbers)
             return
+        self._is_known = True
         self.reason = self._judge(float(value))
         if self.reason:
             raise StopIteration(self.reason)
+
+    def after_run(self, run_context: user_callback.TrainRunContext, error: BaseException | None) -> None:
+        """Warn of a metric that never came: nothing could be stopped for it."""
+        if self._others and not self._is_known:
+            warnings.warn(
+                f"EarlyStopping({self._metric!r}) had nothing to look at: no report has a number called "
+                f"{self._metric!r}, but {sorted(self._others)[:20]}.",
+                stacklevel=2,
+            )
 
     def _judge(self, value: float) -> str:
         if not math.isfinite(value):

@@ -112,6 +112,11 @@ class ValidationConfig:
                 f"task_config must be a ValidationTaskConfig, but received {self.task_config!r}. Write "
                 "ValidationTaskConfig(fn_kwargs=..., timeout_s=...)."
             )
+        options: object = self.ray_remote_kwargs
+        if not isinstance(options, Mapping):
+            raise TypeError(
+                f"ray_remote_kwargs must be a dict, but received {texts.safe_repr(options)}. Write {{'num_cpus': 1}}."
+            )
         self.build_task()
 
     def build_task(self) -> remote_function.RemoteFunction[..., Any]:

@@ -6,6 +6,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, TypeVar, final
 
+from hocket import texts
 from hocket.core import actor as core_actor
 from hocket.core import api
 from hocket.engine import contract
@@ -50,7 +51,13 @@ class ActorPool:
     """
 
     def __init__(self, actors: Iterable[core_actor.ActorHandle]) -> None:
-        self._idle = list(actors)
+        try:
+            self._idle = list(actors)
+        except TypeError:
+            raise TypeError(
+                f"ActorPool() takes a list of actor handles, but received {texts.safe_repr(actors)}. Write "
+                "ActorPool([Worker.remote(), Worker.remote()])."
+            ) from None
         for actor in self._idle:
             _check_actor(actor)
         #: What waits for an actor.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from pathlib import Path
 
 from rich import console
@@ -18,6 +19,8 @@ OUT = console.Console(highlight=False, soft_wrap=True)
 
 def run(*, num_workers: int, num_epochs: int, seed: int, engine: str, output: Path, is_quiet: bool) -> None:
     """Train, save, and say where everything is."""
+    if output.exists() and not output.is_dir():
+        raise ValueError(f"--output {os.fspath(output)!r} is a file, and must be a folder. Give another name.")
     output.mkdir(parents=True, exist_ok=True)
     arrays = digits.load_digits()
     if not is_quiet:
@@ -53,7 +56,12 @@ def _build_scaling(num_workers: int, engine: str) -> train.ScalingConfig:
     if num_workers == 0:
         return train.ScalingConfig(num_workers=0)
     hocket.init(engine=engine, ignore_reinit_error=True)
-    share = hocket.cluster_resources().get("CPU", 1.0) / num_workers
+    cpus = hocket.cluster_resources().get("CPU", 1.0)
+    share = cpus / num_workers
+    if share < 0.001:
+        raise ValueError(
+            f"--workers {num_workers} is more than {cpus:g} CPUs can serve; use {int(cpus * 1000)} at most."
+        )
     return train.ScalingConfig(
         num_workers=num_workers, resources_per_worker={"CPU": min(1.0, math.floor(share * 1000) / 1000)}
     )

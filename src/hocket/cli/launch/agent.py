@@ -28,7 +28,7 @@ import traceback
 from types import FrameType
 from typing import NoReturn
 
-from hocket import exceptions
+from hocket import exceptions, settings
 from hocket.cli.launch import backend, output, rank, report, store
 from hocket.cli.launch import plan as plans
 from hocket.engine import descendants
@@ -40,7 +40,7 @@ SETTLE_SECONDS = 0.5
 """How long what the ranks have started may outlive them. Python's own trackers of shared memory clean up when their
 program is dead; a guess at how long that takes."""
 
-NOTICE_SECONDS = float(os.environ.get("HOCKET_RUN_NOTICE_S", "20"))
+NOTICE_SECONDS = settings.read_seconds("HOCKET_RUN_NOTICE_S", 20)
 """How long some ranks may go on after the first has ended well, until that is said."""
 
 PATIENCE_SECONDS = 1.0
@@ -140,6 +140,8 @@ class LaunchAgent:
         address = self._start_server()
         for number in range(self._plan.num_workers):
             self._start(number, attempt, address)
+            if select.select([self._lifeline], [], [], 0)[0]:  # nobody waits for the rest
+                self._end_at_once()
         while self._living:
             self._wait()
         self._end_leftovers()
@@ -369,9 +371,10 @@ class LaunchAgent:
 
     def give_up(self, error: OSError) -> NoReturn:
         """End everything: there is no process, descriptor or terminal to be had for a rank."""
+        ranks = "1 rank" if self._plan.num_workers == 1 else f"{self._plan.num_workers} ranks"
         self._relay.say(
-            f"hocket run: {self._plan.num_workers} ranks cannot be started here: {error}. Use fewer --workers, or "
-            "raise the limits that `ulimit -a` shows.\n"
+            f"hocket run: {ranks} cannot be started here: {error}. Use fewer --workers, or raise the limits that "
+            "`ulimit -a` shows.\n"
         )
         self.finish()
         self._end_at_once()

@@ -23,6 +23,9 @@ from hocket.engine import descendants, node
 _BOTH = 3
 """A rank's stdout and stderr."""
 
+MAX_WORKERS = 10_000
+"""Ranks at most: no machine starts as many."""
+
 USAGE_ERROR = 2
 """The exit code for a request that cannot be carried out, as argparse has it."""
 
@@ -93,6 +96,15 @@ def run(
     folder = ""
     if any(logged):
         folder = os.path.join((logs and logs.folder) or tempfile.mkdtemp(prefix="hocket_run_"), run_id)
+        try:
+            os.makedirs(folder, exist_ok=True)
+        except OSError as error:
+            print(
+                f"hocket run: --log-dir {logs and logs.folder!r} cannot be used: {error.strerror}. Name a folder that "
+                "you may write to.",
+                file=sys.stderr,
+            )
+            return USAGE_ERROR
         print(f"hocket run: output goes to {folder}", file=sys.stderr)
     plan = plans.Plan(
         target=target,
@@ -152,6 +164,7 @@ class Logs:
 
 def _parse_streams(option: str, text: str, num_workers: int) -> list[int]:
     found = [0] * num_workers
+    named: set[int] = set()
     for part in filter(None, text.split(",")):
         rank, colon, streams = part.rpartition(":")
         is_known = streams in ("0", "1", "2", "3") and (not colon or (rank.isdecimal() and int(rank) < num_workers))
@@ -160,7 +173,13 @@ def _parse_streams(option: str, text: str, num_workers: int) -> list[int]:
                 f"{option} takes 0 (nothing), 1 (stdout), 2 (stderr) or 3 (both), or such for each of the ranks 0 to "
                 f"{num_workers - 1}, as 0:3,1:2, but received {text!r}."
             )
-        for number in [int(rank)] if colon else range(num_workers):
+        chosen = [int(rank)] if colon else range(num_workers)
+        if colon and chosen[0] in named:
+            raise ValueError(
+                f"{option} names rank {chosen[0]} twice: {text!r}. Name each rank once; 3 is both streams."
+            )
+        named.update(chosen)
+        for number in chosen:
             found[number] = int(streams)
     return found
 
@@ -314,10 +333,10 @@ def parse_workers(text: str) -> int:
                 "--workers gpu asks for a rank for each GPU, but there is none here. Write --workers cpu, or a number."
             )
         return gpus or node.count_cpus()
-    if not text.isdecimal() or int(text) < 1:
+    if not text.isdecimal() or not 1 <= int(text[:10]) <= MAX_WORKERS:
         raise ValueError(
-            f"--workers must be a whole number that is 1 or more, or auto, cpu or gpu, but received {text!r}. Try "
-            "--workers 2."
+            f"--workers must be a whole number from 1 to {MAX_WORKERS:,}, or auto, cpu or gpu, but received {text!r}. "
+            "Try --workers 2."
         )
     return int(text)
 

@@ -56,7 +56,7 @@ class _Team:
             self._add()
 
     def _add(self) -> None:
-        options = {**self._pool.resources, "num_cpus": self._share.num_cpus}
+        options: dict[str, Any] = {**self._pool.resources, "num_cpus": self._share.num_cpus}
         made = api.remote(max_restarts=MOST_RESTARTS, max_task_retries=MOST_RESTARTS, **options)(_Member)
         self._members.append((made.remote(self._pool), [0]))
 

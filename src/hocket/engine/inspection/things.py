@@ -124,7 +124,7 @@ def _classify_reference(facts: Facts, record: records.ObjectRecord) -> str:
 def list_groups(facts: Facts) -> Iterator[Row]:
     """Return a row for each placement group."""
     for group in list(facts.kernel.groups.values()):
-        described = node.describe_group(group)
+        described = node.describe_group(group, facts.node_id)
         yield described | {"creator_job_id": facts.job_id, "is_detached": False}
 
 

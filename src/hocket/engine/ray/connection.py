@@ -135,9 +135,9 @@ def connect(request: Request) -> Connection:
         return _start(request)
     if where == "auto":
         where = _find_running()
-    _refuse_resources(request, where)
     address = addresses.parse_address(where)
     addresses.knock(address)
+    _refuse_resources(request, where)
     return _join(address, request)
 
 

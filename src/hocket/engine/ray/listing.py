@@ -150,10 +150,13 @@ def _add_up(amounts: Iterable[Mapping[str, object]]) -> Counter[str]:
 # --- placement groups -------------------------------------------------------------------------------------------------
 
 
+_GROUP_FIELDS = ("placement_group_id", "name", "bundles", "bundles_to_node_id", "strategy", "state", "stats")
+
+
 def list_groups() -> list[Row]:
     """Return a description of each placement group."""
     return [
-        {name: found[name] for name in ("placement_group_id", "name", "bundles", "strategy", "state")}
+        {name: found[name] for name in _GROUP_FIELDS if name in found}
         for found in ray.util.placement_group_table().values()
     ]
 

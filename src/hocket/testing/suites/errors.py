@@ -124,7 +124,7 @@ class ErrorContract:
     @pytest.mark.parametrize("options", [{}, {"max_concurrency": 2}], ids=["plain", "threads"])
     @pytest.mark.parametrize("kind", HOSTILE[:2] + HOSTILE[6:7], ids=lambda kind: kind.__name__)
     def test_actor_outlives_an_error_that_cannot_be_described(
-        self, kind: type[Exception], options: dict[str, object]
+        self, kind: type[Exception], options: dict[str, Any]
     ) -> None:
         raiser = api.remote(_PlainRaiser).options(**options).remote()
         for _ in range(2):
@@ -231,7 +231,7 @@ class ErrorContract:
 
     @pytest.mark.parametrize("by_name", [False, True], ids=["handle", "name"])
     def test_call_on_an_actor_whose_constructor_raised_tells_its_error(self, by_name: bool) -> None:
-        options = {"name": "unborn"} if by_name else {}
+        options: dict[str, Any] = {"name": "unborn"} if by_name else {}
         unborn = api.remote(_Unborn).options(**options).remote()
         for _ in range(2):  # on its way when the constructor raised, and after it
             with pytest.raises(exceptions.ActorDiedError, match="constructor raised an exception") as caught:

@@ -260,7 +260,7 @@ class ProcessActorContract:
         def read(folder: Path) -> list[int]:
             waiting = threading.Thread(target=api.get, args=(api.remote(programs.wait_until).remote(last.exists),))
             waiting.start()
-            options = {"num_returns": "streaming", "_generator_backpressure_num_objects": 1}
+            options: dict[str, Any] = {"num_returns": "streaming", "_generator_backpressure_num_objects": 1}
             items = api.remote(produce).options(**options).remote(folder)
             refs = [next(items)]
             for number in (1, 2):

@@ -45,7 +45,7 @@ class ResourceContract:
     @pytest.mark.parametrize(
         ("given", "shown"), [({"num_cpus": 64}, "CPU: 64"), ({"resources": {"lidar": 1}}, "lidar: 1")]
     )
-    def test_impossible_requests_are_refused_at_the_call(self, given: dict[str, object], shown: str) -> None:
+    def test_impossible_requests_are_refused_at_the_call(self, given: dict[str, Any], shown: str) -> None:
         with pytest.raises(exceptions.TaskUnschedulableError, match=f"asks for .*{shown}.*has .*Ask for less"):
             api.remote(**given)(programs.square).remote(1)
         with pytest.raises(exceptions.ActorUnschedulableError, match=shown):

@@ -5,3 +5,18 @@ Everything here is thin. `place` knows the calling rank, `torch`, `keras` and `j
 computes are the adapters of those names in `hocket.train`. New programs should use those: they overlap communication
 with the backward pass, split the data, and save positions. Importing this package imports no framework.
 """
+
+from __future__ import annotations
+
+from typing import NoReturn
+
+
+def __getattr__(name: str) -> NoReturn:
+    if name in ("run", "run_elastic"):
+        raise AttributeError(
+            f"hocket.train.horovod has no {name}(), which Horovod has. Give the function to a trainer: "
+            "hocket.train.torch.TorchTrainer(function, train_loop_config={...}, "
+            "scaling_config=hocket.train.ScalingConfig(num_workers=2)).fit(). What Horovod's args=(...) has goes into "
+            "the dict."
+        )
+    raise AttributeError(f"module 'hocket.train.horovod' has no attribute {name!r}")

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
+import numbers
 import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol, final
 
+from hocket import texts
 from hocket.train import configs, user_callback
 from hocket.train.checkpoints import checkpoint
 from hocket.train.progress import model, notebook, terminal, text
@@ -91,6 +93,7 @@ class ProgressDisplay(user_callback.UserCallback):
     ) -> None:
         if mode not in MODES:
             raise ValueError(f"mode must be one of {list(MODES)}, but received {mode!r}. Leave it out for 'auto'.")
+        _check_types(total, interval_s, {"step_key": step_key, "loss_key": loss_key, "samples_key": samples_key})
         if total is not None and not total > 0:
             raise ValueError(f"total must be more than 0, but received {total!r}. Give the last step, or leave it out.")
         if not interval_s > 0:
@@ -284,3 +287,16 @@ def add_display(config: configs.RunConfig) -> configs.RunConfig:
     if mode == "auto" and not notebook.is_here() and find_terminal() is None:
         return config
     return dataclasses.replace(config, callbacks=(*config.callbacks, ProgressDisplay()))
+
+
+def _check_types(total: object, interval_s: object, keys: Mapping[str, object]) -> None:
+    """Refuse what is no number, or no name."""
+    for name, number in (("total", total), ("interval_s", interval_s)):
+        is_number = isinstance(number, numbers.Real) and not isinstance(number, bool)
+        if not is_number and (number is not None or name == "interval_s"):
+            raise TypeError(f"{name} must be a number, but received {texts.safe_repr(number)}. Write {name}=10.")
+    for name, key in keys.items():
+        if key is not None and not isinstance(key, str):
+            raise TypeError(
+                f"{name} must be a metric's name, but received {texts.safe_repr(key)}. Write {name}='{name[:-4]}'."
+            )

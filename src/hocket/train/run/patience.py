@@ -15,16 +15,16 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from hocket import texts
+from hocket import settings, texts
 from hocket.collective import stacks
 from hocket.core import api
 from hocket.train import errors
 from hocket.train.run import worker_group
 
-NOTICE_SECONDS = float(os.environ.get("HOCKET_TRAIN_COLLECTIVE_WARN_INTERVAL_S", "20"))
+NOTICE_SECONDS = settings.read_seconds("HOCKET_TRAIN_COLLECTIVE_WARN_INTERVAL_S", 20)
 """After how long it is first said whom ranks wait for; then each time that they have waited twice as long."""
 
-LIMIT_SECONDS = float(os.environ.get("HOCKET_TRAIN_COLLECTIVE_TIMEOUT_S", "1800"))
+LIMIT_SECONDS = settings.read_seconds("HOCKET_TRAIN_COLLECTIVE_TIMEOUT_S", 1800)
 """After how long the rank that they wait for counts as failed; 0 or less for never. Ray's default, and that of our
 collectives."""
 

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-import os
 import time
 
+from hocket import settings
 from hocket.train import errors, preemption
 from hocket.train.rank import preemption_signals, rank_placement
 from hocket.train.run import failures, report_book
 
-NOTICE_SECONDS = float(os.environ.get("HOCKET_TRAIN_PREEMPTION_NOTICE_S", "30"))
+NOTICE_SECONDS = settings.read_seconds("HOCKET_TRAIN_PREEMPTION_NOTICE_S", 30)
 """How long a rank may go on after SIGTERM, which does not say it. Kubernetes' default; clouds give between 30 seconds
 and two minutes."""
 

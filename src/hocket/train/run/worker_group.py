@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from hocket import exceptions
+from hocket import exceptions, settings
 from hocket.collective import world
 from hocket.core import actor, api, placement, remote_function, session
 from hocket.engine import contract, node
@@ -28,7 +27,7 @@ RETURN_SECONDS = 2.0
 """How long an elastic group waits for what its ranks held before to be free again. On one machine it is at once; a
 guess for Ray."""
 
-START_SECONDS = float(os.environ.get("HOCKET_TRAIN_WORKER_GROUP_START_TIMEOUT_S", "60"))
+START_SECONDS = settings.read_seconds("HOCKET_TRAIN_WORKER_GROUP_START_TIMEOUT_S", 60)
 """How long the resources of a group may be held by others before `fit` gives up; and, if it is started again, how long
 it waits for a node to come back. Ray's default."""
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from hocket import exceptions
 from hocket.train.tracking import values
 
 DEFAULT_EXPERIMENT = "0"
@@ -19,12 +20,12 @@ def import_client() -> Any:
     """Return MLflow's client module.
 
     Raises:
-        ImportError: MLflow is missing.
+        MissingExtraError: MLflow is missing.
     """
     try:
         import mlflow.tracking
     except ImportError as error:
-        raise ImportError(
+        raise exceptions.MissingExtraError(
             "To log to MLflow needs mlflow, which cannot be imported. Run pip install 'hocket[mlflow]'."
         ) from error
     return mlflow

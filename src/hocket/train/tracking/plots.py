@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from hocket import exceptions
 from hocket.train.tracking import values
 
 
@@ -14,12 +15,12 @@ def import_figure() -> Any:
     """Return matplotlib's class of figures.
 
     Raises:
-        ImportError: matplotlib is missing.
+        MissingExtraError: matplotlib is missing.
     """
     try:
         from matplotlib.figure import Figure
     except ImportError as error:
-        raise ImportError(
+        raise exceptions.MissingExtraError(
             "A curve needs matplotlib, which cannot be imported. Run pip install 'hocket[plot]'."
         ) from error
     return Figure
@@ -48,7 +49,7 @@ def save_curve(
 
     Raises:
         ValueError: There is nothing to draw.
-        ImportError: matplotlib is missing.
+        MissingExtraError: matplotlib is missing.
 
     Example:
         >>> import tempfile

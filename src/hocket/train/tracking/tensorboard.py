@@ -5,12 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from hocket import exceptions
+
 
 def find_writer_class() -> Any:
     """Return the class of a writer.
 
     Raises:
-        ImportError: There is none.
+        MissingExtraError: There is none.
     """
     try:
         from tensorboardX import SummaryWriter  # the smaller one: it needs neither torch nor tensorboard
@@ -18,7 +20,7 @@ def find_writer_class() -> Any:
         try:
             from torch.utils.tensorboard import SummaryWriter
         except ImportError as error:
-            raise ImportError(
+            raise exceptions.MissingExtraError(
                 "To log to TensorBoard needs a writer, and neither tensorboardX nor torch with tensorboard is "
                 "installed. Run pip install 'hocket[tensorboard]'."
             ) from error

@@ -10,6 +10,8 @@ Functions travel once to each process and are known by the digest of their code.
 from __future__ import annotations
 
 import builtins
+import multiprocessing
+import os
 import sys
 import time
 import types
@@ -78,6 +80,7 @@ class PoolProcess:
     """The actor in each process of a pool."""
 
     def __init__(self, initializer: Callable[..., object] | None, initargs: tuple[object, ...]) -> None:
+        multiprocessing.current_process().name = f"HocketPoolWorker-{os.getpid()}"
         self._functions: dict[bytes, Any] = {}
         #: Why the initializer failed; it is what comes of all work.
         self._failure: Failure | None = None

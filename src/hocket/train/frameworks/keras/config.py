@@ -15,6 +15,7 @@ from typing import Final, final
 
 import keras
 
+from hocket import extras
 from hocket.collective import turns
 from hocket.train import strategies
 from hocket.train.frameworks import keras_process
@@ -97,6 +98,7 @@ class KerasConfig(backend.BackendConfig):
         group.execute(keras_process.choose_backend, [(self.choose_backend(), num_threads)] * len(group))
         joining.arrange(group, self.timeout_s)
         if self.distributed:
+            extras.load("jax", "Keras on JAX", "JAX", "Run pip install 'hocket[jax]'.")
             importlib.import_module(sharding.JOINED).join(group, self.timeout_s)
 
     def on_shutdown(self, group: worker_group.WorkerGroup) -> None:

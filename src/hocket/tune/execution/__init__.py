@@ -1,0 +1,1 @@
+"""Where Ray's programs look for `PlacementGroupFactory`; new ones take it from `hocket.tune`."""
