@@ -68,7 +68,7 @@ ATTEMPT_SHIFT = 48
 
 
 class Kind(enum.IntEnum):
-    """What a record tells of."""
+    """What a record is about."""
 
     TASK = 1
     CALL = 2
