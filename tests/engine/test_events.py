@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 
 import hypothesis
@@ -59,6 +60,36 @@ def test_each_record_is_read_or_counted(parts: list[int]) -> None:
             read += len(subjects)
             missed += batch.missed
         assert read + missed == written
+    ring.close()
+    os.close(fd)
+
+
+@hypothesis.given(
+    st.lists(st.tuples(st.sampled_from("fg"), st.floats(0, 2e-4), st.floats(0, 1e-3)), min_size=1, max_size=300)
+)
+@hypothesis.settings(max_examples=50, deadline=None)
+def test_merged_runs_are_counted(runs: list[tuple[str, float, float]]) -> None:
+    fd = os.memfd_create("events")
+    os.ftruncate(fd, 2 * layout.SLOT_BYTES)
+    ring = open_ring(fd)
+    for name in "fg":
+        for _ in range(layout.SINGLES):
+            ring.record_run(Kind.TASK, name, 0.0, 0.0, 0)
+    looked = reader.EventReader(fd, 0)
+    looked.read()
+    now = 1.0
+    for number, (name, seconds, gap) in enumerate(runs):
+        ring.record_run(Kind.TASK, name, now, seconds, number)
+        now += seconds + gap
+    ring.flush()
+    ring.flush()
+    found = [event for batch in looked.read() for event in batch]
+    for name in "fg":
+        mine = [event for event in found if event.name == name]
+        assert sum(event.count for event in mine) == sum(run[0] == name for run in runs)
+        assert sum(event.seconds for event in mine) == pytest.approx(sum(run[1] for run in runs if run[0] == name))
+    assert [event.subject for event in found] == sorted({event.subject for event in found})
+    assert all(event.seconds <= layout.MERGED_SECONDS + layout.SHORT_SECONDS for event in found)
     ring.close()
     os.close(fd)
 
@@ -184,7 +215,7 @@ def test_what_a_killed_process_wrote_is_there(fd: int) -> None:
             writer.wait()
         for batch in looked.read():
             found = list(batch)
-            assert all(event == (Kind.TASK, "f", float(event.subject), 0.5, event.subject, 0, 0) for event in found)
+            assert all(event == (Kind.TASK, "f", float(event.subject), 0.5, event.subject, 0, 0, 1) for event in found)
             subjects = [event.subject for event in found]
             assert subjects == list(range(subjects[0], subjects[0] + len(subjects))) if subjects else True
             assert not subjects or subjects[0] == last + 1 + batch.missed
@@ -202,6 +233,13 @@ def test_what_a_killed_process_wrote_is_there(fd: int) -> None:
 @hocket.remote
 def double(x: int) -> int:
     return 2 * x
+
+
+@hocket.remote
+def pause() -> None:
+    end = time.perf_counter() + layout.SHORT_SECONDS
+    while time.perf_counter() < end:
+        pass
 
 
 @hocket.remote(max_retries=1)
@@ -224,10 +262,11 @@ def read_runs() -> list[tuple[str, str, int]]:
     engine = core_session.get_open_engine()
     batches = engine.guardian.build_reader().read()  # type: ignore[attr-defined]
     return [
-        (event.name, event.state.name, event.attempt)
+        (event.name, "FAILED" if event.state == State.FAILED else "FINISHED", event.attempt)
         for batch in batches
         for event in batch
         if event.kind in layout.RUNS
+        for _ in range(event.count)
     ]
 
 
@@ -268,12 +307,26 @@ def test_calls_in_threads_and_coroutines_are_events() -> None:
 
 def test_overwritten_events_are_counted_on_the_timeline() -> None:
     with hocket.init(num_cpus=1):
-        hocket.get([double.remote(number) for number in range(layout.RECORDS + 1000)])
+        hocket.get([pause.remote() for _ in range(layout.RECORDS + 1000)])
         found = hocket.timeline() or []
     (mark,) = [event for event in found if event["ph"] == "i"]
-    shown = sum(event["name"] == "double" for event in found)
+    shown = sum(event["name"] == "pause" for event in found)
     assert mark["args"]["count"] + shown == layout.RECORDS + 1000
     assert mark["name"] == f"{mark['args']['count']} earlier events were overwritten"
+
+
+def test_short_runs_share_events_and_all_are_counted() -> None:
+    total = 20_000
+    with hocket.init(num_cpus=1):
+        hocket.get([double.remote(number) for number in range(total)])
+        found = [event for event in hocket.timeline() or [] if event["ph"] == "X" and "double" in event["name"]]
+    singles = [event for event in found if event["name"] == "double"]
+    merged = [event for event in found if event["name"] != "double"]
+    assert len(singles) >= layout.SINGLES
+    assert merged
+    assert len(singles) + sum(event["args"]["count"] for event in merged) == total
+    assert len(found) < total / 2
+    assert all(event["name"] == f"{event['args']['count']} runs of double" for event in merged)
 
 
 def test_slot_size_is_whole_pages() -> None:

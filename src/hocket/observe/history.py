@@ -116,9 +116,9 @@ class History:
 
         Returns:
             ``lanes``, a row a process. If there are at most `SPANS_IN_FULL`, each has ``spans``: rows of start,
-            seconds, number of name, kind, state, attempt, subject. Else it has ``busy``: how much of each pixel's time
-            something ran, from 0 to 255, and ``most``: the number of the name that ran longest in it; and as spans
-            only those that are longer than a pixel.
+            seconds, number of name, kind, state, attempt (how many, if they are merged), subject. Else it has ``busy``:
+            how much of each pixel's time something ran, from 0 to 255, and ``most``: the number of the name that ran
+            longest in it; and as spans only those that are longer than a pixel.
         """
         chosen = [(lane, self._choose(lane, start, end)) for _, lane in sorted(self.lanes.items())]
         total = sum(len(records) for _, records in chosen)

@@ -27,8 +27,7 @@ with the name's number (32 bits), the `Kind` (8), the `State` (8) and the attemp
 
 RECORD_BYTES = RECORD.size
 RECORDS = 1 << 15
-"""A power of two. A megabyte a process, if it uses them all: of tasks of a millisecond the last half a minute, of the
-shortest the last second."""
+"""A power of two. A megabyte a process, if it uses them all."""
 
 RECORDS_AT = HEAD_BYTES + NAME_BYTES
 SLOT_BYTES = RECORDS_AT + RECORDS * RECORD_BYTES
@@ -38,6 +37,18 @@ WORKER_SLOTS = 4096
 
 FILE_BYTES = (1 + WORKER_SLOTS) * SLOT_BYTES
 """What all slots would take."""
+
+SHORT_SECONDS = 1e-4
+"""A run that is shorter may share a record with those that follow it."""
+
+MERGED_SECONDS = 1e-3
+"""Runs that begin within so long share one. So the ring holds half a minute at least, whatever runs."""
+
+SINGLES = 1000
+"""So many short runs of each name have records of their own before any are merged."""
+
+MOST_MERGED = 0xFFFF
+"""What fits into the place of the attempt; no processor runs as many in `MERGED_SECONDS`."""
 
 # Words of the head, 8 bytes each.
 WORKER = 0
@@ -84,6 +95,9 @@ class State(enum.IntEnum):
 
     FINISHED = 0
     FAILED = 1
+    MERGED = 2
+    """Several short runs, which all finished: their number stands in the place of the attempt, the seconds are theirs
+    together, the subject is the id of the first."""
 
 
 def find_slot(worker_id: int) -> int:
@@ -104,6 +118,7 @@ def parse_names(data: bytes, end: int) -> list[str]:
 
 
 KINDS = {int(kind): kind for kind in Kind}
+STATES = {int(state): state for state in State}
 
 RUNS = frozenset({Kind.TASK, Kind.CALL, Kind.CONSTRUCTOR})
 """Kinds that are runs of a user's code; the subject of such a record is the task's id."""

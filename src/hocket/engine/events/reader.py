@@ -25,6 +25,8 @@ class Event(NamedTuple):
     subject: int
     state: State
     attempt: int
+    count: int = 1
+    """How many runs it stands for; more than 1 if they were `MERGED`."""
 
 
 @dataclass
@@ -47,8 +49,10 @@ class Batch:
                 continue
             number = word & 0xFFFFFFFF
             name = self.names[number] if number < len(self.names) else self.names[0]
-            state = State.FAILED if word >> layout.STATE_SHIFT & 0xFF else State.FINISHED
-            yield Event(kind, name, started, seconds, subject, state, word >> layout.ATTEMPT_SHIFT)
+            state = layout.STATES.get(word >> layout.STATE_SHIFT & 0xFF, State.FAILED)
+            last = word >> layout.ATTEMPT_SHIFT
+            attempt, count = (0, last) if state == State.MERGED else (last, 1)
+            yield Event(kind, name, started, seconds, subject, state, attempt, count)
 
 
 @dataclass

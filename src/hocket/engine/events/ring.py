@@ -14,7 +14,23 @@ from hocket.engine.events.layout import Kind, State
 class EventRing:
     """The events of this process. The caller sees to it that one thread writes at a time."""
 
-    __slots__ = ("_buffer", "_count", "_names", "_numbers", "_pack", "_runs", "_words")
+    __slots__ = (
+        "_buffer",
+        "_count",
+        "_merged_count",
+        "_merged_id",
+        "_merged_name",
+        "_merged_seconds",
+        "_merged_started",
+        "_merged_until",
+        "_merged_word",
+        "_names",
+        "_numbers",
+        "_pack",
+        "_runs",
+        "_singles",
+        "_words",
+    )
 
     def __init__(self, worker_id: int, pid: int, buffer: mmap.mmap | None = None) -> None:
         """Take a slot, or take it up again where its owner left it.
@@ -43,6 +59,12 @@ class EventRing:
         self._pack = layout.RECORD.pack_into
         #: The last word of a record of a run that finishes at the first attempt, as most do.
         self._runs: dict[str, int] = {}
+        #: How many short runs of each name there have been before they were merged.
+        self._singles: dict[str, int] = {}
+        #: Short runs that follow one another and are not written yet: of which name, and so on.
+        self._merged_name: str | None = None
+        self._merged_word = self._merged_count = self._merged_id = 0
+        self._merged_started = self._merged_until = self._merged_seconds = 0.0
 
     @classmethod
     def open(cls, fd: int, offset: int, worker_id: int, pid: int) -> EventRing:
@@ -66,17 +88,44 @@ class EventRing:
     def record_run(self, kind: Kind, name: str, started: float, seconds: float, task_id: int) -> None:
         """Note a run of a task, call or constructor that finished at its first attempt.
 
-        In one process, all runs of a name are of one kind.
+        In one process, all runs of a name are of one kind. Short ones that follow one another are one record: written
+        one by one they would cost a twentieth of the rate, and push all else out within a second. The first of each
+        name have records of their own.
         """
+        if name == self._merged_name and seconds < layout.SHORT_SECONDS and started < self._merged_until:
+            self._merged_count += 1
+            self._merged_seconds += seconds
+            return
+        self._begin_run(kind, name, started, seconds, task_id)
+
+    def _begin_run(self, kind: Kind, name: str, started: float, seconds: float, task_id: int) -> None:
+        self.flush()
         word = self._runs.get(name)
         if word is None:
             if len(self._runs) >= layout.CACHED_NAMES:
                 self._runs.clear()
+                self._singles.clear()
             word = self._runs[name] = self._find_word(kind, name)
-        count = self._count
-        at = layout.RECORDS_AT + (count & layout.RECORDS - 1) * layout.RECORD_BYTES
-        self._pack(self._buffer, at, started, seconds, task_id, word)
-        self._count = self._words[layout.COUNT] = count + 1
+        if seconds < layout.SHORT_SECONDS:
+            singles = self._singles[name] = self._singles.get(name, 0) + 1
+            if singles > layout.SINGLES:
+                self._merged_name, self._merged_word = name, word
+                self._merged_started, self._merged_until = started, started + layout.MERGED_SECONDS
+                self._merged_count, self._merged_seconds, self._merged_id = 1, seconds, task_id
+                return
+        self._write(started, seconds, task_id, word)
+
+    def flush(self) -> None:
+        """Write down the short runs that follow one another."""
+        count = self._merged_count
+        if not count:
+            return
+        word = self._merged_word
+        if count > 1:
+            word |= State.MERGED << layout.STATE_SHIFT | min(count, layout.MOST_MERGED) << layout.ATTEMPT_SHIFT
+        self._write(self._merged_started, self._merged_seconds, self._merged_id, word)
+        self._merged_count = 0
+        self._merged_name = None
 
     def record(
         self,
@@ -90,8 +139,12 @@ class EventRing:
         attempt: int = 0,
     ) -> None:
         """Note what happened."""
+        self.flush()
         word = self._find_word(kind, name)
         word |= state << layout.STATE_SHIFT | min(attempt, 0xFFFF) << layout.ATTEMPT_SHIFT
+        self._write(started, seconds, subject, word)
+
+    def _write(self, started: float, seconds: float, subject: int, word: int) -> None:
         count = self._count
         at = layout.RECORDS_AT + (count & layout.RECORDS - 1) * layout.RECORD_BYTES
         self._pack(self._buffer, at, started, seconds, subject, word)
@@ -123,5 +176,6 @@ class EventRing:
 
     def close(self) -> None:
         """Let go of the memory."""
+        self.flush()
         self._words.release()
         self._buffer.close()

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import secrets
 import socket
 import time
 from collections.abc import Callable
+from typing import final
 
 import uvicorn
+from uvicorn.protocols.http import h11_impl
 
 from hocket.engine.local import endpoint
 from hocket.observe.dashboard import app, watching
@@ -20,7 +23,35 @@ LOOK_SECONDS = 0.5
 """How often it looks whether it is to end."""
 
 CONNECTIONS = 64
-"""How many connections are served at once; a browser has six."""
+"""How many connections there may be at once; a browser has six."""
+
+REQUEST_SECONDS = 10.0
+"""How long a connection may say nothing, or send parts of a request, before it is cut: whoever reaches loopback could
+hold all of them otherwise."""
+
+
+@final
+class _Connection(h11_impl.H11Protocol):
+    """Cuts those that are too many, or too slow."""
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Take a connection, or cut it at once."""
+        super().connection_made(transport)
+        if len(self.connections) > CONNECTIONS:
+            transport.abort()
+            return
+        self._seen: object = self
+        self.loop.call_later(REQUEST_SECONDS, self._look)
+
+    def _look(self) -> None:
+        is_idle = self.cycle is None or self.cycle.response_complete
+        if self.transport.is_closing():
+            return
+        if is_idle and self.cycle in (None, self._seen):
+            self.transport.abort()
+            return
+        self._seen = self.cycle
+        self.loop.call_later(REQUEST_SECONDS, self._look)
 
 
 def serve(driver_pid: int | None, port: int, say: Callable[[str], object]) -> int:
@@ -45,9 +76,8 @@ def serve(driver_pid: int | None, port: int, say: Callable[[str], object]) -> in
         access_log=False,
         date_header=False,
         h11_max_incomplete_event_size=16384,
-        http="h11",
+        http=_Connection,
         lifespan="off",
-        limit_concurrency=CONNECTIONS,
         log_level="error",
         loop="asyncio",
         proxy_headers=False,
@@ -59,8 +89,10 @@ def serve(driver_pid: int | None, port: int, say: Callable[[str], object]) -> in
     server = uvicorn.Server(config)
     say(f"The dashboard is at http://127.0.0.1:{port}/#{token}")
     say("Whoever has this address may look until Ctrl-C ends it.")
+    why = ""
     try:
-        why = asyncio.run(_run(server, listener, pages, driver_pid))
+        with contextlib.suppress(KeyboardInterrupt):  # the usual way to end it
+            why = asyncio.run(_run(server, listener, pages, driver_pid))
     finally:
         listener.close()
         watch.close()

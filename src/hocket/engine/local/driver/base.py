@@ -12,10 +12,12 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
 
-from hocket.engine import descriptors, events, faults, inspection, kernel_engine, node
+from hocket.engine import descriptors, events, faults, kernel_engine, node
 from hocket.engine.events import reader
 from hocket.engine.local import driver_store, endpoint, ends, functions, links, payloads, processes, reactor
 from hocket.kernel import machine, records, resources
+
+_KINDS = {"get": events.Kind.GET, "put": events.Kind.PUT}
 
 
 class DriverState(kernel_engine.KernelEngine):
@@ -175,15 +177,16 @@ class DriverState(kernel_engine.KernelEngine):
         return self.guardian.read_status(worker.id), self.guardian.read_start(worker.id)
 
     def _read_events(self) -> list[reader.Batch]:
+        self._write_spans()
         return self.guardian.build_reader().read() if self.guardian is not None else []
 
-    def _note_span(self, kind: events.Kind, name: str, started: float, seconds: float, amount: int) -> None:
-        """Note what this process spent time on."""
-        with self.lock:
-            if self.guardian is not None:
-                self.guardian.events.record(kind, name, started, seconds, amount)
-            else:  # nobody can look before there is a worker
-                self.spans.append(inspection.OwnSpan(name, started, seconds, amount))
+    def _write_spans(self) -> None:
+        """Write down what this process spent time on. Called with the lock held."""
+        if self.guardian is None:  # nobody can look before there is a worker
+            return
+        while self.spans:
+            name, started, seconds, amount = self.spans.popleft()
+            self.guardian.events.record(_KINDS[name], name, started, seconds, amount)
 
     def _measure(self, payload: payloads.Payload) -> int:
         return payloads.measure(payload)

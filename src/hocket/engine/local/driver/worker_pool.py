@@ -32,9 +32,6 @@ class WorkerPool(dispatch.Dispatcher):
     def _open_guardian(self) -> processes.GuardianProcess:
         if self.guardian is None:
             self.guardian = processes.GuardianProcess()
-            for span in self.spans:
-                self.guardian.events.record(events.Kind.PUT, *span)
-            self.spans.clear()
             self.reactor.watch(self.guardian.fd)
             self._endpoint = endpoint.InspectionEndpoint()
             self.reactor.watch(self._endpoint.fd)

@@ -17,6 +17,9 @@ from hocket.engine.local.work import Work
 from hocket.engine.local.worker import state
 from hocket.kernel import ids
 
+_TASK, _CALL = Kind.TASK, Kind.CALL
+"""A name is found sooner than an attribute."""
+
 
 class Answers(state.WorkerState):
     """Publishes results."""
@@ -35,7 +38,12 @@ class Answers(state.WorkerState):
             if len(data) < values.BESIDE_BYTES:
                 engine = self._engine
                 with engine.lock:
-                    self._note_run(work, started, seconds)
+                    if work.extra is None:  # the usual case of the usual case
+                        self._events.record_run(
+                            _CALL if work.method else _TASK, work.name, started, seconds, work.task_id
+                        )
+                    else:
+                        self._note_run(work, started, seconds)
                     if work.reply_to:
                         self._answer_plain(work, data, started, seconds)
                         return
@@ -116,7 +124,7 @@ class Answers(state.WorkerState):
     def _note_run(self, work: Work, started: float, seconds: float, *, has_failed: bool = False) -> None:
         """Note a run that is over. Called with the lock held."""
         extra = work.extra
-        kind = Kind.CALL if work.method else Kind.TASK
+        kind = _CALL if work.method else _TASK
         if extra is None and not has_failed:
             self._events.record_run(kind, work.name, started, seconds, work.task_id)
             return

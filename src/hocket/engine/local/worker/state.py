@@ -8,7 +8,6 @@ import sys
 import threading
 from collections import deque
 
-from hocket.engine import events
 from hocket.engine.local import event_loop, flow, messages, payloads, worker_engine
 from hocket.engine.local.work import Work
 from hocket.engine.local.worker import threads
@@ -23,12 +22,9 @@ Sent = tuple[payloads.Payload, tuple[int, ...]]
 class WorkerState:
     """The process's work, and its actor if it has one."""
 
-    def __init__(
-        self, engine: worker_engine.WorkerEngine, status: mmap.mmap, slot: int, ring: events.EventRing
-    ) -> None:
+    def __init__(self, engine: worker_engine.WorkerEngine, status: mmap.mmap, slot: int) -> None:
         self._engine = engine
-        #: Written with the engine's lock held.
-        self._events = ring
+        self._events = engine.ring
         self._status = memoryview(status).cast("Q")
         self._start_times = memoryview(status).cast("d")
         self._slot = slot

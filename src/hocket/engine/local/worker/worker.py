@@ -31,10 +31,8 @@ from hocket.engine.local.worker import execution
 class Worker(execution.Execution):
     """The process's main loop."""
 
-    def __init__(
-        self, engine: worker_engine.WorkerEngine, status: mmap.mmap, slot: int, ring: events.EventRing
-    ) -> None:
-        super().__init__(engine, status, slot, ring)
+    def __init__(self, engine: worker_engine.WorkerEngine, status: mmap.mmap, slot: int) -> None:
+        super().__init__(engine, status, slot)
         engine.on_work = self._take_message
         engine.on_late = self._enqueue
         engine.on_exit = self._note_exit
@@ -133,10 +131,10 @@ def main(worker_id: int, sock_fd: int, page_fd: int, status_fd: int, stack_fd: i
             stream.reconfigure(line_buffering=True, write_through=False)  # type: ignore[union-attr]
     status = mmap.mmap(status_fd, messages.STATUS_BYTES)
     engine = worker_engine.WorkerEngine(worker_id, socket.socket(fileno=sock_fd), page_fd)
+    engine.ring = events.EventRing.open(status_fd, messages.EVENTS_AT, worker_id, os.getpid())
     contract.set_current_engine(engine)
     debugger.install(terminal, status_fd, lambda: f"`{engine.running.name}`")
-    ring = events.EventRing.open(status_fd, messages.EVENTS_AT, worker_id, os.getpid())
-    runner = Worker(engine, status, worker_id % messages.STATUS_SLOTS, ring)
+    runner = Worker(engine, status, worker_id % messages.STATUS_SLOTS)
     os.register_at_fork(after_in_child=runner.cut_off)
     try:
         return runner.run()

@@ -9,6 +9,10 @@ const LABEL = 92;
 const WINDOWS = [["1 s", 1], ["10 s", 10], ["1 min", 60], ["10 min", 600], ["all", 0]];
 const WAITS = 4; // kinds from here on are no runs of a user's code
 
+const FAILED = 1;
+const MERGED = 2; // several short runs in one record
+
+const runsOf = (span) => (span[4] === MERGED ? span[5] : 1);
 const isDark = () => matchMedia("(prefers-color-scheme: dark)").matches;
 
 // One name, one color: the same on every page and after every reload.
@@ -74,7 +78,7 @@ function draw(canvas, picture) {
       to.globalAlpha = span[3] >= WAITS ? 0.35 : 1;
       to.fillRect(left, y, wide, Math.max(1, tall - 1));
       to.globalAlpha = 1;
-      if (span[4]) {
+      if (span[4] === FAILED) {
         to.fillStyle = bad;
         to.fillRect(left, y + Math.max(1, tall - 1) - 2, Math.max(2, wide), 2);
       }
@@ -87,8 +91,10 @@ function draw(canvas, picture) {
 function describe({ span, lane }) {
   const name = lane.names[span[2]] ?? "";
   const where = lane.worker_id ? `worker ${lane.worker_id}, pid ${lane.pid}` : `driver, pid ${lane.pid}`;
-  const more = span[5] ? `, attempt ${span[5]}` : "";
-  return `${name}: ${duration(span[1])}${span[4] ? ", failed" : ""}${more} (${where})`;
+  const runs = runsOf(span);
+  const many = runs > 1 ? `${count(runs)} runs of ` : "";
+  const more = runs === 1 && span[5] ? `, attempt ${span[5]}` : "";
+  return `${many}${name}: ${duration(span[1])}${span[4] === FAILED ? ", failed" : ""}${more} (${where})`;
 }
 
 // What each name took in the window; also for those who do not see the canvas.
@@ -98,10 +104,11 @@ function sum(picture) {
     for (const span of lane.spans) {
       const name = lane.names[span[2]] ?? "";
       const known = totals.get(name) ?? { count: 0, seconds: 0, longest: 0, failed: 0 };
-      known.count += 1;
+      const runs = runsOf(span);
+      known.count += runs;
       known.seconds += span[1];
-      known.longest = Math.max(known.longest, span[1]);
-      known.failed += span[4];
+      known.longest = Math.max(known.longest, span[1] / runs);
+      known.failed += span[4] === FAILED ? 1 : 0;
       totals.set(name, known);
     }
   }
