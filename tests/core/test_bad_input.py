@@ -42,7 +42,7 @@ class Thing:
         ({"resources": {"GPU": 2}}, ValueError, "Use the 'num_gpus' keyword instead of 'GPU'"),
         ({"resources": {"camera": -1}}, ValueError, "amount of resource 'camera' must be 0 or more, but received -1"),
         ({"resources": {"camera": "one"}}, ValueError, "amount of resource 'camera' must be a number"),
-        ({"num_returns": -1}, ValueError, "'num_returns' must be 0 or more, but received -1"),
+        ({"num_returns": -1}, ValueError, "'num_returns' must be from 0 to 1,000,000, but received -1"),
         ({"max_retries": -2}, ValueError, r"'max_retries' must be -1 \(without end\), 0 or more, but received -2"),
         ({"retry_exceptions": [3]}, ValueError, "a list of exception classes, but it holds 3"),
         ({"name": ""}, ValueError, "'name' must not be empty"),
@@ -60,7 +60,7 @@ def test_task_options(options: dict[str, Any], error: type[Exception], message: 
     ("options", "error", "message"),
     [
         ({"max_retries": 1}, ValueError, "Invalid option keyword 'max_retries' for actor class `Thing`"),
-        ({"max_concurrency": 0}, ValueError, "'max_concurrency' must be 1 or more, but received 0"),
+        ({"max_concurrency": 0}, ValueError, "'max_concurrency' must be from 1 to 1,000,000, but received 0"),
         (
             {"lifetime": "long"},
             ValueError,

@@ -523,7 +523,7 @@ def test_a_mistake_in_a_step_names_the_function(make: Any, error: type[Exception
         (lambda: TWO.rename_columns({"x": "s"}), ValueError, "gives two columns one name"),
         (lambda: TWO.random_shuffle(seed=-1), ValueError, "seed must be a whole number from 0, but received -1"),
         (lambda: TWO.repartition(0), ValueError, "num_blocks must be a whole number from 1, but received 0"),
-        (lambda: TWO.split(0), ValueError, "n must be a whole number from 1, but received 0"),
+        (lambda: TWO.split(0), ValueError, "n must be a whole number from 1 to 100,000, but received 0"),
         (lambda: TWO.take(-1), ValueError, "limit must be a whole number from 0, but received -1"),
         (
             lambda: TWO.take_all(limit=1),
