@@ -86,7 +86,7 @@ def test_merged_runs_are_counted(runs: list[tuple[str, float, float]]) -> None:
     found = [event for batch in looked.read() for event in batch]
     for name in "fg":
         mine = [event for event in found if event.name == name]
-        assert sum(event.count for event in mine) == sum(run[0] == name for run in runs)
+        assert sum(event.runs for event in mine) == sum(run[0] == name for run in runs)
         assert sum(event.seconds for event in mine) == pytest.approx(sum(run[1] for run in runs if run[0] == name))
     assert [event.subject for event in found] == sorted({event.subject for event in found})
     assert all(event.seconds <= layout.MERGED_SECONDS + layout.SHORT_SECONDS for event in found)
@@ -266,7 +266,7 @@ def read_runs() -> list[tuple[str, str, int]]:
         for batch in batches
         for event in batch
         if event.kind in layout.RUNS
-        for _ in range(event.count)
+        for _ in range(event.runs)
     ]
 
 

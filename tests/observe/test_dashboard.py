@@ -453,7 +453,7 @@ def test_vendored_files_are_those_that_are_listed() -> None:
     import hashlib
 
     folder = Path(hocket.__file__).parent / "observe" / "dashboard" / "static" / "vendor"
-    listed = dict(reversed(line.split("  ")) for line in (folder / "SHA256SUMS").read_text().splitlines())
+    listed = {name: digest for digest, name in map(str.split, (folder / "SHA256SUMS").read_text().splitlines())}
     found = {file.name: hashlib.sha256(file.read_bytes()).hexdigest() for file in folder.iterdir()}
     del found["SHA256SUMS"], found["README.md"]
     assert found == listed

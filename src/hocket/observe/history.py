@@ -143,7 +143,8 @@ class History:
     def _choose(lane: Lane, start: float, end: float) -> Records:
         records = lane.records
         upto = records[: np.searchsorted(records["started"], end)]
-        return upto[upto["started"] + upto["seconds"] > start]
+        chosen: Records = upto[upto["started"] + upto["seconds"] > start]
+        return chosen
 
 
 def _list_spans(records: Records) -> list[list[float]]:

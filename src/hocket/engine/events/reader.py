@@ -25,7 +25,7 @@ class Event(NamedTuple):
     subject: int
     state: State
     attempt: int
-    count: int = 1
+    runs: int = 1
     """How many runs it stands for; more than 1 if they were `MERGED`."""
 
 
@@ -51,8 +51,8 @@ class Batch:
             name = self.names[number] if number < len(self.names) else self.names[0]
             state = layout.STATES.get(word >> layout.STATE_SHIFT & 0xFF, State.FAILED)
             last = word >> layout.ATTEMPT_SHIFT
-            attempt, count = (0, last) if state == State.MERGED else (last, 1)
-            yield Event(kind, name, started, seconds, subject, state, attempt, count)
+            attempt, runs = (0, last) if state == State.MERGED else (last, 1)
+            yield Event(kind, name, started, seconds, subject, state, attempt, runs)
 
 
 @dataclass

@@ -178,8 +178,8 @@ def _list_recorded(facts: Facts, batches: Iterable[reader.Batch]) -> Iterator[Ro
                 continue
             task_id = f"{event.subject:016x}"
             has_failed = event.state == layout.State.FAILED
-            if event.count > 1:
-                yield row | {"task_id": task_id, "state": "FINISHED", "count": event.count}
+            if event.runs > 1:
+                yield row | {"task_id": task_id, "state": "FINISHED", "count": event.runs}
                 continue
             yield row | {
                 "task_id": task_id,

@@ -8,7 +8,7 @@ import secrets
 import socket
 import time
 from collections.abc import Callable
-from typing import final
+from typing import Any, final
 
 import uvicorn
 from uvicorn.protocols.http import h11_impl
@@ -44,13 +44,14 @@ class _Connection(h11_impl.H11Protocol):
         self.loop.call_later(REQUEST_SECONDS, self._look)
 
     def _look(self) -> None:
-        is_idle = self.cycle is None or self.cycle.response_complete
+        cycle: Any = self.cycle
+        is_idle = cycle is None or cycle.response_complete
         if self.transport.is_closing():
             return
-        if is_idle and self.cycle in (None, self._seen):
+        if is_idle and cycle in (None, self._seen):
             self.transport.abort()
             return
-        self._seen = self.cycle
+        self._seen = cycle
         self.loop.call_later(REQUEST_SECONDS, self._look)
 
 
