@@ -63,6 +63,12 @@ def serve(driver_pid: int | None, port: int, say: Callable[[str], object]) -> in
         port: Where to listen on 127.0.0.1; 0 for any free one.
         say: Prints a line.
     """
+    with contextlib.suppress(KeyboardInterrupt):  # the usual way to end it
+        return _serve(driver_pid, port, say)
+    return 0
+
+
+def _serve(driver_pid: int | None, port: int, say: Callable[[str], object]) -> int:
     if driver_pid is not None and driver_pid not in _list_pids():
         say(f"There is no session of yours with the driver's pid {driver_pid}. `hocket status` lists those there are.")
         return 1
@@ -90,10 +96,8 @@ def serve(driver_pid: int | None, port: int, say: Callable[[str], object]) -> in
     server = uvicorn.Server(config)
     say(f"The dashboard is at http://127.0.0.1:{port}/#{token}")
     say("Whoever has this address may look until Ctrl-C ends it.")
-    why = ""
     try:
-        with contextlib.suppress(KeyboardInterrupt):  # the usual way to end it
-            why = asyncio.run(_run(server, listener, pages, driver_pid))
+        why = asyncio.run(_run(server, listener, pages, driver_pid))
     finally:
         listener.close()
         watch.close()
