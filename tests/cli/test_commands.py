@@ -21,6 +21,7 @@ from tests.conftest import RunScript
 import hocket
 from hocket.cli import bench, completion, doctor, main, status
 from hocket.engine.local import endpoint
+from hocket.observe import sessions
 from hocket.testing import Leftovers
 from hocket.testing.suites.programs import wait_until
 
@@ -211,7 +212,8 @@ def test_snapshot_that_cannot_be_built_says_why(
     monkeypatch.setattr(engine, "statistics", fail)
     assert endpoint.ask(os.getpid(), 10.0) == {"failure": "RuntimeError: no view"}
     out = console.Console(file=io.StringIO(), width=120)
-    status.show(status.look(next(one for one in endpoint.list_sessions() if one.driver_pid == os.getpid()), 10.0), out)
+    found = next(one for one in endpoint.list_sessions() if one.driver_pid == os.getpid())
+    status.show(sessions.look(found, 10.0), out)
     assert "it could not describe itself (RuntimeError: no view)" in out.file.getvalue()  # type: ignore[attr-defined]
 
 

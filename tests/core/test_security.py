@@ -17,8 +17,8 @@ import psutil
 import pytest
 
 import hocket
-from hocket.cli import status
 from hocket.engine.local import channel, endpoint
+from hocket.observe import sessions
 from tests.conftest import RunScript
 
 pytestmark = pytest.mark.about_local("its processes and their sockets")
@@ -198,8 +198,9 @@ sys.stdin.readline()
 
 LOOK = """
 import json, os, sys
-from hocket.cli import main, status
+from hocket.cli import main
 from hocket.engine.local import endpoint
+from hocket.observe import sessions
 refused = []
 for pid in map(int, sys.argv[1:]):
     try:
@@ -208,7 +209,7 @@ for pid in map(int, sys.argv[1:]):
     except PermissionError:
         refused.append(True)
 print(json.dumps({"refused": refused, "sessions": [
-    [found.driver_pid, status.look(found, 5.0)["snapshot"] is not None] for found in endpoint.list_sessions()
+    [found.driver_pid, sessions.look(found, 5.0)["snapshot"] is not None] for found in endpoint.list_sessions()
 ]}))
 """
 
@@ -271,7 +272,7 @@ def test_driver_that_does_not_answer_is_said_to_be_silent(start_script: RunScrip
     found = next(found for found in endpoint.list_sessions() if found.driver_pid == driver.pid)
     driver.send_signal(signal.SIGSTOP)
     try:
-        seen = status.look(found, 0.05)
+        seen = sessions.look(found, 0.05)
     finally:
         driver.send_signal(signal.SIGCONT)
     assert seen["snapshot"] is None

@@ -70,6 +70,7 @@ def build_parser() -> argparse.ArgumentParser:
         help="how long a driver may take to answer (default: 2)",
     )
     status.set_defaults(run=_run_module("status", as_json="json", timeout_s="timeout"))
+    _add_dashboard(commands)
     bench = commands.add_parser(
         "bench",
         help="measure this machine",
@@ -93,6 +94,35 @@ def build_parser() -> argparse.ArgumentParser:
     for reporting in (status, bench, doctor):
         reporting.add_argument("--json", action="store_true", help="for programs")
     return parser
+
+
+def _add_dashboard(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    dashboard = commands.add_parser(
+        "dashboard",
+        help="show what runs, in a browser",
+        description="Serve a page on 127.0.0.1 that shows your sessions on this machine, until Ctrl-C, the session's "
+        "end, or ten minutes in which nobody looks. It reads the session's memory from outside, and changes nothing.",
+    )
+    dashboard.add_argument("pid", nargs="?", type=int, help="the driver's pid (default: all your sessions)")
+    dashboard.add_argument("--port", type=_parse_count(0), default=0, help="where to listen (default: any free port)")
+    dashboard.set_defaults(run=_run_dashboard)
+
+
+def _run_dashboard(arguments: argparse.Namespace) -> int:
+    missing = [name for name in ("starlette", "uvicorn") if importlib.util.find_spec(name) is None]
+    if missing:
+        raise exceptions.MissingExtraError(
+            f"hocket dashboard needs {' and '.join(missing)}. Run pip install 'hocket[dashboard]'."
+        )
+    if arguments.port > 65535:
+        raise ValueError(f"--port must be at most 65535, but received {arguments.port}.")
+    module = importlib.import_module("hocket.observe.dashboard.server")
+    code: int = module.serve(arguments.pid, arguments.port, _say)
+    return code
+
+
+def _say(line: str) -> None:
+    print(line, flush=True)
 
 
 def _get_engine() -> str:

@@ -18,6 +18,7 @@ from rich import box, console, table, text
 from hocket import texts
 from hocket.engine import node
 from hocket.engine.local import endpoint
+from hocket.observe import sessions
 
 TIMEOUT_SECONDS = 2.0
 """How long a driver may take to answer. It takes milliseconds unless it is stuck. A guess at a person's patience."""
@@ -28,85 +29,32 @@ SHOWN_LINES = 10
 WIDTH = 140
 """Columns where there is no terminal."""
 
-Session = dict[str, Any]
-
 
 def run(*, as_json: bool, timeout_s: float = TIMEOUT_SECONDS) -> int:
     """Print all sessions; return the exit code."""
-    sessions = [look(found, timeout_s) for found in endpoint.list_sessions()]
+    found = [sessions.look(one, timeout_s) for one in endpoint.list_sessions()]
     if as_json:
-        print(json.dumps(sessions, indent=2))
+        print(json.dumps(found, indent=2))
         return 0
     out = console.Console(highlight=False)
     if not out.is_terminal:
         out.width = WIDTH
-    if not sessions:
+    if not found:
         out.print("No session of yours has workers on this machine. One appears here with its first task.")
     if any(process.info["name"] == "raylet" for process in psutil.process_iter(["name"])):
         out.print(
             "A Ray runs on this machine. Sessions on it are not shown here: `ray status` tells of it, and "
             "hocket.util.state in their drivers of their tasks."
         )
-    for one in sessions:
+    for one in found:
         show(one, out)
     return 0
-
-
-def look(found: endpoint.Found, timeout_s: float) -> Session:
-    """Return one session: what its driver says, if it answers, and what the kernel says of its processes."""
-    session: Session = {
-        "driver_pid": found.driver_pid,
-        "guardian_pid": found.guardian_pid,
-        "snapshot": None,
-        "problem": None,
-    }
-    try:
-        session["snapshot"] = endpoint.ask(found.driver_pid, timeout_s)
-    except (TimeoutError, LookupError) as error:
-        session["problem"] = str(error)
-    except OSError as error:
-        session["problem"] = f"the driver (pid {found.driver_pid}) may not be looked into ({error.strerror})"
-    session["processes"] = list(_list_processes(found))
-    return session
-
-
-def _list_processes(found: endpoint.Found) -> Iterable[dict[str, object]]:
-    yield from _describe_process(found.driver_pid, "driver")
-    yield from _describe_process(found.guardian_pid, "guardian")
-    try:
-        children = psutil.Process(found.guardian_pid).children(recursive=True)
-    except psutil.Error:
-        return
-    for child in children:
-        try:
-            role = "worker" if child.ppid() == found.guardian_pid else "child of a worker"
-        except psutil.Error:  # it has ended meanwhile
-            continue
-        yield from _describe_process(child.pid, role)
-
-
-def _describe_process(pid: int, role: str) -> Iterable[dict[str, object]]:
-    try:
-        process = psutil.Process(pid)
-        with process.oneshot():
-            times = process.cpu_times()
-            yield {
-                "pid": pid,
-                "role": role,
-                "command": " ".join(process.cmdline()[:8])[:200],
-                "status": process.status(),
-                "rss_bytes": process.memory_info().rss,
-                "cpu_seconds": times.user + times.system,
-                "started_at": process.create_time(),
-            }
-    except psutil.Error:  # it has ended meanwhile
-        return
 
 
 # --- for people -------------------------------------------------------------------------------------------------------
 
 
-def show(session: Session, out: console.Console) -> None:
+def show(session: sessions.Session, out: console.Console) -> None:
     """Print one session."""
     processes = session["processes"]
     driver = next((one for one in processes if one["role"] == "driver"), None)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from hocket import exceptions
+from hocket.engine.events import reader
 from hocket.kernel import machine, resources
 from hocket.kernel.records import WorkerRecord
 
@@ -64,6 +65,8 @@ class Facts:
     """Oldest first."""
     spans: Iterable[OwnSpan] = ()
     """Oldest first."""
+    read_events: Callable[[], list[reader.Batch]] | None = None
+    """Returns the events of all processes, where they are written down; else runs are known from the kernel alone."""
 
 
 def to_amounts(demand: resources.Demand) -> dict[str, float]:

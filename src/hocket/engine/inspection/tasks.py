@@ -5,9 +5,10 @@ from __future__ import annotations
 import itertools
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 from hocket import exceptions
+from hocket.engine.events import layout, reader
 from hocket.engine.inspection.facts import Facts, Row, to_amounts
 from hocket.kernel import records
 from hocket.kernel.records import TaskKind, TaskRecord, TaskState
@@ -18,6 +19,16 @@ TASK_TYPES = {
     TaskKind.CALL: "ACTOR_TASK",
 }
 """Ray's words for our kinds of task."""
+
+
+_RECORDED_TYPES = {
+    layout.Kind.TASK: TASK_TYPES[TaskKind.FUNCTION],
+    layout.Kind.CONSTRUCTOR: TASK_TYPES[TaskKind.CREATION],
+    layout.Kind.CALL: TASK_TYPES[TaskKind.CALL],
+    layout.Kind.GET: "DRIVER",
+    layout.Kind.PUT: "DRIVER",
+}
+"""The same words for events."""
 
 
 def list_tasks(facts: Facts) -> Iterator[Row]:
@@ -123,10 +134,13 @@ def count_tasks(facts: Facts) -> Iterator[Row]:
 
 
 def list_spans(facts: Facts) -> Iterator[Row]:
-    """Return what took how long: tasks, and what the driver itself did."""
-    for task in list(facts.kernel.closed_tasks):
-        if task.outcome is not None and task.outcome[1]:
-            yield _describe_span(facts, task, *task.outcome)
+    """Return what took how long: tasks, and what the driver itself did; what was overwritten is counted."""
+    if facts.read_events is not None:
+        yield from _list_recorded(facts, facts.read_events())
+    else:
+        for task in list(facts.kernel.closed_tasks):
+            if task.outcome is not None and task.outcome[1]:
+                yield _describe_span(facts, task, *task.outcome)
     now = time.perf_counter()
     for task in list(facts.kernel.tasks.values()):
         if task.worker is not None:
@@ -143,6 +157,36 @@ def list_spans(facts: Facts) -> Iterator[Row]:
             "seconds": span.seconds,
             "amount": span.amount,
         }
+
+
+def _list_recorded(facts: Facts, batches: Iterable[reader.Batch]) -> Iterator[Row]:
+    error_types = {record.task_id: record.error_type for record in facts.errors}
+    for batch in batches:
+        if batch.missed:
+            yield {"type": "MISSED", "worker_id": batch.worker_id, "pid": batch.pid, "count": batch.missed}
+        for event in batch:
+            row: Row = {
+                "name": event.name,
+                "type": _RECORDED_TYPES[event.kind],
+                "worker_id": batch.worker_id,
+                "pid": batch.pid,
+                "started": event.started,
+                "seconds": event.seconds,
+            }
+            if event.kind not in layout.RUNS:
+                yield row | {"amount": event.subject}
+                continue
+            task_id = f"{event.subject:016x}"
+            has_failed = event.state == layout.State.FAILED
+            if event.runs > 1:
+                yield row | {"task_id": task_id, "state": "FINISHED", "count": event.runs}
+                continue
+            yield row | {
+                "task_id": task_id,
+                "attempt_number": event.attempt,
+                "state": event.state.name,
+                "error_type": error_types.get(task_id, "") if has_failed else None,
+            }
 
 
 def _describe_span(

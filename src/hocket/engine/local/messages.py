@@ -19,6 +19,9 @@ def _declare(number: int, fields: str = "") -> int:
     return number
 
 
+STATUS_NAME = "hocket-status"
+"""The name of the memory with the table below and the events, among the descriptors of the driver."""
+
 STATUS_SLOTS = 4096
 """Size of the table, shared by all processes, in which each worker writes the id of the task that it started last, and
 behind all ids, in a second row, when that was (a float). A worker has the slot of its id modulo this; so many workers
@@ -26,6 +29,9 @@ at once are out of reach of one machine."""
 
 STATUS_BYTES = STATUS_SLOTS * 16
 """Size of the table in bytes."""
+
+EVENTS_AT = STATUS_BYTES
+"""Where the slots for events begin, behind the table."""
 
 # driver -> worker
 SETUP = _declare(1, "facts")

@@ -15,7 +15,8 @@ import time
 from collections.abc import Sequence
 
 from hocket import exceptions
-from hocket.engine import descendants, descriptors
+from hocket.engine import descendants, descriptors, events
+from hocket.engine.events import layout, reader
 from hocket.engine.local import channel, journal, late, messages
 
 WORDS_BYTES = 4096
@@ -57,9 +58,11 @@ class GuardianProcess:
                 "'__main__':`."
             )
         descriptors.reserve_standard()  # the program may have become a daemon since `init`
-        self._status_fd = os.memfd_create("hocket-status", os.MFD_CLOEXEC)
+        self._status_fd = os.memfd_create(messages.STATUS_NAME, os.MFD_CLOEXEC)
         try:
             os.ftruncate(self._status_fd, messages.STATUS_BYTES)
+            with contextlib.suppress(OSError):  # it may write short files only: then nobody sees its events
+                os.ftruncate(self._status_fd, messages.EVENTS_AT + layout.FILE_BYTES)
         except OSError as error:
             os.close(self._status_fd)
             if error.errno != errno.EFBIG:
@@ -70,6 +73,9 @@ class GuardianProcess:
                 "-f)",
             ) from None
         self._status = mmap.mmap(self._status_fd, messages.STATUS_BYTES)
+        #: What this process itself has to tell.
+        self.events = events.EventRing.open(self._status_fd, messages.EVENTS_AT, 0, os.getpid())
+        self.events.note_slot(0)
         #: What the guardian has to say for itself: its own stderr is the workers', and belongs to the user.
         #: Workers of which it should say something, and since when.
         self._owed: dict[int, float] = {}
@@ -137,6 +143,7 @@ class GuardianProcess:
         """Have a worker forked; its end of the socket pair, and its page, are handed over."""
         self._channel.outbox_fds += [sock.fileno(), page.fd]
         self._channel.post((messages.SPAWN, worker_id))
+        self.events.note_slot(worker_id)
         self._send()
         sock.close()
         page.hand_over()
@@ -194,6 +201,14 @@ class GuardianProcess:
         start: float = struct.unpack_from("<d", self._status, slot * 8)[0]
         return start
 
+    def reopen_events(self, worker_id: int, pid: int) -> events.EventRing:
+        """Return the slot of a dead worker, to write down what it did not come to; to be closed."""
+        return events.EventRing.open(self._status_fd, messages.EVENTS_AT, worker_id, pid)
+
+    def build_reader(self) -> reader.EventReader:
+        """Return a reader of the session's events, from the oldest that are there."""
+        return reader.EventReader(self._status_fd, messages.EVENTS_AT)
+
     def end(self) -> None:
         """Have every process of the session ended, and wait for it."""
         self._channel.post((messages.EXIT,))
@@ -217,6 +232,7 @@ class GuardianProcess:
     def _close(self) -> None:
         self._channel.close()
         self._status.close()
+        self.events.close()
         os.close(self._status_fd)
         os.close(self._words_fd)
 

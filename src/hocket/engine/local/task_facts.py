@@ -5,8 +5,16 @@ from __future__ import annotations
 
 from typing import Any
 
+from hocket.engine import events
 from hocket.kernel import resources
-from hocket.kernel.records import TaskRecord, WorkerRecord
+from hocket.kernel.records import TaskKind, TaskRecord, WorkerRecord
+
+KINDS = {
+    TaskKind.FUNCTION: events.Kind.TASK,
+    TaskKind.CREATION: events.Kind.CONSTRUCTOR,
+    TaskKind.CALL: events.Kind.CALL,
+}
+"""What the events call our kinds of task."""
 
 
 def build_extra(worker: WorkerRecord, task: TaskRecord) -> dict[str, object]:

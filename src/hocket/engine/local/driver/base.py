@@ -12,9 +12,12 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
 
-from hocket.engine import descriptors, faults, kernel_engine, node
+from hocket.engine import descriptors, events, faults, kernel_engine, node
+from hocket.engine.events import reader
 from hocket.engine.local import driver_store, endpoint, ends, functions, links, payloads, processes, reactor
 from hocket.kernel import machine, records, resources
+
+_KINDS = {"get": events.Kind.GET, "put": events.Kind.PUT}
 
 
 class DriverState(kernel_engine.KernelEngine):
@@ -107,6 +110,7 @@ class DriverState(kernel_engine.KernelEngine):
         #: Pids of workers, also of dead ones, as far as they are remembered.
         self.pids: dict[int, int] = {}
         self._endpoint: endpoint.InspectionEndpoint | None = None
+        self._view.read_events = self._read_events
 
     # --- of the layers above ------------------------------------------------------------------------------------------
 
@@ -171,6 +175,18 @@ class DriverState(kernel_engine.KernelEngine):
         if self.guardian is None:
             return 0, 0.0
         return self.guardian.read_status(worker.id), self.guardian.read_start(worker.id)
+
+    def _read_events(self) -> list[reader.Batch]:
+        self._write_spans()
+        return self.guardian.build_reader().read() if self.guardian is not None else []
+
+    def _write_spans(self) -> None:
+        """Write down what this process spent time on. Called with the lock held."""
+        if self.guardian is None:  # nobody can look before there is a worker
+            return
+        while self.spans:
+            name, started, seconds, amount = self.spans.popleft()
+            self.guardian.events.record(_KINDS[name], name, started, seconds, amount)
 
     def _measure(self, payload: payloads.Payload) -> int:
         return payloads.measure(payload)

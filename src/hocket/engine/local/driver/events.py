@@ -25,6 +25,8 @@ class EventHandling(watch.Watch):
             self._drain_dropped()
         for link in list(self._dirty):
             self.flush(link)
+        if self.spans:
+            self._write_spans()
         if self.end is not None:
             return 0.05
         now = time.monotonic()

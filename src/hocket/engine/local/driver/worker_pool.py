@@ -8,8 +8,8 @@ import time
 from collections.abc import Sequence
 
 from hocket import exceptions, texts
-from hocket.engine import descriptors, faults, inspection
-from hocket.engine.local import endpoint, links, messages, processes
+from hocket.engine import descriptors, events, faults, inspection
+from hocket.engine.local import endpoint, links, messages, processes, task_facts
 from hocket.engine.local.driver import dispatch
 from hocket.kernel import records, state
 
@@ -168,9 +168,22 @@ class WorkerPool(dispatch.Dispatcher):
         _, started = self._find_running(worker)
         for task in worker.inflight.values():
             if task.number == begun:
-                task.note_run(worker.id, started, time.perf_counter() - started)
+                seconds = time.perf_counter() - started
+                task.note_run(worker.id, started, seconds)
+                if started:
+                    self._note_killed_run(worker, task, started, seconds)
                 return {task.id, *beside}
         return set(beside)
+
+    def _note_killed_run(
+        self, worker: records.WorkerRecord, task: records.TaskRecord, started: float, seconds: float
+    ) -> None:
+        """Write the run down that a dead worker did not come to write."""
+        assert self.guardian is not None
+        ring = self.guardian.reopen_events(worker.id, self.pids.get(worker.id, 0))
+        kind = task_facts.KINDS[task.kind]
+        ring.record(kind, task.options.name, started, seconds, task.id, state=events.State.FAILED, attempt=task.attempt)
+        ring.close()
 
     def _bury_unreported(self, link: links.Link) -> None:
         """A worker is dead, and the guardian does not say why. Called with the lock held."""

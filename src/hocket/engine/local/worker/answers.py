@@ -11,10 +11,14 @@ from typing import Any
 
 from hocket import exceptions, texts
 from hocket.engine import callers, faults, items, methods, rules, values
+from hocket.engine.events import Kind, State
 from hocket.engine.local import flow, messages, payloads, surroundings
 from hocket.engine.local.work import Work
 from hocket.engine.local.worker import state
 from hocket.kernel import ids
+
+_TASK, _CALL = Kind.TASK, Kind.CALL
+"""A name is found sooner than an attribute."""
 
 
 class Answers(state.WorkerState):
@@ -34,6 +38,12 @@ class Answers(state.WorkerState):
             if len(data) < values.BESIDE_BYTES:
                 engine = self._engine
                 with engine.lock:
+                    if work.extra is None:  # the usual case of the usual case
+                        self._events.record_run(
+                            _CALL if work.method else _TASK, work.name, started, seconds, work.task_id
+                        )
+                    else:
+                        self._note_run(work, started, seconds)
                     if work.reply_to:
                         self._answer_plain(work, data, started, seconds)
                         return
@@ -66,6 +76,7 @@ class Answers(state.WorkerState):
     ) -> None:
         engine = self._engine
         with engine.lock:
+            self._note_run(work, started, seconds)
             for value in encoded:
                 if value.refs:
                     engine.publish(value.refs)
@@ -109,6 +120,24 @@ class Answers(state.WorkerState):
         payload = (payloads.INLINE, data)
         if reply is None or not engine.direct.send_reply(reply, (messages.REPLY, work.task_id, [payload])):
             engine.channel.post((messages.DELIVER, work.task_id, payload, ()))
+
+    def _note_run(self, work: Work, started: float, seconds: float, *, has_failed: bool = False) -> None:
+        """Note a run that is over. Called with the lock held."""
+        extra = work.extra
+        kind = _CALL if work.method else _TASK
+        if extra is None and not has_failed:
+            self._events.record_run(kind, work.name, started, seconds, work.task_id)
+            return
+        extra = extra or {}
+        self._events.record(
+            Kind.CONSTRUCTOR if extra.get("creates_actor") else kind,
+            work.name,
+            started,
+            seconds,
+            work.task_id,
+            state=State.FAILED if has_failed else State.FINISHED,
+            attempt=extra.get("attempt", 0),
+        )
 
     def _encode_failure(self, work: Work, failure: items.Failure) -> values.Encoded:
         """Encode the error that stands for one of several results."""
@@ -170,6 +199,9 @@ class Answers(state.WorkerState):
         cause = exceptions.get_cause(error)
         error_type, text = texts.name_class(type(cause)), texts.safe_text(cause, 1000)
         seconds = time.perf_counter() - work.started if work.started else 0.0
+        with self._engine.lock:
+            if work.started:
+                self._note_run(work, work.started, seconds, has_failed=True)
         if work.reply_to:
             with self._engine.lock:
                 note = (work.task_id, work.name, work.started, seconds, error_type, text)

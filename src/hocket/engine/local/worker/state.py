@@ -24,6 +24,7 @@ class WorkerState:
 
     def __init__(self, engine: worker_engine.WorkerEngine, status: mmap.mmap, slot: int) -> None:
         self._engine = engine
+        self._events = engine.ring
         self._status = memoryview(status).cast("Q")
         self._start_times = memoryview(status).cast("d")
         self._slot = slot

@@ -22,7 +22,7 @@ from typing import final
 import cloudpickle  # noqa: F401 (most functions come in its form: it is to be here before the guardian forks)
 
 from hocket import texts
-from hocket.engine import contract, forks
+from hocket.engine import contract, events, forks
 from hocket.engine.local import debugger, journal, messages, worker_engine
 from hocket.engine.local.worker import execution
 
@@ -131,6 +131,7 @@ def main(worker_id: int, sock_fd: int, page_fd: int, status_fd: int, stack_fd: i
             stream.reconfigure(line_buffering=True, write_through=False)  # type: ignore[union-attr]
     status = mmap.mmap(status_fd, messages.STATUS_BYTES)
     engine = worker_engine.WorkerEngine(worker_id, socket.socket(fileno=sock_fd), page_fd)
+    engine.ring = events.EventRing.open(status_fd, messages.EVENTS_AT, worker_id, os.getpid())
     contract.set_current_engine(engine)
     debugger.install(terminal, status_fd, lambda: f"`{engine.running.name}`")
     runner = Worker(engine, status, worker_id % messages.STATUS_SLOTS)

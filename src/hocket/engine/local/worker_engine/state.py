@@ -21,7 +21,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Protocol
 
-from hocket.engine import contract, descriptors, faults, interrupts
+from hocket.engine import contract, descriptors, events, faults, interrupts
 from hocket.engine.local import channel, direct_channels, journal, messages, payloads, reactor, store
 
 NOTES_SECONDS = 0.1
@@ -91,6 +91,9 @@ class WorkerEngineState(contract.Engine):
 
     name = "local"
     is_closable = False
+
+    ring: events.EventRing
+    """What this process has to tell; written with the lock held. Set before it runs anything."""
 
     def __init__(self, worker_id: int, sock: socket.socket, page_fd: int) -> None:
         super().__init__()
@@ -208,6 +211,7 @@ class WorkerEngineState(contract.Engine):
             self.post_metrics()
         self.direct.flush()
         self.channel.flush()
+        self.ring.flush()
         self.last_flush = time.perf_counter()
 
     def post_metrics(self) -> None:

@@ -1,0 +1,181 @@
+"""The writer's side of a slot."""
+
+from __future__ import annotations
+
+import mmap
+import os
+from typing import final
+
+from hocket.engine.events import layout
+from hocket.engine.events.layout import Kind, State
+
+
+@final
+class EventRing:
+    """The events of this process. The caller sees to it that one thread writes at a time."""
+
+    __slots__ = (
+        "_buffer",
+        "_count",
+        "_merged_count",
+        "_merged_id",
+        "_merged_name",
+        "_merged_seconds",
+        "_merged_started",
+        "_merged_until",
+        "_merged_word",
+        "_names",
+        "_numbers",
+        "_pack",
+        "_runs",
+        "_singles",
+        "_words",
+    )
+
+    def __init__(self, worker_id: int, pid: int, buffer: mmap.mmap | None = None) -> None:
+        """Take a slot, or take it up again where its owner left it.
+
+        Args:
+            worker_id: The owner, 0 for the driver.
+            pid: Its pid.
+            buffer: The slot's memory. Default: some that no other process sees.
+        """
+        self._buffer = mmap.mmap(-1, layout.SLOT_BYTES) if buffer is None else buffer
+        words = self._words = memoryview(self._buffer)[: layout.HEAD_BYTES].cast("Q")
+        #: The numbers of names that have been written down.
+        self._numbers: dict[str, int] = {}
+        self._count = words[layout.COUNT]
+        if (words[layout.WORKER], words[layout.PID]) == (worker_id, pid):
+            names = layout.parse_names(
+                bytes(self._buffer[layout.HEAD_BYTES : layout.RECORDS_AT]), words[layout.NAMES_END]
+            )
+            self._numbers = {name: number for number, name in enumerate(names, 1)}
+        else:  # it is new, or had another owner before
+            words[layout.NAMES_END] = 0
+            words[layout.WORKER] = worker_id
+            words[layout.FIRST] = self._count
+            words[layout.PID] = pid
+        self._names = len(self._numbers)
+        self._pack = layout.RECORD.pack_into
+        #: The last word of a record of a run that finishes at the first attempt, as most do.
+        self._runs: dict[str, int] = {}
+        #: How many short runs of each name there have been before they were merged.
+        self._singles: dict[str, int] = {}
+        #: Short runs that follow one another and are not written yet: of which name, and so on.
+        self._merged_name: str | None = None
+        self._merged_word = self._merged_count = self._merged_id = 0
+        self._merged_started = self._merged_until = self._merged_seconds = 0.0
+
+    @classmethod
+    def open(cls, fd: int, offset: int, worker_id: int, pid: int) -> EventRing:
+        """Take a slot in a session's memory; if the file is too short to have it, nobody will see the events.
+
+        Args:
+            fd: The memory.
+            offset: Where its slots begin, in bytes.
+            worker_id: The owner, 0 for the driver.
+            pid: Its pid.
+        """
+        at = offset + layout.find_slot(worker_id) * layout.SLOT_BYTES
+        if os.fstat(fd).st_size < at + layout.SLOT_BYTES:
+            return cls(worker_id, pid)
+        return cls(worker_id, pid, mmap.mmap(fd, layout.SLOT_BYTES, offset=at))
+
+    def note_slot(self, worker_id: int) -> None:
+        """In the driver's slot: there is a worker, whose slot is to be read, too."""
+        self._words[layout.SLOTS] = max(self._words[layout.SLOTS], 1 + layout.find_slot(worker_id))
+
+    def record_run(self, kind: Kind, name: str, started: float, seconds: float, task_id: int) -> None:
+        """Note a run of a task, call or constructor that finished at its first attempt.
+
+        In one process, all runs of a name are of one kind. Short ones that follow one another are one record: written
+        one by one they would cost a twentieth of the rate, and push all else out within a second. The first of each
+        name have records of their own.
+        """
+        if name == self._merged_name and seconds < layout.SHORT_SECONDS and started < self._merged_until:
+            self._merged_count += 1
+            self._merged_seconds += seconds
+            return
+        self._begin_run(kind, name, started, seconds, task_id)
+
+    def _begin_run(self, kind: Kind, name: str, started: float, seconds: float, task_id: int) -> None:
+        self.flush()
+        word = self._runs.get(name)
+        if word is None:
+            if len(self._runs) >= layout.CACHED_NAMES:
+                self._runs.clear()
+                self._singles.clear()
+            word = self._runs[name] = self._find_word(kind, name)
+        if seconds < layout.SHORT_SECONDS:
+            singles = self._singles[name] = self._singles.get(name, 0) + 1
+            if singles > layout.SINGLES:
+                self._merged_name, self._merged_word = name, word
+                self._merged_started, self._merged_until = started, started + layout.MERGED_SECONDS
+                self._merged_count, self._merged_seconds, self._merged_id = 1, seconds, task_id
+                return
+        self._write(started, seconds, task_id, word)
+
+    def flush(self) -> None:
+        """Write down the short runs that follow one another."""
+        count = self._merged_count
+        if not count:
+            return
+        word = self._merged_word
+        if count > 1:
+            word |= State.MERGED << layout.STATE_SHIFT | min(count, layout.MOST_MERGED) << layout.ATTEMPT_SHIFT
+        self._write(self._merged_started, self._merged_seconds, self._merged_id, word)
+        self._merged_count = 0
+        self._merged_name = None
+
+    def record(
+        self,
+        kind: Kind,
+        name: str,
+        started: float,
+        seconds: float,
+        subject: int = 0,
+        *,
+        state: State = State.FINISHED,
+        attempt: int = 0,
+    ) -> None:
+        """Note what happened."""
+        self.flush()
+        word = self._find_word(kind, name)
+        word |= state << layout.STATE_SHIFT | min(attempt, 0xFFFF) << layout.ATTEMPT_SHIFT
+        self._write(started, seconds, subject, word)
+
+    def _write(self, started: float, seconds: float, subject: int, word: int) -> None:
+        count = self._count
+        at = layout.RECORDS_AT + (count & layout.RECORDS - 1) * layout.RECORD_BYTES
+        self._pack(self._buffer, at, started, seconds, subject, word)
+        self._count = self._words[layout.COUNT] = count + 1
+
+    def _find_word(self, kind: Kind, name: str) -> int:
+        return self._find_number(name) | kind << layout.KIND_SHIFT
+
+    def _find_number(self, name: str) -> int:
+        number = self._numbers.get(name)
+        if number is None:
+            number = self._write_name(name)
+            if number:
+                self._numbers[name] = number
+        return number
+
+    def _write_name(self, name: str) -> int:
+        """Write a name down; return its number, 0 if there is no room for it."""
+        data = name.encode("utf-8", "backslashreplace")[: layout.MAX_NAME_BYTES]
+        end = self._words[layout.NAMES_END]
+        if end + layout.LENGTH.size + len(data) > layout.NAME_BYTES:
+            return 0
+        at = layout.HEAD_BYTES + end
+        layout.LENGTH.pack_into(self._buffer, at, len(data))
+        self._buffer[at + layout.LENGTH.size : at + layout.LENGTH.size + len(data)] = data
+        self._words[layout.NAMES_END] = end + layout.LENGTH.size + len(data)
+        self._names += 1
+        return self._names
+
+    def close(self) -> None:
+        """Let go of the memory."""
+        self.flush()
+        self._words.release()
+        self._buffer.close()

@@ -1,0 +1,8 @@
+"""`hocket dashboard`: a page in the browser that shows a session, served by a process of its own.
+
+- `server`: opens a port on loopback, and ends when nobody looks or there is nothing left to see.
+- `app`: the routes, each of which only reads.
+- `guards`: who may ask for what.
+- `watching`: the sessions, and what has been read of their events.
+- `static`: the pages. No build step; `static/vendor` has what others wrote, with their licences.
+"""

@@ -1,0 +1,94 @@
+"""The routes. Each reads, and none changes anything."""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from collections.abc import Callable
+from importlib import resources
+
+from starlette import applications, requests, responses, routing
+
+from hocket.observe.dashboard import guards, watching
+
+TYPES = {".css": "text/css", ".html": "text/html", ".js": "text/javascript", ".svg": "image/svg+xml"}
+"""What is served of `static`, by the end of its name."""
+
+MAX_WIDTH = 8192
+"""Pixels of a picture at most; no screen has more."""
+
+
+def load_pages() -> dict[str, responses.Response]:
+    """Return the files of `static`, by path."""
+    root = resources.files("hocket.observe.dashboard") / "static"
+    found = {}
+    for folder in (root, root / "vendor"):
+        for file in folder.iterdir():
+            kind = TYPES.get(file.name[file.name.rfind(".") :])
+            if file.is_file() and kind is not None:
+                path = f"/static/{'vendor/' if folder is not root else ''}{file.name}"
+                found[path] = responses.Response(file.read_bytes(), media_type=kind)
+    found["/"] = found.pop("/static/index.html")
+    return found
+
+
+class Pages:
+    """What the pages ask for."""
+
+    def __init__(self, watch: watching.Watch) -> None:
+        self._watch = watch
+        #: When somebody asked last, by `time.monotonic`.
+        self.asked_at = time.monotonic()
+
+    def list_sessions(self, request: requests.Request) -> responses.Response:
+        """Answer with the pids of the sessions."""
+        return self._answer([{"pid": found.driver_pid} for found in self._watch.list_found()])
+
+    def show_now(self, request: requests.Request) -> responses.Response:
+        """Answer with what a session does now: ``?pid=``."""
+        try:
+            pid = int(request.query_params["pid"])
+        except (KeyError, ValueError):
+            return _refuse()
+        return self._answer(self._watch.describe(pid))
+
+    def draw(self, request: requests.Request) -> responses.Response:
+        """Answer with what ran: ``?pid=``, ``seconds=`` (0 for all), ``width=`` (pixels), and if wanted ``end=``."""
+        given = request.query_params
+        try:
+            pid, seconds, width = int(given["pid"]), float(given["seconds"]), int(given["width"])
+            end = float(given["end"]) if "end" in given else None
+        except (KeyError, ValueError):
+            return _refuse()
+        is_finite = math.isfinite(seconds) and (end is None or math.isfinite(end))
+        if not (is_finite and seconds >= 0 and 0 < width <= MAX_WIDTH):
+            return _refuse()
+        return self._answer(self._watch.draw(pid, seconds, width, end))
+
+    def _answer(self, found: object) -> responses.Response:
+        self.asked_at = time.monotonic()
+        if found is None:
+            return responses.PlainTextResponse("There is no such session.", 404)
+        return responses.Response(json.dumps(found, default=str), media_type="application/json")
+
+
+def _refuse() -> responses.Response:
+    return responses.PlainTextResponse("A parameter is missing, or makes no sense.", 400)
+
+
+def build(pages: Pages, *, token: str, hosts: list[str]) -> guards.Guards:
+    """Return the application behind its guards."""
+    asked: dict[str, Callable[[requests.Request], responses.Response]] = {
+        "/api/sessions": pages.list_sessions,
+        "/api/now": pages.show_now,
+        "/api/events": pages.draw,
+    }
+    files = load_pages()
+    routes = [routing.Route(path, answer) for path, answer in asked.items()]
+    routes += [routing.Route(path, _serve(file)) for path, file in files.items()]
+    return guards.Guards(applications.Starlette(routes=routes), token=token, hosts=hosts, pages=files, paths=asked)
+
+
+def _serve(file: responses.Response) -> Callable[[requests.Request], responses.Response]:
+    return lambda request: responses.Response(file.body, media_type=file.media_type)

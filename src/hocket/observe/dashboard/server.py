@@ -1,0 +1,126 @@
+"""Serves the pages, on loopback, as long as somebody looks and there is something to see."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import secrets
+import socket
+import time
+from collections.abc import Callable
+from typing import Any, final
+
+import uvicorn
+from uvicorn.protocols.http import h11_impl
+
+from hocket.engine.local import endpoint
+from hocket.observe.dashboard import app, watching
+
+IDLE_SECONDS = 600.0
+"""How long nobody asks for anything before the server ends. An open page asks each second."""
+
+LOOK_SECONDS = 0.5
+"""How often it looks whether it is to end."""
+
+CONNECTIONS = 64
+"""How many connections there may be at once; a browser has six."""
+
+REQUEST_SECONDS = 10.0
+"""How long a connection may say nothing, or send parts of a request, before it is cut: whoever reaches loopback could
+hold all of them otherwise."""
+
+
+@final
+class _Connection(h11_impl.H11Protocol):
+    """Cuts those that are too many, or too slow."""
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Take a connection, or cut it at once."""
+        super().connection_made(transport)
+        if len(self.connections) > CONNECTIONS:
+            transport.abort()
+            return
+        self._seen: object = self
+        self.loop.call_later(REQUEST_SECONDS, self._look)
+
+    def _look(self) -> None:
+        cycle: Any = self.cycle
+        is_idle = cycle is None or cycle.response_complete
+        if self.transport.is_closing():
+            return
+        if is_idle and cycle in (None, self._seen):
+            self.transport.abort()
+            return
+        self._seen = cycle
+        self.loop.call_later(REQUEST_SECONDS, self._look)
+
+
+def serve(driver_pid: int | None, port: int, say: Callable[[str], object]) -> int:
+    """Serve until Ctrl-C, the end of the session, or nobody looks; return the exit code.
+
+    Args:
+        driver_pid: The session; None for all.
+        port: Where to listen on 127.0.0.1; 0 for any free one.
+        say: Prints a line.
+    """
+    with contextlib.suppress(KeyboardInterrupt):  # the usual way to end it
+        return _serve(driver_pid, port, say)
+    return 0
+
+
+def _serve(driver_pid: int | None, port: int, say: Callable[[str], object]) -> int:
+    if driver_pid is not None and driver_pid not in _list_pids():
+        say(f"There is no session of yours with the driver's pid {driver_pid}. `hocket status` lists those there are.")
+        return 1
+    listener = socket.create_server(("127.0.0.1", port))
+    token = secrets.token_hex(32)
+    port = listener.getsockname()[1]
+    watch = watching.Watch(driver_pid)
+    pages = app.Pages(watch)
+    guarded = app.build(pages, token=token, hosts=[f"127.0.0.1:{port}", f"localhost:{port}"])
+    config = uvicorn.Config(
+        guarded,
+        access_log=False,
+        date_header=False,
+        h11_max_incomplete_event_size=16384,
+        http=_Connection,
+        lifespan="off",
+        log_level="error",
+        loop="asyncio",
+        proxy_headers=False,
+        server_header=False,
+        timeout_graceful_shutdown=1,
+        timeout_keep_alive=5,
+        ws="none",
+    )
+    server = uvicorn.Server(config)
+    say(f"The dashboard is at http://127.0.0.1:{port}/#{token}")
+    say("Whoever has this address may look until Ctrl-C ends it.")
+    try:
+        why = asyncio.run(_run(server, listener, pages, driver_pid))
+    finally:
+        listener.close()
+        watch.close()
+    if why:
+        say(why)
+    return 0
+
+
+async def _run(server: uvicorn.Server, listener: socket.socket, pages: app.Pages, driver_pid: int | None) -> str:
+    """Serve; return why it ended, if not by a signal."""
+    serving = asyncio.ensure_future(server.serve([listener]))
+    why = ""
+    while not serving.done():
+        await asyncio.wait([serving], timeout=LOOK_SECONDS)
+        if driver_pid is not None and driver_pid not in _list_pids():
+            why = f"The session of pid {driver_pid} is over."
+        elif time.monotonic() - pages.asked_at > IDLE_SECONDS:
+            why = f"Nobody has looked for {IDLE_SECONDS:.0f} s."
+        if why:
+            server.should_exit = True
+    await serving
+    return why
+
+
+def _list_pids() -> set[int]:
+    return {found.driver_pid for found in endpoint.list_sessions()}

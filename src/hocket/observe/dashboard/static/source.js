@@ -1,0 +1,47 @@
+// Where the figures come from: the token, and one question at a time to each path.
+
+const KEY = "hocket-token";
+
+// The token comes in the fragment, and goes from the address at once: what is pasted elsewhere then does not have it.
+function takeToken() {
+  const given = location.hash.slice(1);
+  if (/^[0-9a-f]{64}$/.test(given)) {
+    sessionStorage.setItem(KEY, given);
+    history.replaceState(null, "", location.pathname);
+  }
+  return sessionStorage.getItem(KEY) ?? "";
+}
+
+const token = takeToken();
+
+export class Refused extends Error {}
+
+export async function ask(path, given = {}) {
+  const query = new URLSearchParams(given).toString();
+  const answer = await fetch(query ? `${path}?${query}` : path, {
+    headers: { authorization: `Bearer ${token}` },
+    credentials: "omit",
+  });
+  if (answer.ok) return answer.json();
+  throw new Refused(await answer.text());
+}
+
+// Calls `look` now, and again `seconds` after it has ended, while the page is visible; returns what stops that.
+export function repeat(look, seconds) {
+  let timer = 0;
+  let stopped = false;
+  const turn = async () => {
+    clearTimeout(timer);
+    if (stopped) return;
+    if (!document.hidden) await look();
+    if (!stopped) timer = setTimeout(turn, seconds * 1000);
+  };
+  const onVisible = () => { if (!document.hidden) turn(); };
+  document.addEventListener("visibilitychange", onVisible);
+  turn();
+  return () => {
+    stopped = true;
+    clearTimeout(timer);
+    document.removeEventListener("visibilitychange", onVisible);
+  };
+}

@@ -1,0 +1,73 @@
+"""The sessions that are looked at, and what has been read of their events."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from typing import Any
+
+from hocket.engine.local import endpoint
+from hocket.observe import history, sessions
+
+ANSWER_SECONDS = 1.0
+"""How long a driver may take to describe itself. A page asks again anyway."""
+
+
+class Watch:
+    """All sessions of this user, or one. Used from several threads."""
+
+    def __init__(self, driver_pid: int | None = None) -> None:
+        self._only = driver_pid
+        self._lock = threading.Lock()
+        self._opened: dict[int, tuple[sessions.SessionEvents, history.History]] = {}
+
+    def list_found(self) -> list[endpoint.Found]:
+        """Return the sessions that there are."""
+        return [found for found in endpoint.list_sessions() if self._only in (None, found.driver_pid)]
+
+    def describe(self, driver_pid: int) -> sessions.Session | None:
+        """Return what a session says of itself, and the system of its processes; None if there is no such session."""
+        for found in self.list_found():
+            if found.driver_pid == driver_pid:
+                return sessions.look(found, ANSWER_SECONDS)
+        return None
+
+    def draw(self, driver_pid: int, seconds: float, width: int, end: float | None = None) -> dict[str, Any] | None:
+        """Return a picture of the events of a session; None if it cannot be looked at.
+
+        Args:
+            driver_pid: Which session.
+            seconds: How long a stretch of time; 0 for all that is kept.
+            width: In pixels.
+            end: When it ends, by `time.perf_counter`. Default: with the last event.
+        """
+        with self._lock:
+            found = self._open(driver_pid)
+            if found is None:
+                return None
+            found.update()
+            until = found.find_end() if end is None else end
+            start = until - seconds if seconds else found.find_start()
+            return found.draw(start, max(until, start + 1e-6), width) | {
+                "counts": found.count(),
+                "first": found.find_start(),
+                "last": found.find_end(),
+            }
+
+    def _open(self, driver_pid: int) -> history.History | None:
+        pids = {found.driver_pid for found in self.list_found()}
+        for gone in self._opened.keys() - pids:
+            self._opened.pop(gone)[0].close()
+        if driver_pid not in self._opened and driver_pid in pids:
+            with contextlib.suppress(OSError, LookupError):
+                opened = sessions.SessionEvents(driver_pid)
+                self._opened[driver_pid] = opened, history.History(opened.reader)
+        known = self._opened.get(driver_pid)
+        return known[1] if known is not None else None
+
+    def close(self) -> None:
+        """Give the descriptors back."""
+        with self._lock:
+            for opened, _ in self._opened.values():
+                opened.close()
+            self._opened.clear()

@@ -1,0 +1,175 @@
+"""What a viewer has read of a session's events, as columns, and pictures of a window of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from hocket.engine.events import layout, reader
+
+RECORD = np.dtype([("started", "<f8"), ("seconds", "<f8"), ("subject", "<u8"), ("word", "<u8")])
+"""A record as it stands in memory; see `layout.RECORD`."""
+
+LIMIT = 2_000_000
+"""How many records are kept unless told otherwise; 64 MB."""
+
+SPANS_IN_FULL = 20_000
+"""Up to so many spans in a window are drawn one by one; more are a picture of density."""
+
+Records = npt.NDArray[np.void]
+
+
+@dataclass
+class Lane:
+    """One process."""
+
+    worker_id: int
+    pid: int
+    names: list[str]
+    """By number."""
+    missed: int = 0
+    """How many records were overwritten before they were read."""
+    dropped: int = 0
+    """How many were read and given up, so that the limit holds."""
+    _records: Records = field(default_factory=lambda: np.empty(0, RECORD))
+    _new: list[Records] = field(default_factory=list)
+
+    def add(self, batch: reader.Batch) -> None:
+        """Take in what has been read."""
+        self.names = batch.names
+        self.missed += batch.missed
+        if batch.records:
+            self._new.append(np.frombuffer(batch.records, RECORD))
+
+    def __len__(self) -> int:
+        return len(self._records) + sum(map(len, self._new))
+
+    @property
+    def records(self) -> Records:
+        """All that are kept, by start."""
+        if self._new:
+            joined = np.concatenate([self._records, *self._new])
+            self._new.clear()
+            self._records = joined[np.argsort(joined["started"], kind="stable")]
+        return self._records
+
+    def drop(self, count: int) -> None:
+        """Give up the oldest."""
+        self._records = self.records[count:].copy()
+        self.dropped += count
+
+
+class History:
+    """What has been read of one session."""
+
+    def __init__(self, events: reader.EventReader, limit: int = LIMIT) -> None:
+        self._reader = events
+        self._limit = limit
+        self.lanes: dict[tuple[int, int], Lane] = {}
+
+    def update(self) -> None:
+        """Read what is new."""
+        for batch in self._reader.read():
+            key = batch.worker_id, batch.pid
+            lane = self.lanes.get(key)
+            if lane is None:
+                lane = self.lanes[key] = Lane(*key, batch.names)
+            lane.add(batch)
+        excess = sum(map(len, self.lanes.values())) - self._limit
+        if excess > 0:  # an eighth at once, so that not each look moves everything
+            longest = max(self.lanes.values(), key=len)
+            longest.drop(min(len(longest), excess + self._limit // 8))
+
+    def count(self) -> dict[str, int]:
+        """Return how many records were written, and what became of them: ``written = kept + missed + dropped``."""
+        lanes = self.lanes.values()
+        kept, missed, dropped = (
+            sum(map(len, lanes)),
+            sum(lane.missed for lane in lanes),
+            sum(lane.dropped for lane in lanes),
+        )
+        return {"kept": kept, "missed": missed, "dropped": dropped, "written": kept + missed + dropped}
+
+    def find_end(self) -> float:
+        """Return when the last span that was read ended; 0 if there is none."""
+        ends = [
+            float((lane.records["started"] + lane.records["seconds"]).max())
+            for lane in self.lanes.values()
+            if len(lane)
+        ]
+        return max(ends, default=0.0)
+
+    def find_start(self) -> float:
+        """Return when the first span that is kept started; 0 if there is none."""
+        return min((float(lane.records["started"][0]) for lane in self.lanes.values() if len(lane)), default=0.0)
+
+    def draw(self, start: float, end: float, width: int) -> dict[str, Any]:
+        """Return the spans between two moments, as plain data.
+
+        Args:
+            start: By `time.perf_counter`.
+            end: The same.
+            width: In pixels.
+
+        Returns:
+            ``lanes``, a row a process. If there are at most `SPANS_IN_FULL`, each has ``spans``: rows of start,
+            seconds, number of name, kind, state, attempt (how many, if they are merged), subject. Else it has ``busy``:
+            how much of each pixel's time something ran, from 0 to 255, and ``most``: the number of the name that ran
+            longest in it; and as spans only those that are longer than a pixel.
+        """
+        chosen = [(lane, self._choose(lane, start, end)) for _, lane in sorted(self.lanes.items())]
+        total = sum(len(records) for _, records in chosen)
+        lanes = []
+        for lane, records in chosen:
+            row = {
+                "worker_id": lane.worker_id,
+                "pid": lane.pid,
+                "names": lane.names,
+                "count": len(records),
+                "missed": lane.missed,
+                "dropped": lane.dropped,
+            }
+            if total > SPANS_IN_FULL:
+                row |= _draw_density(records, start, end, width)
+            else:
+                row["spans"] = _list_spans(records)
+            lanes.append(row)
+        return {"start": start, "end": end, "total": total, "is_dense": total > SPANS_IN_FULL, "lanes": lanes}
+
+    @staticmethod
+    def _choose(lane: Lane, start: float, end: float) -> Records:
+        records = lane.records
+        upto = records[: np.searchsorted(records["started"], end)]
+        chosen: Records = upto[upto["started"] + upto["seconds"] > start]
+        return chosen
+
+
+def _list_spans(records: Records) -> list[list[float]]:
+    word = records["word"]
+    columns = (
+        records["started"].tolist(),
+        records["seconds"].tolist(),
+        (word & 0xFFFFFFFF).tolist(),
+        (word >> layout.KIND_SHIFT & 0xFF).tolist(),
+        (word >> layout.STATE_SHIFT & 0xFF).tolist(),
+        (word >> layout.ATTEMPT_SHIFT).tolist(),
+        [f"{subject:016x}" for subject in records["subject"].tolist()],
+    )
+    return [list(row) for row in zip(*columns, strict=True)]
+
+
+def _draw_density(records: Records, start: float, end: float, width: int) -> dict[str, Any]:
+    pixel = (end - start) / width
+    is_long = records["seconds"] >= pixel
+    short = records[~is_long]
+    places = np.clip(((short["started"] - start) / pixel).astype(np.int64), 0, width - 1)
+    busy = np.bincount(places, weights=short["seconds"], minlength=width) / pixel
+    numbers = (short["word"] & 0xFFFFFFFF).astype(np.int64)
+    count = int(numbers.max(initial=0)) + 1
+    by_name = np.bincount(places * count + numbers, weights=short["seconds"], minlength=width * count)
+    most = by_name.reshape(width, count).argmax(axis=1)
+    shown = np.ceil(np.minimum(busy, 1.0) * 255).astype(int)
+    return {"busy": shown.tolist(), "most": most.tolist(), "spans": _list_spans(records[is_long])}

@@ -1,0 +1,99 @@
+"""What runs on this machine, and the way to its events."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from hocket.engine.events import reader
+from hocket.engine.local import endpoint, messages
+
+Session = dict[str, Any]
+"""``driver_pid``, ``guardian_pid``, ``snapshot`` (what the driver says, or None), ``problem`` (why it says nothing) and
+``processes``."""
+
+
+class SessionEvents:
+    """The events of a session of this user, as another process reads them. To be closed."""
+
+    def __init__(self, driver_pid: int) -> None:
+        """Open them.
+
+        Raises:
+            PermissionError: The driver's descriptors are not ours to open.
+            LookupError: The process shows no session.
+        """
+        self._fd = _open_status(driver_pid)
+        self.reader = reader.EventReader(self._fd, messages.EVENTS_AT)
+
+    def close(self) -> None:
+        """Give the descriptor back."""
+        os.close(self._fd)
+
+
+def _open_status(driver_pid: int) -> int:
+    try:
+        found = list(Path(f"/proc/{driver_pid}/fd").iterdir())
+    except FileNotFoundError:
+        raise LookupError(f"There is no process {driver_pid}.") from None
+    for path in found:
+        with contextlib.suppress(FileNotFoundError):  # it was closed meanwhile
+            if str(path.readlink()).startswith(f"/memfd:{messages.STATUS_NAME} "):
+                return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    raise LookupError(f"The process {driver_pid} shows no session.")
+
+
+def look(found: endpoint.Found, timeout_s: float) -> Session:
+    """Return one session: what its driver says, if it answers, and what the kernel says of its processes."""
+    session: Session = {
+        "driver_pid": found.driver_pid,
+        "guardian_pid": found.guardian_pid,
+        "snapshot": None,
+        "problem": None,
+    }
+    try:
+        session["snapshot"] = endpoint.ask(found.driver_pid, timeout_s)
+    except (TimeoutError, LookupError) as error:
+        session["problem"] = str(error)
+    except OSError as error:
+        session["problem"] = f"the driver (pid {found.driver_pid}) may not be looked into ({error.strerror})"
+    session["processes"] = list(_list_processes(found))
+    return session
+
+
+def _list_processes(found: endpoint.Found) -> Iterable[dict[str, object]]:
+    yield from _describe_process(found.driver_pid, "driver")
+    yield from _describe_process(found.guardian_pid, "guardian")
+    try:
+        children = psutil.Process(found.guardian_pid).children(recursive=True)
+    except psutil.Error:
+        return
+    for child in children:
+        try:
+            role = "worker" if child.ppid() == found.guardian_pid else "child of a worker"
+        except psutil.Error:  # it has ended meanwhile
+            continue
+        yield from _describe_process(child.pid, role)
+
+
+def _describe_process(pid: int, role: str) -> Iterable[dict[str, object]]:
+    try:
+        process = psutil.Process(pid)
+        with process.oneshot():
+            times = process.cpu_times()
+            yield {
+                "pid": pid,
+                "role": role,
+                "command": " ".join(process.cmdline()[:8])[:200],
+                "status": process.status(),
+                "rss_bytes": process.memory_info().rss,
+                "cpu_seconds": times.user + times.system,
+                "started_at": process.create_time(),
+            }
+    except psutil.Error:  # it has ended meanwhile
+        return
