@@ -63,7 +63,9 @@ class Report:
             "facts": [[_show(name), _show(value)] for name, value in self.facts.items()],
             "step": texts.show_name(self.step_name),
             "curves": [_thin(curve) for curve in self.curves],
-            "tables": [{"heading": texts.show_name(heading), **_lay_out(rows)} for heading, rows in self.tables.items()],
+            "tables": [
+                {"heading": texts.show_name(heading), **_lay_out(rows)} for heading, rows in self.tables.items()
+            ],
             "version": version.__version__,
         }
         own = resources.files("hocket.observe.report")
