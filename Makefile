@@ -62,6 +62,10 @@ $(VENV)/.services: pyproject.toml constraints-dev.txt | $(VENV)/.pip
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints-dev.txt --group services
 	@touch $@
 
+$(VENV)/.browser: pyproject.toml constraints-dev.txt | $(VENV)/.pip
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints-dev.txt --group browser
+	@touch $@
+
 $(VENV)/.site: pyproject.toml constraints-dev.txt | $(VENV)/.pip
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints-dev.txt -e . --group site
 	@touch $@
@@ -90,7 +94,7 @@ test: $(VENV)/.dev  ## run the tests, JOBS=3 at a time, then those of the core o
 	$(BIN)/python -m pytest $(AT_A_TIME) -m 'not long' $(addprefix --ignore=,$(LONG_TESTS)) $(ARGS)
 	HOCKET_ENGINE=inprocess $(BIN)/python -m pytest $(AT_A_TIME) -m 'not long' $(INPROCESS_TESTS) $(ARGS)
 
-test-long: $(VENV)/.dev $(VENV)/.spark $(VENV)/.services  ## the tests that take long, more of Ray, of shared memory
+test-long: $(VENV)/.dev $(VENV)/.spark $(VENV)/.services $(VENV)/.browser  ## the tests that take long, more of Ray, of shared memory
 	$(COMPILE)
 	$(BIN)/python -m pytest $(LONG_TESTS) $(ARGS)
 	$(BIN)/python -m pytest -m long $(addprefix --ignore=,$(LONG_TESTS)) $(ARGS)

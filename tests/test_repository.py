@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 import hocket
+from hocket.cli import main
 
 ROOT = Path(__file__).parents[1]
 
@@ -391,9 +392,9 @@ def test_the_readme_says_what_is_there():
     assert rooms <= set(re.findall(r"docs/(\w+)\.md", features))
     for room in rooms:
         assert importlib.util.find_spec(f"hocket.{room}") is not None
-    assert "a dashboard" in absent
-    assert importlib.util.find_spec("hocket.dashboard") is None
-    assert importlib.util.find_spec("hocket.observe") is None
+    assert "`hocket top`" in " ".join(absent.split())
+    assert "top" not in main.build_parser().format_help().split()
+    assert importlib.util.find_spec("hocket.observe") is not None
     assert not any(word in absent for word in ("parameter server", "searches:", "Spark", "collective"))
 
 

@@ -82,7 +82,10 @@ TRIALS = {
     "lightgbm": Trial(("docs/train.md",), extras=("torch",)),
     "tensorboard": Trial(program="from hocket.train import loggers; import tensorboardX"),
     "mlflow": Trial(program="from hocket.train import loggers; import mlflow", is_free=True),
-    "dashboard": Trial(program="import starlette, uvicorn"),
+    "dashboard": Trial(
+        program="from hocket.observe.dashboard import app, server; "
+        "assert {'/', '/static/main.js', '/static/vendor/htm-preact.js'} <= set(app.load_pages())"
+    ),
     "demo": Trial(program="from hocket.cli import main; assert main.main(['demo', '--quiet', '--epochs', '2']) == 0"),
 }
 

@@ -71,6 +71,15 @@ def build_parser() -> argparse.ArgumentParser:
     )
     status.set_defaults(run=_run_module("status", as_json="json", timeout_s="timeout"))
     _add_dashboard(commands)
+    report = commands.add_parser(
+        "report",
+        help="write one file that shows a run",
+        description="Write one HTML file that shows a run: curves, metrics, checkpoints. It has all in it, and loads "
+        "nothing.",
+    )
+    report.add_argument("folder", metavar="RUN", help="the run's folder: Result.path")
+    report.add_argument("--output", metavar="FILE", help="where to write (default: report.html in the run's folder)")
+    report.set_defaults(run=_run_report)
     bench = commands.add_parser(
         "bench",
         help="measure this machine",
@@ -119,6 +128,16 @@ def _run_dashboard(arguments: argparse.Namespace) -> int:
     module = importlib.import_module("hocket.observe.dashboard.server")
     code: int = module.serve(arguments.pid, arguments.port, _say)
     return code
+
+
+def _run_report(arguments: argparse.Namespace) -> int:
+    module = importlib.import_module("hocket.train.result")
+    try:
+        result = module.Result.from_path(arguments.folder)
+    except RuntimeError as error:  # what Ray raises there
+        raise ValueError(str(error)) from error
+    print(result.report(arguments.output))
+    return 0
 
 
 def _say(line: str) -> None:

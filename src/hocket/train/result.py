@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import os
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn
 
 from hocket import markup, texts
+from hocket.observe import report as observe_report
 from hocket.stores import places
 from hocket.train import configs, refusals
 from hocket.train.checkpoints import checkpoint as checkpoint_module
 from hocket.train.checkpoints import replica, storage
 from hocket.train.rank import usage
 from hocket.train.run import checkpoint_manager
-from hocket.train.tracking import plain
+from hocket.train.tracking import plain, values
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,6 +67,43 @@ class Result:
         facts: dict[str, object] = dict(self.metrics or {})
         facts |= {"reports": len(self.metrics_history), "checkpoints": len(self.best_checkpoints), "path": self.path}
         return markup.write_facts("Result", facts)
+
+    def report(self, path: str | os.PathLike[str] | None = None) -> Path:
+        """Write one HTML file that shows the run: its curves, its last metrics, its checkpoints, what its strategy has
+        counted. The file has all in it, opens without a network, and loads nothing.
+
+        Args:
+            path: The file. Default: ``report.html`` in the run's folder.
+
+        Returns:
+            The file's path.
+
+        Raises:
+            TypeError: The path is none.
+            ValueError: No path is given, and the run is kept in a store.
+            OSError: It cannot be written.
+
+        Example:
+            >>> import tempfile
+            >>> from hocket import train
+            >>> trainer = train.DataParallelTrainer(
+            ...     lambda: [train.report({"loss": 1 / step}) for step in range(1, 5)],
+            ...     scaling_config=train.ScalingConfig(num_workers=0),
+            ...     run_config=train.RunConfig(storage_path=tempfile.mkdtemp()),
+            ... )
+            >>> trainer.fit().report().name
+            'report.html'
+        """
+        given: object = path
+        if given is not None and not isinstance(given, str | os.PathLike):
+            raise TypeError(f"path must be a file's path, but received {texts.safe_repr(given)}. Write 'report.html'.")
+        if path is None and self._place is not None:
+            raise ValueError(
+                "path must be given, because the run is kept in a store and has no folder here. Write 'report.html'."
+            )
+        target = Path(self.path, "report.html") if path is None else Path(path)
+        target.write_text(_describe(self).write(), encoding="utf-8", errors="backslashreplace")
+        return target
 
     _committed: tuple[checkpoint_manager.Committed, ...] = field(default=(), repr=False)
     _place: places.Place | None = field(default=None, repr=False)
@@ -165,6 +204,35 @@ class Result:
                 f"{sorted(self._committed[-1].metrics)}."
             )
         return checkpoint_manager.sort_by_metric(with_metric, metric, mode)[0].checkpoint
+
+
+def _describe(result: Result) -> observe_report.Report:
+    """Return what there is to see of a run."""
+    rows = [values.list_numbers(metrics) for metrics in result.metrics_history]
+    has_steps = bool(rows) and all(math.isfinite(row.get("step", math.nan)) for row in rows)
+    steps = [row["step"] if has_steps else number for number, row in enumerate(rows, 1)]
+    name = Path(result.path).name or "run"
+    built = observe_report.Report(
+        title=name,
+        facts={"folder": result.path, "reports": len(rows), **dict(values.flatten(result.metrics or {}))},
+        step_name="step" if has_steps else "report",
+    )
+    for key in dict.fromkeys(key for row in rows for key in row if not (has_steps and key == "step")):
+        at = [number for number, row in enumerate(rows) if key in row]
+        built.curves.append(
+            observe_report.Curve(
+                name=key, steps=[steps[number] for number in at], values=[rows[number][key] for number in at]
+            )
+        )
+    if result.best_checkpoints:
+        built.tables["Checkpoints, the best one last"] = [
+            {"path": kept.path, **dict(values.flatten(metrics))} for kept, metrics in result.best_checkpoints
+        ]
+    if result.statistics:
+        built.tables["What the strategy has counted"] = [
+            {"what": what, "value": value} for what, value in values.flatten(result.statistics)
+        ]
+    return built
 
 
 def _read(

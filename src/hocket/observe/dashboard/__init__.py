@@ -4,5 +4,5 @@
 - `app`: the routes, each of which only reads.
 - `guards`: who may ask for what.
 - `watching`: the sessions, and what has been read of their events.
-- `static`: the pages. No build step; `static/vendor` has what others wrote, with their licences.
+- `static`: the pages. No build step. What others wrote is in `observe/vendor`, with their licences.
 """

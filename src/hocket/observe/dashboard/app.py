@@ -21,14 +21,13 @@ MAX_WIDTH = 8192
 
 def load_pages() -> dict[str, responses.Response]:
     """Return the files of `static`, by path."""
-    root = resources.files("hocket.observe.dashboard") / "static"
+    room = resources.files("hocket.observe")
     found = {}
-    for folder in (root, root / "vendor"):
+    for folder, place in ((room / "dashboard" / "static", "/static"), (room / "vendor", "/static/vendor")):
         for file in folder.iterdir():
             kind = TYPES.get(file.name[file.name.rfind(".") :])
             if file.is_file() and kind is not None:
-                path = f"/static/{'vendor/' if folder is not root else ''}{file.name}"
-                found[path] = responses.Response(file.read_bytes(), media_type=kind)
+                found[f"{place}/{file.name}"] = responses.Response(file.read_bytes(), media_type=kind)
     found["/"] = found.pop("/static/index.html")
     return found
 

@@ -1,0 +1,128 @@
+"""What a report has, and the file that is made of it."""
+
+from __future__ import annotations
+
+import html
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib import resources
+from typing import final
+
+from hocket import texts, version
+
+MOST_POINTS = 4_000
+"""Points of a curve at most; of more, the least and the greatest of each stretch are kept. No screen is as wide."""
+
+MOST_LETTERS = 500
+"""How long a text in a table may be."""
+
+_POLICY = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data:"
+"""What the browser holds the file to: it loads nothing."""
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Curve:
+    """A metric over the steps of a run."""
+
+    name: str
+    steps: Sequence[float]
+    """In any order; a point whose step is no finite number is left out."""
+    values: Sequence[float]
+    """As many. NaN and infinities are gaps."""
+
+
+@final
+@dataclass(kw_only=True)
+class Report:
+    """A report.
+
+    Example:
+        >>> from hocket.observe.report import Curve, Report
+        >>> report = Report(title="run", facts={"loss": 0.5})
+        >>> report.curves.append(Curve(name="loss", steps=[1, 2], values=[1.0, 0.5]))
+        >>> report.write().startswith("<!doctype html>")
+        True
+    """
+
+    title: str
+    facts: Mapping[str, object] = field(default_factory=dict)
+    """What stands at the top: a name, and what it is."""
+    step_name: str = "report"
+    """What is on the horizontal axis of all curves."""
+    curves: list[Curve] = field(default_factory=list)
+    tables: dict[str, list[Mapping[str, object]]] = field(default_factory=dict)
+    """By heading; the columns are the keys of all rows."""
+
+    def write(self) -> str:
+        """Return the file."""
+        data = {
+            "title": texts.show_name(self.title),
+            "facts": [[_show(name), _show(value)] for name, value in self.facts.items()],
+            "step": texts.show_name(self.step_name),
+            "curves": [_thin(curve) for curve in self.curves],
+            "tables": [
+                {"heading": texts.show_name(heading), **_lay_out(rows)} for heading, rows in self.tables.items()
+            ],
+            "version": version.__version__,
+        }
+        own = resources.files("hocket.observe.report")
+        vendor = resources.files("hocket.observe") / "vendor"
+        inside = f'<script type="application/json" id="data">{_encode(data)}</script>'
+        styles = [(vendor / "uplot.css").read_text(), (own / "report.css").read_text()]
+        scripts = [(vendor / "uplot.js").read_text(), (own / "report.js").read_text()]
+        return "\n".join(
+            [
+                "<!doctype html>",
+                '<html lang="en"><head><meta charset="utf-8">',
+                f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">',
+                '<meta name="viewport" content="width=device-width, initial-scale=1">',
+                '<meta name="color-scheme" content="light dark">',
+                f"<title>{html.escape(texts.show_name(self.title))}</title>",
+                *(f"<style>{style}</style>" for style in styles),
+                f'</head><body><main id="page"></main>{inside}',
+                *(f"<script>{script}</script>" for script in scripts),
+                "</body></html>",
+                "",
+            ]
+        )
+
+
+def _encode(data: object) -> str:
+    """Return JSON that ends no script, whatever stands in it."""
+    encoded = json.dumps(data, allow_nan=False, ensure_ascii=True, separators=(",", ":"))
+    return encoded.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
+
+
+def _show(value: object) -> str:
+    text = value if isinstance(value, str) else f"{value:.6g}" if isinstance(value, float) else texts.safe_repr(value)
+    return texts.escape(texts.cut(text, MOST_LETTERS))
+
+
+def _lay_out(rows: Sequence[Mapping[str, object]]) -> dict[str, object]:
+    columns = list(dict.fromkeys(key for row in rows for key in row))
+    shown = [_show(column) for column in columns]
+    return {"columns": shown, "rows": [[_show(row[key]) if key in row else "" for key in columns] for row in rows]}
+
+
+def _thin(curve: Curve) -> dict[str, object]:
+    """Return a curve with no more points than can be seen: of each stretch the least and the greatest, in order."""
+    points = [point for point in zip(curve.steps, curve.values, strict=True) if math.isfinite(point[0])]
+    points.sort(key=lambda point: point[0])
+    size = math.ceil(len(points) / (MOST_POINTS // 2))
+    if len(points) > MOST_POINTS:
+        kept = []
+        for start in range(0, len(points), size):
+            part = [point for point in points[start : start + size] if math.isfinite(point[1])]
+            if part:
+                ends = {min(part, key=lambda point: point[1]), max(part, key=lambda point: point[1])}
+                kept += sorted(ends)
+        points = kept
+    return {
+        "name": texts.show_name(curve.name),
+        "steps": [step for step, _ in points],
+        "values": [value if math.isfinite(value) else None for _, value in points],
+        "count": len(curve.values),
+    }

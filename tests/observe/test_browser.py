@@ -1,0 +1,241 @@
+"""The dashboard in a real browser: what is on the page, and what the browser says of it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hocket.observe.report import Curve, Report
+from tests.observe.test_dashboard import Dashboard, end, start
+
+playwright = pytest.importorskip("playwright.sync_api", reason="needs playwright: make test-long installs it")
+
+CHROMIUM = os.environ.get("CHROMIUM") or shutil.which("chromium") or shutil.which("chromium-browser") or ""
+
+pytestmark = [
+    pytest.mark.long,
+    pytest.mark.slow,
+    pytest.mark.skipif(not CHROMIUM, reason="needs a Chromium: apt install chromium, or CHROMIUM=/path/to/it"),
+]
+
+PROGRAM = """
+import os, sys, time
+import hocket
+
+hocket.init(num_cpus=2)
+
+
+@hocket.remote(max_retries=0)
+def work(seconds):
+    time.sleep(seconds)
+    return os.getpid()
+
+
+@hocket.remote(max_retries=0)
+def fail():
+    raise ValueError("<img src=x onerror=document.title='hit'>")
+
+
+@hocket.remote
+class Counter:
+    def add(self):
+        time.sleep(0.01)
+
+
+counter = Counter.options(name="<img src=x onerror=document.title='hit'>").remote()
+hocket.get([work.remote(0.01) for _ in range(20)] + [counter.add.remote() for _ in range(20)])
+hocket.wait([fail.options(name="<b>odd</b>").remote()])
+print("open", flush=True)
+for line in sys.stdin:
+    word, *rest = line.split()
+    if word == "work":
+        hocket.get([work.remote(0.01) for _ in range(int(rest[0]))])
+    print("done", flush=True)
+"""
+
+
+class Program:
+    """A session in a process of its own."""
+
+    def __init__(self) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", PROGRAM], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+        assert self.read() == "open"
+
+    def read(self) -> str:
+        assert self.process.stdout is not None
+        return self.process.stdout.readline().strip()
+
+    def tell(self, line: str) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.write(f"{line}\n")
+        self.process.stdin.flush()
+
+    def close(self) -> None:
+        if self.process.poll() is None:
+            self.process.communicate(timeout=30)
+
+
+@pytest.fixture
+def program() -> Iterator[Program]:
+    running = Program()
+    yield running
+    running.close()
+
+
+@pytest.fixture
+def dashboard(program: Program) -> Iterator[Dashboard]:
+    running = start(str(program.process.pid))
+    yield running
+    if running.process.poll() is None:
+        end(running)
+
+
+@pytest.fixture(scope="module")
+def driver() -> Iterator[Any]:
+    with playwright.sync_playwright() as opened:
+        yield opened
+
+
+@pytest.fixture(scope="module")
+def browser(driver: Any) -> Iterator[Any]:
+    opened = driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+    yield opened
+    opened.close()
+
+
+@pytest.fixture
+def page(browser: Any, dashboard: Dashboard) -> Iterator[Any]:
+    """The dashboard's page; whatever the console says of it is a failure, and so is a request to anywhere else."""
+    context = browser.new_context(viewport={"width": 1000, "height": 700})
+    opened = context.new_page()
+    said: list[str] = []
+    opened.on("console", lambda message: said.append(f"{message.type}: {message.text}"))
+    opened.on("pageerror", lambda error: said.append(f"error: {error}"))
+    asked: set[str] = set()
+    opened.on("request", lambda request: asked.add(request.url.split("/")[2]))
+    opened.goto(f"http://127.0.0.1:{dashboard.port}/#{dashboard.token}")
+    opened.wait_for_selector("#counts")
+    yield opened
+    assert asked == {f"127.0.0.1:{dashboard.port}"}
+    assert [line for line in said if "Failed to load resource" not in line] == []
+    context.close()
+
+
+def read_counts(page: Any) -> dict[str, int]:
+    """Return the figures of the line below the stream."""
+    words = page.inner_text("#counts").replace(",", "").replace(".", " ").split()
+    found = {"written": int(words[words.index("written") - 1]), "kept": int(words[words.index("kept") - 1])}
+    found["overwritten"] = int(words[words.index("overwritten") - 1]) if "overwritten" in words else 0
+    return found
+
+
+def test_page_follows_the_program(page: Any, program: Program) -> None:
+    assert page.url.endswith("/"), "the token has left the address"
+    before = read_counts(page)["written"]
+    program.tell("work 30")
+    assert program.read() == "done"
+    page.wait_for_function(
+        "least => Number(document.querySelector('#counts').innerText.match(/([0-9,]+) written/)[1].replace(',', '')) >= least",
+        arg=before + 30,
+    )
+    counts = read_counts(page)
+    assert counts["written"] == counts["kept"] + counts["overwritten"]
+    assert page.inner_text("table >> nth=0").count("work") == 1
+
+
+def test_reload_shows_no_span_twice(page: Any) -> None:
+    before = read_counts(page)
+    for _ in range(3):
+        page.reload()
+        page.wait_for_selector("#counts")
+    assert read_counts(page) == before
+
+
+def test_names_stay_text(page: Any) -> None:
+    for name in ("Workers", "Actors", "Memory", "Errors"):
+        page.click(f"nav button:text-is('{name}')")
+        page.wait_for_selector(f"h2:text-is('{name}')")
+        assert page.locator("main img, main b").count() == 0
+        if name == "Actors":
+            assert "<img src=x onerror=document.title='hit'>" in page.inner_text("main")
+        if name == "Errors":
+            assert "<b>odd</b>" in page.inner_text("main")
+    assert page.title() == "Hocket"
+
+
+def test_keys_stop_and_move(page: Any) -> None:
+    page.focus("canvas")
+    page.keyboard.press("Space")
+    page.wait_for_selector("button:text-is('Follow')")
+    page.keyboard.press("ArrowLeft")
+    page.keyboard.press("Space")
+    page.wait_for_selector("button:text-is('Following')")
+
+
+def test_phone_and_dark(browser: Any, dashboard: Dashboard) -> None:
+    context = browser.new_context(viewport={"width": 360, "height": 640}, color_scheme="dark")
+    page = context.new_page()
+    page.goto(f"http://127.0.0.1:{dashboard.port}/#{dashboard.token}")
+    page.wait_for_selector("#counts")
+    assert page.evaluate("document.documentElement.scrollWidth") <= 360
+    assert page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(20, 23, 28)"
+    context.close()
+
+
+def test_page_without_the_token_shows_nothing(browser: Any, dashboard: Dashboard) -> None:
+    context = browser.new_context()
+    page = context.new_page()
+    page.goto(f"http://127.0.0.1:{dashboard.port}/")
+    page.wait_for_selector("[role=alert]")
+    assert "The token is missing or wrong" in page.inner_text("main")
+    assert "Session of pid" not in page.inner_text("body")
+    context.close()
+
+
+def test_name_that_somebody_points_to_loopback(driver: Any, dashboard: Dashboard) -> None:
+    """DNS rebinding: the browser finds the server under a foreign name, and has the token."""
+    rules = "--host-resolver-rules=MAP evil.example 127.0.0.1"
+    opened = driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox", rules])
+    answer = opened.new_page().goto(f"http://evil.example:{dashboard.port}/#{dashboard.token}")
+    assert answer.status == 403
+    opened.close()
+
+
+def test_end_of_the_session_is_told(page: Any, program: Program, dashboard: Dashboard) -> None:
+    program.close()
+    dashboard.process.communicate(timeout=20)
+    page.wait_for_selector("text=The dashboard has ended.")
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_report_asks_nobody_for_anything(browser: Any, tmp_path: Path, scheme: str) -> None:
+    report = Report(title="</title><script>document.title='hit'</script>", facts={"<b>": "<img src=http://x/y>"})
+    for number in range(6):
+        values = [number * step % 7 / 3 for step in range(2000)]
+        report.curves.append(Curve(name=f"<i>{number}</i>", steps=range(2000), values=values))
+    path = tmp_path / "report.html"
+    path.write_text(report.write(), encoding="utf-8")
+    context = browser.new_context(offline=True, color_scheme=scheme)
+    page = context.new_page()
+    said: list[str] = []
+    asked: list[str] = []
+    page.on("console", lambda message: said.append(message.text))
+    page.on("pageerror", lambda error: said.append(str(error)))
+    page.on("request", lambda request: asked.append(request.url))
+    page.goto(path.as_uri())
+    page.wait_for_selector("figure canvas")
+    assert page.locator("figure canvas").count() == 6
+    assert page.locator("main b, main img, main i").count() == 0
+    assert page.title() == "</title><script>document.title='hit'</script>"
+    assert asked == [path.as_uri()]
+    assert said == []
+    context.close()
