@@ -209,8 +209,8 @@ def test_what_a_killed_process_wrote_is_there(fd: int) -> None:
     assert writer.stdout.readline() == "begun\n"
     last = -1
     read = missed = 0
-    for round_number in range(30):  # while it writes
-        if round_number == 20:
+    for round_number in range(12):  # while it writes
+        if round_number == 8:
             writer.send_signal(signal.SIGKILL)
             writer.wait()
         for batch in looked.read():
