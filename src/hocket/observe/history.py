@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,10 +17,32 @@ RECORD = np.dtype([("started", "<f8"), ("seconds", "<f8"), ("subject", "<u8"), (
 LIMIT = 2_000_000
 """How many records are kept unless told otherwise; 64 MB."""
 
-SPANS_IN_FULL = 20_000
-"""Up to so many spans in a window are drawn one by one; more are a picture of density."""
+SPANS_IN_FULL = 2_000
+"""Up to so many spans in a window are drawn one by one; more are a picture of density, in which only what is longer
+than a pixel is drawn by itself: a screen has no more pixels in a row, and who draws takes processor time."""
+
+CHUNK = 16_384
+"""How many records are sorted together at least."""
+
+SHOWN_NAMES = 20
+"""Names of which the sums are shown."""
 
 Records = npt.NDArray[np.void]
+
+
+@dataclass
+class _Chunk:
+    """Some records of a process, by start."""
+
+    records: Records
+    start: float
+    end: float
+    """When the last of them ended."""
+
+    @classmethod
+    def build(cls, records: Records) -> _Chunk:
+        ordered: Records = records[np.argsort(records["started"], kind="stable")]
+        return cls(ordered, float(ordered["started"][0]), float((ordered["started"] + ordered["seconds"]).max()))
 
 
 @dataclass
@@ -34,32 +57,35 @@ class Lane:
     """How many records were overwritten before they were read."""
     dropped: int = 0
     """How many were read and given up, so that the limit holds."""
-    _records: Records = field(default_factory=lambda: np.empty(0, RECORD))
-    _new: list[Records] = field(default_factory=list)
+    chunks: list[_Chunk] = field(default_factory=list)
+    """Oldest first. So a look costs what is new, and what is in its window."""
 
     def add(self, batch: reader.Batch) -> None:
         """Take in what has been read."""
         self.names = batch.names
         self.missed += batch.missed
-        if batch.records:
-            self._new.append(np.frombuffer(batch.records, RECORD))
+        if not batch.records:
+            return
+        records = np.frombuffer(batch.records, RECORD)
+        if self.chunks and len(self.chunks[-1].records) < CHUNK:
+            records = np.concatenate([self.chunks.pop().records, records])
+        self.chunks.append(_Chunk.build(records))
 
     def __len__(self) -> int:
-        return len(self._records) + sum(map(len, self._new))
+        return sum(len(chunk.records) for chunk in self.chunks)
 
-    @property
-    def records(self) -> Records:
-        """All that are kept, by start."""
-        if self._new:
-            joined = np.concatenate([self._records, *self._new])
-            self._new.clear()
-            self._records = joined[np.argsort(joined["started"], kind="stable")]
-        return self._records
+    def choose(self, start: float, end: float) -> Records:
+        """Return what ran between two moments, by start within each chunk."""
+        found = [np.empty(0, RECORD)]
+        for chunk in self.chunks:
+            if chunk.start < end and chunk.end > start:
+                upto = chunk.records[: np.searchsorted(chunk.records["started"], end)]
+                found.append(upto[upto["started"] + upto["seconds"] > start])
+        return np.concatenate(found)
 
-    def drop(self, count: int) -> None:
-        """Give up the oldest."""
-        self._records = self.records[count:].copy()
-        self.dropped += count
+    def drop(self) -> None:
+        """Give up the oldest chunk."""
+        self.dropped += len(self.chunks.pop(0).records)
 
 
 class History:
@@ -78,10 +104,8 @@ class History:
             if lane is None:
                 lane = self.lanes[key] = Lane(*key, batch.names)
             lane.add(batch)
-        excess = sum(map(len, self.lanes.values())) - self._limit
-        if excess > 0:  # an eighth at once, so that not each look moves everything
-            longest = max(self.lanes.values(), key=len)
-            longest.drop(min(len(longest), excess + self._limit // 8))
+        while sum(map(len, self.lanes.values())) > self._limit:
+            max(self.lanes.values(), key=len).drop()
 
     def count(self) -> dict[str, int]:
         """Return how many records were written, and what became of them: ``written = kept + missed + dropped``."""
@@ -95,16 +119,11 @@ class History:
 
     def find_end(self) -> float:
         """Return when the last span that was read ended; 0 if there is none."""
-        ends = [
-            float((lane.records["started"] + lane.records["seconds"]).max())
-            for lane in self.lanes.values()
-            if len(lane)
-        ]
-        return max(ends, default=0.0)
+        return max((chunk.end for lane in self.lanes.values() for chunk in lane.chunks), default=0.0)
 
     def find_start(self) -> float:
         """Return when the first span that is kept started; 0 if there is none."""
-        return min((float(lane.records["started"][0]) for lane in self.lanes.values() if len(lane)), default=0.0)
+        return min((chunk.start for lane in self.lanes.values() for chunk in lane.chunks), default=0.0)
 
     def draw(self, start: float, end: float, width: int) -> dict[str, Any]:
         """Return the spans between two moments, as plain data.
@@ -118,9 +137,9 @@ class History:
             ``lanes``, a row a process. If there are at most `SPANS_IN_FULL`, each has ``spans``: rows of start,
             seconds, number of name, kind, state, attempt (how many, if they are merged), subject. Else it has ``busy``:
             how much of each pixel's time something ran, from 0 to 255, and ``most``: the number of the name that ran
-            longest in it; and as spans only those that are longer than a pixel.
+            longest in it; and as spans only those that are longer than a pixel. ``names``: the sums of each.
         """
-        chosen = [(lane, self._choose(lane, start, end)) for _, lane in sorted(self.lanes.items())]
+        chosen = [(lane, lane.choose(start, end)) for _, lane in sorted(self.lanes.items())]
         total = sum(len(records) for _, records in chosen)
         lanes = []
         for lane, records in chosen:
@@ -137,14 +156,33 @@ class History:
             else:
                 row["spans"] = _list_spans(records)
             lanes.append(row)
-        return {"start": start, "end": end, "total": total, "is_dense": total > SPANS_IN_FULL, "lanes": lanes}
+        return {
+            "start": start,
+            "end": end,
+            "total": total,
+            "is_dense": total > SPANS_IN_FULL,
+            "lanes": lanes,
+            "names": _sum_up(chosen),
+        }
 
-    @staticmethod
-    def _choose(lane: Lane, start: float, end: float) -> Records:
-        records = lane.records
-        upto = records[: np.searchsorted(records["started"], end)]
-        chosen: Records = upto[upto["started"] + upto["seconds"] > start]
-        return chosen
+
+def _sum_up(lanes: Sequence[tuple[Lane, Records]]) -> list[dict[str, Any]]:
+    """Return what each name took; the longest first."""
+    found: dict[str, dict[str, Any]] = {}
+    for lane, records in lanes:
+        numbers = (records["word"] & 0xFFFFFFFF).astype(np.int64)
+        states = records["word"] >> layout.STATE_SHIFT & 0xFF
+        attempts = (records["word"] >> layout.ATTEMPT_SHIFT).astype(np.int64)
+        runs = np.where(states == layout.State.MERGED, attempts, 1)
+        for number in np.unique(numbers).tolist():
+            mine = numbers == number
+            name = lane.names[number] if number < len(lane.names) else lane.names[0]
+            one = found.setdefault(name, {"name": name, "runs": 0, "seconds": 0.0, "longest": 0.0, "failed": 0})
+            one["runs"] += int(runs[mine].sum())
+            one["seconds"] += float(records["seconds"][mine].sum())
+            one["longest"] = max(one["longest"], float((records["seconds"][mine] / runs[mine]).max()))
+            one["failed"] += int((states[mine] == layout.State.FAILED).sum())
+    return sorted(found.values(), key=lambda one: -one["seconds"])[:SHOWN_NAMES]
 
 
 def _list_spans(records: Records) -> list[list[float]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import secrets
 import socket
 import time
@@ -18,6 +19,9 @@ from hocket.observe.dashboard import app, watching
 
 IDLE_SECONDS = 600.0
 """How long nobody asks for anything before the server ends. An open page asks each second."""
+
+NICENESS = 10
+"""Where there is too little processor time, the program goes before its viewer."""
 
 LOOK_SECONDS = 0.5
 """How often it looks whether it is to end."""
@@ -72,6 +76,7 @@ def _serve(driver_pid: int | None, port: int, say: Callable[[str], object]) -> i
     if driver_pid is not None and driver_pid not in _list_pids():
         say(f"There is no session of yours with the driver's pid {driver_pid}. `hocket status` lists those there are.")
         return 1
+    os.nice(NICENESS)
     listener = socket.create_server(("127.0.0.1", port))
     token = secrets.token_hex(32)
     port = listener.getsockname()[1]

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import threading
+import time
 from typing import Any
 
 from hocket.engine.local import endpoint
 from hocket.observe import history, sessions
+
+LOOK_SECONDS = 0.5
+"""How long the list of sessions is good for: each look goes through all processes of the machine."""
 
 ANSWER_SECONDS = 1.0
 """How long a driver may take to describe itself. A page asks again anyway."""
@@ -19,11 +23,17 @@ class Watch:
     def __init__(self, driver_pid: int | None = None) -> None:
         self._only = driver_pid
         self._lock = threading.Lock()
+        self._found: list[endpoint.Found] = []
+        self._looked_at = 0.0
         self._opened: dict[int, tuple[sessions.SessionEvents, history.History]] = {}
 
     def list_found(self) -> list[endpoint.Found]:
-        """Return the sessions that there are."""
-        return [found for found in endpoint.list_sessions() if self._only in (None, found.driver_pid)]
+        """Return the sessions that there are, or were a moment ago."""
+        now = time.monotonic()
+        if now - self._looked_at > LOOK_SECONDS:
+            self._found = [found for found in endpoint.list_sessions() if self._only in (None, found.driver_pid)]
+            self._looked_at = now
+        return self._found
 
     def describe(self, driver_pid: int) -> sessions.Session | None:
         """Return what a session says of itself, and the system of its processes; None if there is no such session."""

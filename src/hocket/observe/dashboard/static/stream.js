@@ -97,24 +97,6 @@ function describe({ span, lane }) {
   return `${many}${name}: ${duration(span[1])}${span[4] === FAILED ? ", failed" : ""}${more} (${where})`;
 }
 
-// What each name took in the window; also for those who do not see the canvas.
-function sum(picture) {
-  const totals = new Map();
-  for (const lane of picture.lanes) {
-    for (const span of lane.spans) {
-      const name = lane.names[span[2]] ?? "";
-      const known = totals.get(name) ?? { count: 0, seconds: 0, longest: 0, failed: 0 };
-      const runs = runsOf(span);
-      known.count += runs;
-      known.seconds += span[1];
-      known.longest = Math.max(known.longest, span[1] / runs);
-      known.failed += span[4] === FAILED ? 1 : 0;
-      totals.set(name, known);
-    }
-  }
-  return [...totals].sort((left, right) => right[1].seconds - left[1].seconds).slice(0, 20);
-}
-
 export function Stream({ pid, say }) {
   const canvas = useRef(null);
   const hits = useRef([]);
@@ -137,7 +119,7 @@ export function Stream({ pid, say }) {
       }
     };
     if (isPaused) { look(); return undefined; }
-    return repeat(look, 0.5);
+    return repeat(look, 1);
   }, [pid, seconds, end]);
 
   useEffect(() => {
@@ -191,15 +173,15 @@ export function Stream({ pid, say }) {
           ${gone ? html` + <span class="gap">${count(counts.missed)} overwritten before they were read</span>` : ""}
           ${counts.dropped ? ` + ${count(counts.dropped)} given up` : ""}.
         </p>`}
-      ${picture && !picture.is_dense && html`
+      ${picture && picture.names.length > 0 && html`
         <div class="scroll"><table>
           <caption class="quiet">In this stretch</caption>
           <thead><tr><th>name</th><th class="number">runs</th><th class="number">together</th>
             <th class="number">mean</th><th class="number">longest</th><th class="number">failed</th></tr></thead>
-          <tbody>${sum(picture).map(([name, one]) => html`<tr key=${name}>
-            <td class="wide">${name}</td><td class="number">${count(one.count)}</td>
+          <tbody>${picture.names.map((one) => html`<tr key=${one.name}>
+            <td class="wide">${one.name}</td><td class="number">${count(one.runs)}</td>
             <td class="number">${duration(one.seconds)}</td>
-            <td class="number">${duration(one.seconds / one.count)}</td>
+            <td class="number">${duration(one.seconds / one.runs)}</td>
             <td class="number">${duration(one.longest)}</td>
             <td class=${one.failed ? "number bad" : "number"}>${one.failed}</td></tr>`)}
           </tbody></table></div>`}
