@@ -8,7 +8,7 @@ import os
 import secrets
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, final
 
 import uvicorn
@@ -59,6 +59,16 @@ class _Connection(h11_impl.H11Protocol):
         self.loop.call_later(REQUEST_SECONDS, self._look)
 
 
+@final
+class _Server(uvicorn.Server):
+    """Leaves signals to asyncio, which ends what runs: raised again by uvicorn, they would be an error in a task."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Capture none."""
+        yield
+
+
 def serve(driver_pid: int | None, port: int, say: Callable[[str], object]) -> int:
     """Serve until Ctrl-C, the end of the session, or nobody looks; return the exit code.
 
@@ -98,11 +108,14 @@ def _serve(driver_pid: int | None, port: int, say: Callable[[str], object]) -> i
         timeout_keep_alive=5,
         ws="none",
     )
-    server = uvicorn.Server(config)
-    say(f"The dashboard is at http://127.0.0.1:{port}/#{token}")
-    say("Whoever has this address may look until Ctrl-C ends it.")
+    server = _Server(config)
+
+    def greet() -> None:
+        address = f"http://127.0.0.1:{port}/#{token}"
+        say(f"The dashboard is at {address}\nWhoever has this address may look until Ctrl-C ends it.")
+
     try:
-        why = asyncio.run(_run(server, listener, pages, driver_pid))
+        why = asyncio.run(_run(server, listener, pages, driver_pid, greet))
     finally:
         listener.close()
         watch.close()
@@ -111,18 +124,25 @@ def _serve(driver_pid: int | None, port: int, say: Callable[[str], object]) -> i
     return 0
 
 
-async def _run(server: uvicorn.Server, listener: socket.socket, pages: app.Pages, driver_pid: int | None) -> str:
-    """Serve; return why it ended, if not by a signal."""
+async def _run(
+    server: uvicorn.Server,
+    listener: socket.socket,
+    pages: app.Pages,
+    driver_pid: int | None,
+    greet: Callable[[], None],
+) -> str:
+    """Serve; return why it ended, if not by a signal. Greets when Ctrl-C is heeded."""
     serving = asyncio.ensure_future(server.serve([listener]))
     why = ""
-    while not serving.done():
-        await asyncio.wait([serving], timeout=LOOK_SECONDS)
-        if driver_pid is not None and driver_pid not in _list_pids():
-            why = f"The session of pid {driver_pid} is over."
-        elif time.monotonic() - pages.asked_at > IDLE_SECONDS:
-            why = f"Nobody has looked for {IDLE_SECONDS:.0f} s."
-        if why:
-            server.should_exit = True
+    with contextlib.suppress(asyncio.CancelledError):  # Ctrl-C
+        greet()
+        while not why and not serving.done():
+            await asyncio.wait([serving], timeout=LOOK_SECONDS)
+            if driver_pid is not None and driver_pid not in _list_pids():
+                why = f"The session of pid {driver_pid} is over."
+            elif time.monotonic() - pages.asked_at > IDLE_SECONDS:
+                why = f"Nobody has looked for {IDLE_SECONDS:.0f} s."
+    server.should_exit = True
     await serving
     return why
 
