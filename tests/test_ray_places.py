@@ -5,10 +5,12 @@ from __future__ import annotations
 import importlib
 import runpy
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import hocket
+import hocket.data
 
 
 @pytest.mark.parametrize(
@@ -119,3 +121,27 @@ def test_wrong_kinds_at_the_beginning(given: dict[str, object], match: str) -> N
     with pytest.raises(TypeError, match=match):
         hocket.init(**given)  # type: ignore[arg-type]
     assert not hocket.is_initialized()
+
+
+class NoText:
+    """Its text cannot be had."""
+
+    def __repr__(self) -> str:
+        raise RuntimeError("no text")
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "match"),
+    [
+        (lambda make: make.get_actor([None]), TypeError, r"name must be a text, but received \[None\]"),
+        (lambda make: make.timeline(3), TypeError, "filename must be a path, but received 3"),
+        (lambda make: make.kill(NoText()), ValueError, "takes an actor handle, but received <NoText without a text"),
+        (lambda make: make.cancel(NoText()), TypeError, "takes an ObjectRef, but received <NoText without a text"),
+        (lambda make: make.util.ActorPool(None), TypeError, "takes a list of actor handles, but received None"),
+        (lambda make: make.data.range_tensor(3, shape=-1), ValueError, "shape must be a tuple of whole numbers"),
+        (lambda make: make.data.range(5).split(10**30), ValueError, "n must be a whole number from 1 to 100,000"),
+    ],
+)
+def test_wrong_arguments_are_told(call: Any, error: type[Exception], match: str) -> None:
+    with pytest.raises(error, match=match):
+        call(hocket)

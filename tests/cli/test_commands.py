@@ -341,3 +341,33 @@ def test_every_command_has_help(name: str, capsys: pytest.CaptureFixture[str]) -
     with pytest.raises(SystemExit, match="0"):
         main.main([name, "--help"])
     assert f"usage: hocket {name}" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["dashboard", "--port", "65536"], "0 or more and at most 65535, but received '65536'"),
+        (["demo", "--seed", "9" * 30], "0 or more and at most 4294967295, but received"),
+        (["status", "--timeout", "nan"], "must be a number of seconds, 0 or more, but received 'nan'"),
+    ],
+)
+def test_numbers_out_of_range(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        main.main(arguments)
+    assert message in capsys.readouterr().err
+
+
+def test_dashboard_names_its_extra(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    assert main.main(["dashboard"]) == 1
+    assert "needs starlette and uvicorn. Run pip install 'hocket[dashboard]'." in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_demo_refuses_what_cannot_be(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "file").touch()
+    assert main.main(["demo", "--quiet", "--output", str(tmp_path / "file")]) == 1
+    assert "is a file, and must be a folder. Give another name." in capsys.readouterr().err
+    assert main.main(["demo", "--quiet", "--workers", "9999999", "--output", str(tmp_path / "new")]) == 1
+    assert "--workers 9999999 is more than" in capsys.readouterr().err
+    hocket.shutdown()

@@ -619,6 +619,8 @@ def test_workers_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (command.parse_workers("auto"), command.parse_workers("gpu"), command.parse_workers("7")) == (3, 3, 7)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     assert command.parse_workers("auto") == command.parse_workers("cpu") >= 1
+    with pytest.raises(ValueError, match="--workers must be a whole number from 1 to 10,000"):
+        command.parse_workers("9" * 30)
 
 
 def test_ranks_share_the_cores(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -866,6 +868,7 @@ def test_a_folder_that_cannot_be_made_ends_the_launch(launch: Launch, folder: Pa
     ("options", "message"),
     [
         (["--tee", "4"], "--tee takes 0 .nothing., 1 .stdout., 2 .stderr. or 3 .both., or such for each of the ranks"),
+        (["--redirects", "0:1,0:2"], "--redirects names rank 0 twice: '0:1,0:2'"),
         (["--redirects", "7:1"], "--redirects takes .* but received '7:1'"),
         (["-r", "1,2"], "--redirects takes .* but received '1,2'"),
         (["--local-ranks-filter", "2"], "--local-ranks-filter takes ranks from 0 to 1, such as 0,1, but received '2'"),

@@ -19,8 +19,8 @@ import psutil
 import pytest
 
 import hocket
-from hocket.engine.events import layout
 from hocket.observe import history
+from tests.engine.test_events import pause
 
 pytest.importorskip("starlette", reason="needs hocket[dashboard]")
 pytest.importorskip("uvicorn", reason="needs hocket[dashboard]")
@@ -84,14 +84,6 @@ def end(dashboard: Dashboard) -> str:
 @hocket.remote
 def double(x: int) -> int:
     return 2 * x
-
-
-@hocket.remote
-def pause() -> None:
-    """Takes as long as a run must to have an event of its own."""
-    end = time.perf_counter() + layout.SHORT_SECONDS
-    while time.perf_counter() < end:
-        pass
 
 
 @pytest.fixture(scope="module")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import functools
 import importlib
 import importlib.util
 import math
@@ -113,7 +114,9 @@ def _add_dashboard(commands: argparse._SubParsersAction[argparse.ArgumentParser]
         "end, or ten minutes in which nobody looks. It reads the session's memory from outside, and changes nothing.",
     )
     dashboard.add_argument("pid", nargs="?", type=int, help="the driver's pid (default: all your sessions)")
-    dashboard.add_argument("--port", type=_parse_count(0), default=0, help="where to listen (default: any free port)")
+    dashboard.add_argument(
+        "--port", type=_parse_count(0, 65535), default=0, help="where to listen (default: any free port)"
+    )
     dashboard.set_defaults(run=_run_dashboard)
 
 
@@ -123,10 +126,8 @@ def _run_dashboard(arguments: argparse.Namespace) -> int:
         raise exceptions.MissingExtraError(
             f"hocket dashboard needs {' and '.join(missing)}. Run pip install 'hocket[dashboard]'."
         )
-    if arguments.port > 65535:
-        raise ValueError(f"--port must be at most 65535, but received {arguments.port}.")
     module = importlib.import_module("hocket.observe.dashboard.server")
-    code: int = module.serve(arguments.pid, arguments.port, _say)
+    code: int = module.serve(arguments.pid, arguments.port, functools.partial(print, flush=True))
     return code
 
 
@@ -138,10 +139,6 @@ def _run_report(arguments: argparse.Namespace) -> int:
         raise ValueError(str(error)) from error
     print(result.report(arguments.output))
     return 0
-
-
-def _say(line: str) -> None:
-    print(line, flush=True)
 
 
 def _get_engine() -> str:

@@ -9,6 +9,8 @@ A *payload* is an encoded value as it travels (see `payloads`). *Ids* are whole 
 sockets, so a message on the wrong socket is noticed.
 """
 
+from hocket.engine.events import layout
+
 declared: dict[int, tuple[str, ...]] = {}
 """The names of a message's fields, by its number."""
 
@@ -22,7 +24,7 @@ def _declare(number: int, fields: str = "") -> int:
 STATUS_NAME = "hocket-status"
 """The name of the memory with the table below and the events, among the descriptors of the driver."""
 
-STATUS_SLOTS = 4096
+STATUS_SLOTS = layout.WORKER_SLOTS
 """Size of the table, shared by all processes, in which each worker writes the id of the task that it started last, and
 behind all ids, in a second row, when that was (a float). A worker has the slot of its id modulo this; so many workers
 at once are out of reach of one machine."""

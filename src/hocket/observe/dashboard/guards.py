@@ -58,11 +58,11 @@ class Guards:
         if scope["type"] == "lifespan":
             await self._app(scope, receive, send)
             return
-        status = self._check(scope)
         if scope["type"] == "websocket":
             await receive()
             await send({"type": "websocket.close", "code": 1008})
             return
+        status = self._check(scope)
 
         async def send_with_headers(message: types.Message) -> None:
             if message["type"] == "http.response.start":
@@ -87,7 +87,7 @@ class Guards:
             return 403
         if headers.get(b"sec-fetch-site", b"none") not in {b"same-origin", b"none"}:
             return 403
-        if scope["type"] != "http" or scope["method"] != "GET":
+        if scope["method"] != "GET":
             return 405
         path = scope.get("raw_path", b"")
         if path in self._pages:

@@ -30,8 +30,8 @@ CONNECTIONS = 64
 """How many connections there may be at once; a browser has six."""
 
 REQUEST_SECONDS = 10.0
-"""How long a connection may say nothing, or send parts of a request, before it is cut: whoever reaches loopback could
-hold all of them otherwise."""
+"""How long a connection may say nothing, or send parts of a request, before it is cut. Other users of the
+machine could hold all connections otherwise."""
 
 
 @final

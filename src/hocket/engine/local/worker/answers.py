@@ -202,14 +202,11 @@ class Answers(state.WorkerState):
         with self._engine.lock:
             if work.started:
                 self._note_run(work, work.started, seconds, has_failed=True)
-        if work.reply_to:
-            with self._engine.lock:
-                note = (work.task_id, work.name, work.started, seconds, error_type, text)
-                self._engine.notes.append(note)
+            if work.reply_to:
+                self._engine.notes.append((work.task_id, work.name, work.started, seconds, error_type, text))
                 self._answer_error(work, payload)
-            return
-        message = (messages.FAILED, work.task_id, payload, error_type, text, work.started, seconds)
-        with self._engine.lock:
+                return
+            message = (messages.FAILED, work.task_id, payload, error_type, text, work.started, seconds)
             self._engine.channel.post(message)
 
     def _answer_error(self, work: Work, payload: payloads.Payload) -> None:

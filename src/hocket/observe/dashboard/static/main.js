@@ -5,7 +5,9 @@ import { ask, repeat } from "/static/source.js";
 import { Stream } from "/static/stream.js";
 import { bytes, count, duration } from "/static/text.js";
 
-const PAGES = [["now", "Now"], ["workers", "Workers"], ["actors", "Actors"], ["memory", "Memory"], ["errors", "Errors"]];
+const PAGES = [
+  ["now", "Now"], ["workers", "Workers"], ["actors", "Actors"], ["memory", "Memory"], ["errors", "Errors"],
+];
 
 function Table({ caption, columns, rows, empty }) {
   if (!rows.length) return html`<p class="quiet">${empty}</p>`;
@@ -102,7 +104,7 @@ function Session({ pid, page }) {
   return html`
     ${told && html`<p class="bad" role="status">${told}</p>`}
     ${session && html`<${Figures} session=${{ ...session, snapshot: snapshot?.failure ? null : snapshot }} />`}
-    ${page === "now" && html`<${Stream} pid=${pid} say=${() => {}} />`}
+    ${page === "now" && html`<${Stream} pid=${pid} />`}
     ${page === "workers" && session && html`<${Workers} session=${session} />`}
     ${snapshot && !snapshot.failure && html`
       ${page === "now" && html`<${Tasks} snapshot=${snapshot} />`}

@@ -97,7 +97,7 @@ function describe({ span, lane }) {
   return `${many}${name}: ${duration(span[1])}${span[4] === FAILED ? ", failed" : ""}${more} (${where})`;
 }
 
-export function Stream({ pid, say }) {
+export function Stream({ pid }) {
   const canvas = useRef(null);
   const hits = useRef([]);
   const [seconds, setSeconds] = useState(10);
@@ -113,9 +113,8 @@ export function Stream({ pid, say }) {
       if (end !== null) given.end = end;
       try {
         setPicture(await ask("/api/events", given));
-        say("");
-      } catch (error) {
-        say(error.message);
+      } catch {
+        // The session's own figures are asked for at the same time, and say what is wrong.
       }
     };
     if (isPaused) { look(); return undefined; }
