@@ -14,7 +14,8 @@ import numpy as np
 import pytest
 
 import hocket
-from hocket.collective import errors, host_group, peer_monitor, rendezvous, segment, stacks
+from hocket.collective import errors, host_group, peer_monitor, rendezvous, segment
+from hocket.engine import stacks
 
 pytestmark = [
     pytest.mark.timeout(60),

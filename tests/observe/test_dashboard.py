@@ -26,6 +26,7 @@ pytest.importorskip("starlette", reason="needs hocket[dashboard]")
 pytest.importorskip("uvicorn", reason="needs hocket[dashboard]")
 
 ASKED = ["/api/sessions", "/api/now?pid=1", "/api/events?pid=1&seconds=1&width=100"]
+ASKED += ["/api/runs", "/api/run?path=/&width=100", "/api/stack?pid=1&process=1", "/api/flame?pid=1&process=1"]
 PAGES = ["/", "/static/main.js", "/static/style.css", "/static/vendor/htm-preact.js", "/static/vendor/uplot.js"]
 VERBS = ["POST", "PUT", "DELETE", "PATCH", "OPTIONS", "HEAD", "TRACE", "CONNECT", "get", "BREW"]
 
@@ -84,6 +85,13 @@ def end(dashboard: Dashboard) -> str:
 @hocket.remote
 def double(x: int) -> int:
     return 2 * x
+
+
+@hocket.remote(num_returns="streaming")
+def stop() -> Iterator[int]:
+    yield os.getpid()
+    while True:
+        time.sleep(0.01)
 
 
 @pytest.fixture(scope="module")
@@ -305,8 +313,40 @@ def test_header_that_is_there_twice(dashboard: Dashboard, name: str) -> None:
     ["", "pid=", "pid=x", "pid=1", "pid=-1", "pid=99999999999999999999", "pid=1e3", "pid=%00"],
 )
 def test_odd_pids(dashboard: Dashboard, query: str) -> None:
-    for path in (f"/api/now?{query}", f"/api/events?{query}&seconds=1&width=10"):
+    process = query.replace("pid", "process")
+    own = f"pid={os.getpid()}&{process}"
+    for path in (
+        f"/api/now?{query}",
+        f"/api/events?{query}&seconds=1&width=10",
+        f"/api/stack?{own}",
+        f"/api/flame?{own}",
+        f"/api/stack?{query}&process={os.getpid()}",
+    ):
         assert dashboard.ask(path)[0] in (400, 404)
+
+
+@pytest.mark.parametrize("query", ["", "path=/", "path=/etc&width=10", "path=..&width=10", "path=&width=0", "width=9"])
+def test_no_folder_is_opened_that_is_not_looked_at(dashboard: Dashboard, query: str) -> None:
+    assert dashboard.ask(f"/api/run?{query}")[0] in (400, 404)
+
+
+def test_what_a_process_does(dashboard: Dashboard) -> None:
+    begun = stop.remote()
+    pid = hocket.get(next(begun))
+    asked = f"pid={os.getpid()}&process={pid}"
+    stack = dashboard.read(f"/api/stack?{asked}")
+    assert "in stop" in str(stack)
+    assert "hocket/engine" not in str(stack), "what brought the task is left out"
+    samples = dashboard.read(f"/api/flame?{asked}")
+    assert isinstance(samples, dict)
+    assert any("stop (" in where for where in samples)
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        assert "is stopped" in str(dashboard.read(f"/api/stack?{asked}"))
+        assert dashboard.ask(f"/api/flame?{asked}")[0] == 404
+    finally:
+        os.kill(pid, signal.SIGCONT)
+    hocket.cancel(begun)
 
 
 @pytest.mark.parametrize(

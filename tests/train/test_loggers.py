@@ -97,7 +97,7 @@ def test_a_table_gets_columns_when_they_come(tmp_path: Path) -> None:
     assert [row["step"] for row in rows] == ["0", "1", "2", "3", "2", "3"]
     assert [row["late"] for row in rows] == ["", "", "", "True", "", "True"]
     assert rows[1]["note"] == "a,b"
-    assert [file.name for file in (tmp_path / "run").iterdir()] == ["metrics.csv"]
+    assert {file.name for file in (tmp_path / "run").iterdir()} == {"metrics.csv", "run.jsonl"}
     (tmp_path / "other").write_text("1,1,2\n")
     with pytest.raises(ValueError, match=r"must begin with a header, but its first line is \['1', '1', '2'\]"):
         fit(tmp_path, loggers.CsvLogger(tmp_path / "other"))

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from hocket import train
-from hocket.collective import stacks
+from hocket.engine import stacks
 from hocket.testing.suites.programs import wait_until
 from hocket.train import collective
 from hocket.train.run import preemption_policy

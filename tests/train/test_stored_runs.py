@@ -98,7 +98,7 @@ def test_a_run_is_kept_in_a_store(s3_store: Store, opened: None) -> None:
     assert [metrics["step"] for _, metrics in result.best_checkpoints] == [2, 3]
     names = [".hocket-manifest.json", "inner/weights", "step"]
     expected = [f"checkpoint_00000{number}/{name}" for number in (1, 2) for name in names]
-    assert s3_server.list_names(filesystem, result.path) == [*expected, "metrics.csv"]
+    assert s3_server.list_names(filesystem, result.path) == [*expected, "metrics.csv", "run.jsonl"]
     assert set(find_left()) <= set(before), "the working folder is gone"
     found = subprocess.run(
         [sys.executable, "-c", READER, pickle.dumps(result.checkpoint).hex()],

@@ -113,7 +113,12 @@ def _add_dashboard(commands: argparse._SubParsersAction[argparse.ArgumentParser]
         description="Serve a page on 127.0.0.1 that shows your sessions on this machine, until Ctrl-C, the session's "
         "end, or ten minutes in which nobody looks. It reads the session's memory from outside, and changes nothing.",
     )
-    dashboard.add_argument("pid", nargs="?", type=int, help="the driver's pid (default: all your sessions)")
+    dashboard.add_argument(
+        "what",
+        nargs="?",
+        metavar="PID|FOLDER",
+        help="a driver's pid, or the folder of a run or of several (default: all your sessions)",
+    )
     dashboard.add_argument(
         "--port", type=_parse_count(0, 65535), default=0, help="where to listen (default: any free port)"
     )
@@ -127,7 +132,10 @@ def _run_dashboard(arguments: argparse.Namespace) -> int:
             f"hocket dashboard needs {' and '.join(missing)}. Run pip install 'hocket[dashboard]'."
         )
     module = importlib.import_module("hocket.observe.dashboard.server")
-    code: int = module.serve(arguments.pid, arguments.port, functools.partial(print, flush=True))
+    what = arguments.what
+    pid = int(what) if what is not None and what.isascii() and what.isdigit() else None
+    folder = None if what is None or pid is not None else Path(what)
+    code: int = module.serve(pid, folder, arguments.port, functools.partial(print, flush=True))
     return code
 
 

@@ -12,8 +12,9 @@ from collections.abc import Sequence
 from typing import Final, final
 
 from hocket import settings
-from hocket.collective import errors, segment, stacks
+from hocket.collective import errors, segment
 from hocket.collective.arithmetic import ReduceOp
+from hocket.engine import stacks
 
 STALL_SECONDS = settings.read_seconds("HOCKET_COLLECTIVE_STALL_S", 20)
 """After how long a rank that waits says so, with everybody's stack. It goes on waiting until the group's time-out."""

@@ -21,7 +21,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Final, final
 
-from hocket import texts
+from hocket import spending, texts
 from hocket.collective import errors, futex, peer_monitor, point_to_point, segment, turns
 
 SPIN_SECONDS = 100e-6
@@ -130,7 +130,11 @@ class Rounds:
         marks = self._marks
         for place, other in self._their_marks[mark >> 32 & _TURNS]:
             if marks[place] != mark:
-                self._linger(place, other, mark)
+                begun = time.perf_counter()
+                try:
+                    self._linger(place, other, mark)
+                finally:
+                    spending.OWN.wait += time.perf_counter() - begun
         futex.order()  # what the others have written is read after their marks
 
     def _linger(self, place: int, other: int, mark: int) -> None:
@@ -157,7 +161,11 @@ class Rounds:
             if is_over():
                 return
             os.sched_yield()
-        self._sleep_until(is_over, lambda: list(others))
+        begun = time.perf_counter()
+        try:
+            self._sleep_until(is_over, lambda: list(others))
+        finally:
+            spending.OWN.wait += time.perf_counter() - begun
 
     def _list_missing(self, mark: int) -> Callable[[], list[int]]:
         places = self._their_marks[mark >> 32 & _TURNS]
@@ -241,16 +249,20 @@ class _Operation:
         self._lock = rounds.lock
         #: The last turn that was marked before the operation.
         self._seq = 0
+        self._begun = 0.0
 
     def __enter__(self) -> None:
         self._lock.acquire()
+        self._begun = time.perf_counter()
         self._seq = self._rounds.seq
         if self._rounds.error is not None:
             self._lock.release()
             raise self._rounds.error
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: object) -> None:
-        rounds = self._rounds
+        rounds, spent = self._rounds, spending.OWN
+        spent.collective += time.perf_counter() - self._begun
+        spent.operations += 1
         try:
             is_local = rounds.seq == self._seq and isinstance(error, Exception)  # nothing of it was shown to the others
             if error is not None and not is_local:

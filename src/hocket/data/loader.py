@@ -12,6 +12,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
 
+from hocket import spending
 from hocket.data import cursor as cursor_module
 from hocket.data import ledger
 
@@ -127,7 +128,7 @@ class LedgerLoader(Positioned):
         """
         cursor, number, batches = begin()
         try:
-            for part, batch in batches:
+            for part, batch in spending.OWN.time_batches(batches):
                 cursor.take(number)
                 self._part = part
                 yield batch

@@ -10,7 +10,8 @@ import threading
 import time
 
 from hocket import exceptions
-from hocket.collective import segment, stacks
+from hocket.collective import segment
+from hocket.engine import stacks
 from hocket.ps import dispatcher, workers
 
 

@@ -12,9 +12,9 @@ from typing import Any, final
 import numpy as np
 
 from hocket import exceptions, texts
-from hocket.collective import segment, stacks
+from hocket.collective import segment
 from hocket.core import actor
-from hocket.engine import values
+from hocket.engine import stacks, values
 from hocket.ps import closure_context, closures, streams
 
 VALUE, ERROR, OUT_OF_DATA, BAD_INPUT = range(4)

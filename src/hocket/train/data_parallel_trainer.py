@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import NoReturn, Self
 
 from hocket import data, exceptions
+from hocket.observe.runs import log
 from hocket.stores import places
 from hocket.train import configs, refusals, user_callback, validation
 from hocket.train import result as result_module
@@ -159,8 +160,11 @@ class DataParallelTrainer:
         )
         if run_replica is not None:
             manager.bring_newest()
-        book = report_book.ReportBook(context, manager, config.callbacks)
+        run_log = log.RunLog(run_storage.path)
+        book = report_book.ReportBook(context, manager, config.callbacks, run_log)
+        error: BaseException | None = None
         try:
+            run_log.begin(run_storage.experiment_name, self._config, manager.latest_name)
             ranks_runner.prepare(self._function, self._backend, self._scaling)
             with (
                 user_callback.follow_run(context, config.callbacks),
@@ -186,11 +190,15 @@ class DataParallelTrainer:
                 with contextlib.suppress(StopIteration):  # a callback's word for: it is enough
                     returned = ranks_runner.train(run)
                 statistics = {} if host is None else host.get_statistics()
-        except BaseException:
-            storage.discard_empty(run_storage)
+        except BaseException as caught:
+            error = caught
             raise
         finally:
-            storage.close_storage(run_storage)
+            run_log.end(error)
+            if error is None:
+                storage.close_storage(run_storage)
+            else:
+                storage.discard_empty(run_storage)
         value, sharding = usage.unwrap(returned)
         place = None if run_replica is None else run_replica.place
         return result_module.build(manager, book.history, run_storage, value, statistics, sharding, place)

@@ -10,7 +10,7 @@ from importlib import resources
 
 from starlette import applications, requests, responses, routing
 
-from hocket.observe.dashboard import guards, watching
+from hocket.observe.dashboard import guards, training, watching
 
 TYPES = {".css": "text/css", ".html": "text/html", ".js": "text/javascript", ".svg": "image/svg+xml"}
 """What is served of `static`, by the end of its name."""
@@ -35,8 +35,9 @@ def load_pages() -> dict[str, responses.Response]:
 class Pages:
     """What the pages ask for."""
 
-    def __init__(self, watch: watching.Watch) -> None:
+    def __init__(self, watch: watching.Watch, runs: training.Runs) -> None:
         self._watch = watch
+        self._runs = runs
         #: When somebody asked last, by `time.monotonic`.
         self.asked_at = time.monotonic()
 
@@ -65,10 +66,37 @@ class Pages:
             return _refuse()
         return self._answer(self._watch.draw(pid, seconds, width, end))
 
+    def show_stack(self, request: requests.Request) -> responses.Response:
+        """Answer with the stacks of a process: ``?pid=`` of the driver, ``process=``."""
+        return self._ask_process(request, self._watch.read_stack)
+
+    def sample(self, request: requests.Request) -> responses.Response:
+        """Answer with where a process is how often, after a second: ``?pid=`` of the driver, ``process=``."""
+        return self._ask_process(request, self._watch.sample)
+
+    def _ask_process(self, request: requests.Request, ask: Callable[[int, int], object]) -> responses.Response:
+        try:
+            pid, process = int(request.query_params["pid"]), int(request.query_params["process"])
+        except (KeyError, ValueError):
+            return _refuse()
+        return self._answer(ask(pid, process))
+
+    def list_runs(self, request: requests.Request) -> responses.Response:
+        """Answer with a line for each run."""
+        return self._answer(self._runs.list_runs([found.driver_pid for found in self._watch.list_found()]))
+
+    def show_run(self, request: requests.Request) -> responses.Response:
+        """Answer with what there is to see of a run: ``?path=``, ``width=`` of a plot (pixels)."""
+        try:
+            path, width = request.query_params["path"], int(request.query_params["width"])
+        except (KeyError, ValueError):
+            return _refuse()
+        return self._answer(self._runs.describe(path, width)) if 0 < width <= MAX_WIDTH else _refuse()
+
     def _answer(self, found: object) -> responses.Response:
         self.asked_at = time.monotonic()
         if found is None:
-            return responses.PlainTextResponse("There is no such session.", 404)
+            return responses.PlainTextResponse("There is no such session, process or run.", 404)
         return responses.Response(json.dumps(found, default=str), media_type="application/json")
 
 
@@ -82,6 +110,10 @@ def build(pages: Pages, *, token: str, hosts: list[str]) -> guards.Guards:
         "/api/sessions": pages.list_sessions,
         "/api/now": pages.show_now,
         "/api/events": pages.draw,
+        "/api/stack": pages.show_stack,
+        "/api/flame": pages.sample,
+        "/api/runs": pages.list_runs,
+        "/api/run": pages.show_run,
     }
     files = load_pages()
     routes = [routing.Route(path, answer) for path, answer in asked.items()]

@@ -9,13 +9,15 @@ import secrets
 import socket
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any, final
 
 import uvicorn
 from uvicorn.protocols.http import h11_impl
 
 from hocket.engine.local import endpoint
-from hocket.observe.dashboard import app, watching
+from hocket.observe.dashboard import app, training, watching
+from hocket.observe.runs import log
 
 IDLE_SECONDS = 600.0
 """How long nobody asks for anything before the server ends. An open page asks each second."""
@@ -25,6 +27,9 @@ NICENESS = 10
 
 LOOK_SECONDS = 0.5
 """How often it looks whether it is to end."""
+
+GRACE_SECONDS = 3.0
+"""How long a page may still ask when its session is over: how a run has ended is what one wants to see."""
 
 CONNECTIONS = 64
 """How many connections there may be at once; a browser has six."""
@@ -69,29 +74,37 @@ class _Server(uvicorn.Server):
         yield
 
 
-def serve(driver_pid: int | None, port: int, say: Callable[[str], object]) -> int:
+def serve(driver_pid: int | None, folder: Path | None, port: int, say: Callable[[str], object]) -> int:
     """Serve until Ctrl-C, the end of the session, or nobody looks; return the exit code.
 
     Args:
         driver_pid: The session; None for all.
+        folder: The runs of a folder, or one run's, in place of sessions.
         port: Where to listen on 127.0.0.1; 0 for any free one.
         say: Prints a line.
     """
     with contextlib.suppress(KeyboardInterrupt):  # the usual way to end it
-        return _serve(driver_pid, port, say)
+        return _serve(driver_pid, folder, port, say)
     return 0
 
 
-def _serve(driver_pid: int | None, port: int, say: Callable[[str], object]) -> int:
+def _serve(driver_pid: int | None, folder: Path | None, port: int, say: Callable[[str], object]) -> int:
     if driver_pid is not None and driver_pid not in _list_pids():
         say(f"There is no session of yours with the driver's pid {driver_pid}. `hocket status` lists those there are.")
+        return 1
+    if folder is not None and not [*folder.glob(log.NAME), *folder.glob(f"*/{log.NAME}")]:
+        say(
+            f"There is no run in {str(folder)!r}: no {log.NAME} there, nor in its folders. Give Result.path, or the "
+            "folder of several runs."
+        )
         return 1
     os.nice(NICENESS)
     listener = socket.create_server(("127.0.0.1", port))
     token = secrets.token_hex(32)
     port = listener.getsockname()[1]
-    watch = watching.Watch(driver_pid)
-    pages = app.Pages(watch)
+    watch = watching.Watch(driver_pid if folder is None else -1)
+    runs = training.Runs(folder)
+    pages = app.Pages(watch, runs)
     guarded = app.build(pages, token=token, hosts=[f"127.0.0.1:{port}", f"localhost:{port}"])
     config = uvicorn.Config(
         guarded,
@@ -119,6 +132,7 @@ def _serve(driver_pid: int | None, port: int, say: Callable[[str], object]) -> i
     finally:
         listener.close()
         watch.close()
+        runs.close()
     if why:
         say(why)
     return 0
@@ -139,6 +153,7 @@ async def _run(
         while not why and not serving.done():
             await asyncio.wait([serving], timeout=LOOK_SECONDS)
             if driver_pid is not None and driver_pid not in _list_pids():
+                await asyncio.wait([serving], timeout=GRACE_SECONDS)
                 why = f"The session of pid {driver_pid} is over."
             elif time.monotonic() - pages.asked_at > IDLE_SECONDS:
                 why = f"Nobody has looked for {IDLE_SECONDS:.0f} s."

@@ -7,8 +7,11 @@ import threading
 import time
 from typing import Any
 
+import psutil
+
+from hocket.engine import stacks
 from hocket.engine.local import endpoint
-from hocket.observe import history, sessions
+from hocket.observe import frames, history, sessions
 
 LOOK_SECONDS = 0.5
 """How long the list of sessions is good for: each look goes through all processes of the machine."""
@@ -63,6 +66,34 @@ class Watch:
                 "first": found.find_start(),
                 "last": found.find_end(),
             }
+
+    def read_stack(self, driver_pid: int, pid: int) -> str | None:
+        """Return what each thread of a process of a session does; None if it is none of its."""
+        if not self._has_member(driver_pid, pid):
+            return None
+        if stacks.is_stopped(pid):
+            return f"The process {pid} is stopped, by a signal such as SIGSTOP or by a debugger: it does not answer."
+        probe = stacks.find_probe(pid)
+        return "This process cannot be asked." if probe is None else frames.trim(stacks.fetch(pid, probe))
+
+    def sample(self, driver_pid: int, pid: int) -> dict[str, int] | None:
+        """Look at a process of a session for a second; return how often it was where, by stack.
+
+        None if it is none of the session's, is stopped, or does not answer.
+        """
+        if not self._has_member(driver_pid, pid) or stacks.is_stopped(pid):
+            return None
+        probe = stacks.find_probe(pid)
+        return None if probe is None else stacks.sample(pid, probe)
+
+    def _has_member(self, driver_pid: int, pid: int) -> bool:
+        found = next((one for one in self.list_found() if one.driver_pid == driver_pid), None)
+        if found is None:
+            return False
+        try:
+            return pid == driver_pid or found.guardian_pid in [one.pid for one in psutil.Process(pid).parents()]
+        except (psutil.Error, ValueError, OverflowError):  # it has ended, or is no number of a process
+            return False
 
     def _open(self, driver_pid: int) -> history.History | None:
         pids = {found.driver_pid for found in self.list_found()}

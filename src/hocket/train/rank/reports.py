@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
-from hocket import texts
+from hocket import spending, texts
 from hocket.train import validation
 from hocket.train.checkpoints import storage
 from hocket.train.tracking import plain
@@ -37,6 +37,10 @@ class Report:
     """Whether, and how, the checkpoint is to be validated."""
     waits: bool = False
     """Whether the rank's training function goes on only when the checkpoint is committed."""
+    made_at: float = 0.0
+    """When, by the rank's `time.time`."""
+    spent: spending.Spent | None = None
+    """On what the rank has spent its time since its last report; None if nobody knows."""
 
     def read_metrics(self) -> Metrics:
         """Return the metrics."""

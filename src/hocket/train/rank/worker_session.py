@@ -12,10 +12,11 @@ import pickle
 import shutil
 import tempfile
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final, Protocol
 
-from hocket import exceptions, texts
+from hocket import exceptions, spending, texts
 from hocket.collective import thread_owners, turns
 from hocket.data import cursor as cursor_module
 from hocket.train import validation
@@ -88,6 +89,7 @@ class WorkerSession:
         self._outbox = uploads.Outbox(self._fail)
         self.before_waiting: list[Callable[[], None]] = []
         """Called before this rank waits for the other ranks here, by the thread that does."""
+        self._read_at = spending.OWN.read(time.perf_counter())
         self._pass_failure = fail
 
     def run(self, function: Callable[..., Any], args: tuple[Any, ...]) -> Any:
@@ -115,6 +117,20 @@ class WorkerSession:
 
         A report behind one whose files are still being staged waits for its turn, in the thread that stages them.
         """
+        begun = time.perf_counter()
+        try:
+            self._report(metrics, checkpoint, checkpoint_dir_name, upload, asked)
+        finally:
+            spending.OWN.report += time.perf_counter() - begun
+
+    def _report(
+        self,
+        metrics: object,
+        checkpoint: checkpoint_module.Checkpoint | None,
+        checkpoint_dir_name: str | None,
+        upload: uploads.Upload,
+        asked: bool | validation.ValidationTaskConfig,
+    ) -> None:
         self._refuse_fork("report")
         self.refuse_bystander("report")
         blob = reports.encode_metrics(metrics)
@@ -125,7 +141,7 @@ class WorkerSession:
         waits = checkpoint is not None and not upload.is_asynchronous
         with self._lock:  # reports of several threads are numbered in the order in which they are delivered
             self._raise_failure()
-            index = self._count
+            index, spent, made_at = self._count, self._read_spending(), time.time()
             positions = self._read_positions() if checkpoint is not None else {}  # now, and not when files are uploaded
             names = _list_expected(checkpoint, upload) if checkpoint is not None else []
 
@@ -133,7 +149,8 @@ class WorkerSession:
                 staged = None if checkpoint is None else self._stage(index, checkpoint, checkpoint_dir_name, upload)
                 if isinstance(staged, storage.Staged):
                     staged.check_whole(names)
-                self._deliver(reports.Report(index, blob, staged, checkpoint_dir_name, positions, asked, waits))
+                given = checkpoint_dir_name, positions, asked, waits
+                self._deliver(reports.Report(index, blob, staged, *given, made_at, spent))
 
             if self._outbox.is_idle and (checkpoint is None or waits):
                 send()
@@ -145,6 +162,13 @@ class WorkerSession:
         if waits:
             self._prepare_to_wait()
             self._wait_acknowledged(index)
+
+    def _read_spending(self) -> spending.Spent | None:
+        """Return on what this rank has spent its time since it was asked last; None if it shares its process."""
+        if turns.get_optional_turns() is not None:
+            return None
+        before, self._read_at = self._read_at, spending.OWN.read(time.perf_counter())
+        return spending.subtract(self._read_at, before)
 
     @contextlib.contextmanager
     def open_folder(self) -> Iterator[str]:

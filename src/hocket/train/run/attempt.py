@@ -40,6 +40,8 @@ class Attempt:
         self._work = work
         self.num_reporting = roles.count_reporting(group.roles, len(group))
         run.book.begin_attempt(self.num_reporting)
+        placed = group.places[: self.num_reporting]
+        run.book.log.place([place.introduction.pid for place in placed], [place.node_id for place in placed])
         self.token = storage.leave_token(run.run_storage)
         """What the attempt's nodes name their folders by."""
         held = roles.sum_bundles([role.bundle for role in group.roles]) or run.scaling.multiply(len(group))

@@ -93,6 +93,7 @@ class Controller:
             self._attempts += 1
 
     def _tell_callbacks(self, error: errors.WorkerGroupError) -> None:
+        self._run.book.log.fail(error.worker_failures)
         for callback in self._run.config.callbacks:
             callback.after_exception(self._run.book.run_context, error.worker_failures)
 

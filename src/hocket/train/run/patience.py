@@ -16,8 +16,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from hocket import settings, texts
-from hocket.collective import stacks
 from hocket.core import api
+from hocket.engine import stacks
 from hocket.train import errors
 from hocket.train.run import worker_group
 

@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from hocket.observe.runs import log
 from hocket.train import errors, user_callback
 from hocket.train.checkpoints import checkpoint
 from hocket.train.rank import reports
@@ -29,11 +30,13 @@ class ReportBook:
         run_context: user_callback.TrainRunContext,
         manager: checkpoint_manager.CheckpointManager,
         user_callbacks: Sequence[user_callback.UserCallback],
+        run_log: log.RunLog,
     ) -> None:
         self.run_context = run_context
         """Of this attempt: an elastic group has another size in the next."""
         self._manager = manager
         self._callbacks = user_callbacks
+        self.log = run_log
         self.history: list[reports.Metrics] = []
         """Rank 0's metrics of each complete row."""
         self.row_count = 0
@@ -58,6 +61,7 @@ class ReportBook:
         self._waiting = [-1] * world_size
         self._ended = set()
         self.row_count = 0
+        self.log.begin_attempt(world_size, len(self.history))
 
     def add(self, rank: int, batch: Sequence[reports.Report], *, has_ended: bool = False) -> list[Acknowledgement]:
         """Take reports of a rank; return what was committed by them.
@@ -71,6 +75,7 @@ class ReportBook:
         if has_ended:
             self._ended.add(rank)
         if batch:
+            self.log.arrive(rank, len(batch))
             for callback in self._callbacks:
                 callback.after_arrival(self.run_context, self.counts)
         acknowledgements = []
@@ -78,6 +83,7 @@ class ReportBook:
             done = self._complete([row.popleft() for row in self._pending])
             if done is not None:
                 acknowledgements.append(done)
+        self.log.note_ahead(self._counts)
         self._check_counts()
         return acknowledgements
 
@@ -116,6 +122,8 @@ class ReportBook:
             self.commit_count += 1
         self.row_count += 1
         published = committed and self._manager.publish(self._manager.committed[-1])
+        name = self._manager.latest_name if committed is not None else None
+        self.log.add_row(metrics, [report.spent for report in row], max(report.made_at for report in row), name)
         for callback in self._callbacks:
             callback.after_report(self.run_context, metrics, published)
         return Acknowledgement(row[0].index, committed) if committed is not None else None

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import final
 
 from hocket import exceptions
-from hocket.engine import forks, rules
+from hocket.engine import forks, rules, stacks
 from hocket.engine.local import messages
 from hocket.engine.local.driver import access
 
@@ -56,6 +56,7 @@ class DriverEngine(access.ObjectAccess):
         self.reactor.close()  # before the guardian's socket: the background reader must not meet a closed descriptor
         if self.guardian is not None:
             self.guardian.end()
+            stacks.close_probe()
         if self._endpoint is not None:
             self._endpoint.close()
         for actor in self.kernel.actors.values():

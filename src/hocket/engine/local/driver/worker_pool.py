@@ -8,7 +8,7 @@ import time
 from collections.abc import Sequence
 
 from hocket import exceptions, texts
-from hocket.engine import descriptors, events, faults, inspection
+from hocket.engine import descriptors, events, faults, inspection, stacks
 from hocket.engine.local import endpoint, links, messages, processes, task_facts
 from hocket.engine.local.driver import dispatch
 from hocket.kernel import records, state
@@ -36,6 +36,7 @@ class WorkerPool(dispatch.Dispatcher):
             self._endpoint = endpoint.InspectionEndpoint()
             self.reactor.watch(self._endpoint.fd)
             self.reactor.start()
+            stacks.open_probe()
         return self.guardian
 
     def _start_worker(self, worker: records.WorkerRecord) -> None:

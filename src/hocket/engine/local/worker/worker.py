@@ -22,7 +22,7 @@ from typing import final
 import cloudpickle  # noqa: F401 (most functions come in its form: it is to be here before the guardian forks)
 
 from hocket import texts
-from hocket.engine import contract, events, forks
+from hocket.engine import contract, events, forks, stacks
 from hocket.engine.local import debugger, journal, messages, worker_engine
 from hocket.engine.local.worker import execution
 
@@ -136,6 +136,7 @@ def main(worker_id: int, sock_fd: int, page_fd: int, status_fd: int, stack_fd: i
     debugger.install(terminal, status_fd, lambda: f"`{engine.running.name}`")
     runner = Worker(engine, status, worker_id % messages.STATUS_SLOTS)
     os.register_at_fork(after_in_child=runner.cut_off)
+    stacks.open_probe()
     try:
         return runner.run()
     except BaseException as error:  # our own mistake, or a process without descriptors: the error of the death shows it

@@ -2,11 +2,13 @@
 
 import { html, render, useEffect, useState } from "/static/vendor/htm-preact.js";
 import { ask, repeat } from "/static/source.js";
+import { Stacks } from "/static/stacks.js";
 import { Stream } from "/static/stream.js";
 import { bytes, count, duration } from "/static/text.js";
+import { Training } from "/static/training.js";
 
 const PAGES = [
-  ["now", "Now"], ["workers", "Workers"], ["actors", "Actors"], ["memory", "Memory"], ["errors", "Errors"],
+  ["now", "Now"], ["training", "Training"], ["workers", "Workers"], ["actors", "Actors"], ["memory", "Memory"], ["errors", "Errors"],
 ];
 
 function Table({ caption, columns, rows, empty }) {
@@ -46,6 +48,9 @@ function Tasks({ snapshot }) {
 const KIND = { NORMAL_TASK: "task", ACTOR_TASK: "call", ACTOR_CREATION_TASK: "constructor" };
 
 function Workers({ session }) {
+  const [looked, setLooked] = useState(null);
+  const look = (pid) => html`<button aria-pressed=${looked === pid}
+    onClick=${() => setLooked(looked === pid ? null : pid)}>Look</button>`;
   const known = new Map(session.processes.map((one) => [one.pid, one]));
   const rows = session.snapshot?.workers ?? [];
   return html`<h2>Workers</h2><${Table} caption="Living ones" rows=${rows} empty="No worker yet."
@@ -53,11 +58,13 @@ function Workers({ session }) {
       ["runs", (row) => row.task_name ?? "", "wide"], ["for", (row) => duration(row.task_seconds), "number"],
       ["queued", (row) => count(row.queued_tasks ?? 0), "number"],
       ["memory", (row) => (known.has(row.pid) ? bytes(known.get(row.pid).rss_bytes) : ""), "number"],
-      ["CPU time", (row) => (known.has(row.pid) ? duration(known.get(row.pid).cpu_seconds) : ""), "number"]]} />
+      ["CPU time", (row) => (known.has(row.pid) ? duration(known.get(row.pid).cpu_seconds) : ""), "number"],
+      ["stack", (row) => look(row.pid)]]} />
+    ${looked && known.has(looked) && html`<${Stacks} pid=${session.driver_pid} process=${looked} />`}
     <h2>Processes</h2><${Table} caption="As the system sees them" rows=${session.processes} empty=""
     columns=${[["pid", (row) => row.pid], ["role", (row) => row.role], ["status", (row) => row.status],
       ["memory", (row) => bytes(row.rss_bytes), "number"], ["CPU time", (row) => duration(row.cpu_seconds), "number"],
-      ["command", (row) => row.command, "wide"]]} />`;
+      ["stack", (row) => (row.role === "driver" ? look(row.pid) : "")], ["command", (row) => row.command, "wide"]]} />`;
 }
 
 function Actors({ snapshot }) {
@@ -105,12 +112,22 @@ function Session({ pid, page }) {
     ${told && html`<p class="bad" role="status">${told}</p>`}
     ${session && html`<${Figures} session=${{ ...session, snapshot: snapshot?.failure ? null : snapshot }} />`}
     ${page === "now" && html`<${Stream} pid=${pid} />`}
+    ${page === "training" && html`<${Training} />`}
     ${page === "workers" && session && html`<${Workers} session=${session} />`}
     ${snapshot && !snapshot.failure && html`
       ${page === "now" && html`<${Tasks} snapshot=${snapshot} />`}
       ${page === "actors" && html`<${Actors} snapshot=${snapshot} />`}
       ${page === "memory" && html`<${Memory} snapshot=${snapshot} />`}
       ${page === "errors" && html`<${Errors} snapshot=${snapshot} />`}`}`;
+}
+
+// What there is without a session: the runs of a folder.
+function useRuns(isWanted) {
+  const [runs, setRuns] = useState([]);
+  useEffect(() => (isWanted ? repeat(async () => {
+    try { setRuns(await ask("/api/runs")); } catch { /* the list of sessions says what is wrong */ }
+  }, 2) : undefined), [isWanted]);
+  return runs;
 }
 
 function Page() {
@@ -128,18 +145,20 @@ function Page() {
   }, 2), []);
   const pids = (sessions ?? []).map((one) => one.pid);
   const pid = pids.includes(chosen) ? chosen : pids.at(-1);
+  const runs = useRuns(sessions !== null && !pids.length);
   return html`
     <header>
       <h1>Hocket</h1>
       ${pids.length > 0 && html`<label>Session of pid${" "}
         <select value=${pid} onChange=${(event) => setChosen(Number(event.target.value))}>
           ${pids.map((one) => html`<option value=${one} selected=${one === pid}>${one}</option>`)}</select></label>`}
-      <nav aria-label="Pages">${PAGES.map(([name, label]) => html`
+      <nav aria-label="Pages">${pids.length > 0 && PAGES.map(([name, label]) => html`
         <button aria-current=${name === page ? "page" : false} onClick=${() => setPage(name)}>${label}</button>`)}</nav>
     </header>
     <main>
       ${problem && html`<p class="bad" role="alert">${problem}</p>`}
-      ${sessions && !pids.length && !problem && html`
+      ${!pids.length && runs.length > 0 && html`<${Training} />`}
+      ${sessions && !pids.length && !runs.length && !problem && html`
         <p>No session of yours has workers on this machine. One appears here with its first task.</p>`}
       ${pid && html`<${Session} key=${pid} pid=${pid} page=${page} />`}
     </main>`;

@@ -19,6 +19,7 @@ from typing import Any, NamedTuple, NoReturn, final
 import torch
 from torch.utils import data
 
+from hocket import spending
 from hocket.data import cursor as cursor_module
 from hocket.data import ledger
 from hocket.data import loader as loader_module
@@ -210,7 +211,7 @@ class PreparedDataLoader(loader_module.WeighedLoader, data.DataLoader[Any]):
 
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override]  # torch promises its own iterator class
         if self._cursor is None:
-            return (self._move(batch) for batch in super().__iter__())
+            return spending.OWN.time_batches(self._move(batch) for batch in super().__iter__())
         loop, parts = self._cursor.begin()
         batches = ((part, self._move(batch)) for batch, part in zip(super().__iter__(), parts, strict=True))
         begun = loader_module.Loop(self._cursor, loop, batches)

@@ -1,0 +1,196 @@
+"""The runs that are looked at: those of a folder, or those that sessions go on with."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import threading
+import time
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+
+from hocket.engine import stacks
+from hocket.observe import frames
+from hocket.observe.runs import advice, history, log
+
+LOOK_SECONDS = 1.0
+"""How long the list of runs is good for."""
+
+STACK_SECONDS = 2.0
+"""How often ranks are asked for their stacks while somebody looks: a stopped one can no longer be asked."""
+
+RECENT_SECONDS = 30.0
+"""How long a stretch what ranks spend their time on is shown for."""
+
+MOST_CURVES = 60
+"""How many metrics are drawn."""
+
+
+class Runs:
+    """Runs, read on. Used from several threads."""
+
+    def __init__(self, folder: Path | None = None) -> None:
+        self._folder = folder
+        self._lock = threading.Lock()
+        self._known: dict[str, history.RunHistory] = {}
+        self._listed_at = -math.inf
+        self._stacks: dict[int, tuple[str, float]] = {}
+        self._asked_at: dict[str, float] = {}
+
+    def list_runs(self, driver_pids: Iterable[int]) -> list[dict[str, Any]]:
+        """Return a line for each run, the one that began last first.
+
+        Args:
+            driver_pids: Of the sessions, whose runs are shown unless it is a folder's.
+        """
+        with self._lock:
+            if time.monotonic() - self._listed_at > LOOK_SECONDS:
+                self._find(driver_pids)
+                self._listed_at = time.monotonic()
+            lines = [_describe(path, run) for path, run in self._known.items()]
+        return sorted(lines, key=lambda line: -line["started"])
+
+    def close(self) -> None:
+        """Give the descriptors back."""
+        with self._lock:
+            for run in self._known.values():
+                run.close()
+
+    def _find(self, driver_pids: Iterable[int]) -> None:
+        if self._folder is not None:
+            logs = [*self._folder.glob(log.NAME), *self._folder.glob(f"*/{log.NAME}")]
+        else:
+            logs = [path for pid in driver_pids for member in _list_family(pid) for path in history.list_open(member)]
+        for path in logs:
+            if str(path.parent) not in self._known:
+                with contextlib.suppress(OSError):  # it was removed meanwhile
+                    self._known[str(path.parent)] = history.RunHistory(path.parent)
+        for run in self._known.values():
+            run.update()
+
+    def describe(self, path: str, width: int) -> dict[str, Any] | None:
+        """Return what there is to see of a run; None if it is not among those that are looked at.
+
+        Args:
+            path: Its folder.
+            width: Of a plot, in pixels.
+        """
+        with self._lock:
+            run = self._known.get(path)
+            if run is None:
+                return None
+            run.update()
+            recent = _count_recent(run)
+            spent = run.sum_spent(recent)
+            return _describe(path, run) | {
+                "now": time.time(),
+                "config": {name: _make_plain(value) for name, value in run.facts.config.items()},
+                "texts": dict(run.texts),
+                "failures": [{"at": one.at, "errors": one.errors} for one in run.facts.failures],
+                "behind": run.facts.behind,
+                "attempts": run.facts.attempts,
+                "checkpoints": list(run.facts.checkpoints),
+                "ranks": self._describe_ranks(path, run, recent),
+                "spent": [[*one, one.compute] for one in spent],
+                "advice": advice.explain(spent, run.facts.behind),
+                **_draw(run, width),
+            }
+
+    def _describe_ranks(self, path: str, run: history.RunHistory, recent: int) -> list[dict[str, Any]]:
+        late = [column[-recent:] for column in run.get_late()]
+        now = time.monotonic()
+        asks = now - self._asked_at.get(path, -math.inf) > STACK_SECONDS and run.state == "running"
+        if asks:
+            self._asked_at[path] = now
+        rows = []
+        for rank in range(run.facts.ranks):
+            pid = run.facts.pids[rank] if rank < len(run.facts.pids) else 0
+            status = _find_status(pid) if run.state == "running" else "ended"
+            if asks and status == "runs":
+                self._look(pid)
+            seen = self._stacks.get(pid)
+            lag = late[rank] if rank < len(late) else np.empty(0)
+            rows.append(
+                {
+                    "rank": rank,
+                    "pid": pid,
+                    "status": status,
+                    "reports": run.facts.counts[rank] if rank < len(run.facts.counts) else 0,
+                    "late": float(np.nanmean(lag)) if np.isfinite(lag).any() else None,
+                    "stack": seen[0] if seen else None,
+                    "stack_age": time.time() - seen[1] if seen else None,
+                }
+            )
+        return rows
+
+    def _look(self, pid: int) -> None:
+        probe = stacks.find_probe(pid)
+        if probe is not None:
+            self._stacks[pid] = frames.trim(stacks.fetch(pid, probe)), time.time()
+
+
+def _list_family(pid: int) -> list[int]:
+    try:
+        return [pid, *(child.pid for child in psutil.Process(pid).children(recursive=True))]
+    except psutil.Error:  # it has ended meanwhile
+        return []
+
+
+def _find_status(pid: int) -> str:
+    if not pid or not Path(f"/proc/{pid}").exists():
+        return "gone" if pid else "elsewhere"
+    return "stopped" if stacks.is_stopped(pid) else "runs"
+
+
+def _describe(path: str, run: history.RunHistory) -> dict[str, Any]:
+    facts = run.facts
+    return {
+        "path": path,
+        "name": facts.name,
+        "state": run.state,
+        "started": facts.started,
+        "ended": facts.ended,
+        "last": facts.last,
+        "rows": len(run),
+        "size": facts.ranks,
+        "error": facts.error,
+    }
+
+
+def _count_recent(run: history.RunHistory) -> int:
+    """Return how many rows are not older than the last one by more than `RECENT_SECONDS`; one at least."""
+    times = np.frombuffer(run.times) if len(run) else np.empty(0)
+    return max(1, int((times > times[-1] - RECENT_SECONDS).sum())) if len(times) else 1
+
+
+def _draw(run: history.RunHistory, width: int) -> dict[str, Any]:
+    """Return the curves: ``rows`` and ``seconds`` are what can be on the horizontal axis."""
+    names = run.names[:MOST_CURVES]
+    curves = {name: run.get_curve(name) for name in names}
+    labels = [(name, rank) for name, columns in curves.items() for rank in range(len(columns))]
+    late = run.get_late()
+    rows, drawn = history.thin([curves[name][rank] for name, rank in labels] + late, width)
+    times = np.frombuffer(run.times) if len(run) else np.empty(0)
+    found: dict[str, list[list[float | None]]] = {name: [] for name in names}
+    for (name, _), values in zip(labels, drawn, strict=False):
+        found[name].append(_round(values))
+    return {
+        "rows_drawn": rows.tolist(),
+        "seconds": [round(one, 3) for one in (times[rows] - run.facts.started).tolist()] if len(times) else [],
+        "curves": found,
+        "late": [_round(values) for values in drawn[len(labels) :]],
+        "left_out": max(0, len(run.names) - MOST_CURVES),
+    }
+
+
+def _round(values: history.Floats) -> list[float | None]:
+    return [float(f"{value:.6g}") if math.isfinite(value) else None for value in values.tolist()]
+
+
+def _make_plain(value: object) -> object:
+    """Return a value as JSON has it: NaN and infinities are texts."""
+    return str(value) if isinstance(value, float) and not math.isfinite(value) else value

@@ -1,0 +1,182 @@
+"""The log of a run: a file of lines, each a JSON object, in the run's folder.
+
+A line is written at once, and is never changed, so who reads the file sees what happened until now, also after a kill.
+What can be plotted is in it, and what tells runs apart; not the objects that the program reported.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import time
+import warnings
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final, final
+
+from hocket import spending, texts, version
+
+NAME: Final = "run.jsonl"
+"""What the file is called."""
+
+MOST_METRICS = 500
+"""How many metrics of a rank's report are written. A plot of more is none."""
+
+MOST_LETTERS = 200
+"""How long a text may be."""
+
+MOST_DEPTH = 4
+"""How deep dicts are looked into; a metric's name then has its keys, joined by slashes."""
+
+AHEAD_SECONDS = 0.2
+"""How often it is written that some ranks have reported more than others."""
+
+Plain = float | int | bool | str
+
+
+@final
+class RunLog:
+    """Writes the log of a run. Used by one thread.
+
+    Args:
+        folder: The run's folder.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._path = folder / NAME
+        self._file: int | None = None
+        self._is_new = False
+        self._has_failed = False
+        self._rows = 0
+        self._attempts = 0
+        self._coming: list[deque[float]] = []
+        self._ahead_at = 0.0
+
+    def begin(self, name: str, config: object, start: str | None) -> None:
+        """Open the file, and say what begins.
+
+        Args:
+            name: The run's.
+            config: What the training function is given.
+            start: The name of the checkpoint that the run goes on from; None if it begins anew.
+        """
+        self._is_new = not self._path.exists()
+        try:
+            self._file = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        except OSError as problem:
+            self._give_up(problem)
+            return
+        plain = dict(_flatten(config)) if isinstance(config, Mapping) else {}
+        facts = {"name": name, "pid": os.getpid(), "hocket": version.__version__, "config": plain, "start": start}
+        self._write("run", facts)
+
+    def begin_attempt(self, size: int, kept: int) -> None:
+        """Say that the ranks are started.
+
+        Args:
+            size: How many report.
+            kept: How many rows of the run count: what was reported after the last checkpoint is repeated.
+        """
+        self._coming = [deque() for _ in range(size)]
+        self._write("attempt", {"number": self._attempts, "ranks": size, "kept": kept})
+        self._attempts += 1
+
+    def place(self, pids: Sequence[int], nodes: Sequence[str]) -> None:
+        """Say where the ranks are."""
+        self._write("places", {"pids": list(pids), "nodes": list(nodes)})
+
+    def arrive(self, rank: int, count: int) -> None:
+        """Note that reports of a rank have come."""
+        self._coming[rank].extend(itertools.repeat(time.time(), count))
+
+    def note_ahead(self, counts: Sequence[int]) -> None:
+        """Say how many reports each rank has made, if some have made more: the others may never come."""
+        now = time.monotonic()
+        if now - self._ahead_at >= AHEAD_SECONDS and max(counts) > min(counts):
+            self._ahead_at = now
+            self._write("ahead", {"counts": list(counts)})
+
+    def add_row(
+        self,
+        metrics: Sequence[Mapping[str, object]],
+        spent: Sequence[spending.Spent | None],
+        made_at: float,
+        checkpoint: str | None,
+    ) -> None:
+        """Write the n-th report of each rank.
+
+        Args:
+            metrics: By rank.
+            spent: On what each rank has spent its time since its last report.
+            made_at: When the last of them was made, by its rank's `time.time`.
+            checkpoint: The name of what was committed with it, if anything.
+        """
+        arrived = [line.popleft() for line in self._coming]
+        first = min(arrived)
+        row: dict[str, Any] = {
+            "metrics": [dict(_flatten(one)) for one in metrics],
+            "late": [round(at - first, 6) for at in arrived],
+            "behind": round(max(0.0, time.time() - made_at), 6),
+        }
+        if all(one is not None for one in spent):
+            row["spent"] = [[round(part, 6) for part in one] for one in spent if one is not None]
+        if checkpoint is not None:
+            row["checkpoint"] = checkpoint
+        self._write("row", row)
+        self._rows += 1
+
+    def fail(self, errors: Mapping[int, BaseException]) -> None:
+        """Say which ranks have failed, and why."""
+        self._write("failure", {"errors": {str(rank): _describe(error) for rank, error in errors.items()}})
+
+    def end(self, error: BaseException | None) -> None:
+        """Say that the run is over, and close the file. Of a run that failed before it reported, nothing is left."""
+        self._write("end", {"error": None if error is None else _describe(error)})
+        file, self._file = self._file, None
+        if file is not None:
+            os.close(file)
+            if error is not None and self._is_new and not self._rows:
+                self._path.unlink(missing_ok=True)
+
+    def _write(self, what: str, facts: Mapping[str, object]) -> None:
+        if self._file is None:
+            return
+        line = json.dumps({"is": what, "at": round(time.time(), 6), **facts}, separators=(",", ":")) + "\n"
+        try:
+            os.write(self._file, line.encode())
+        except OSError as problem:
+            self._give_up(problem)
+
+    def _give_up(self, problem: OSError) -> None:
+        """Warn, such as of a full disk: a training is worth more than its log."""
+        if self._file is not None:
+            os.close(self._file)
+            self._file = None
+        if not self._has_failed:
+            self._has_failed = True
+            warnings.warn(
+                f"Nothing more of this run is written to {str(self._path)!r}, and the training goes on: {problem}.",
+                stacklevel=2,
+            )
+
+
+def _describe(error: BaseException) -> str:
+    return texts.describe(error, 2_000)
+
+
+def _flatten(found: Mapping[Any, object]) -> Iterator[tuple[str, Plain]]:
+    """Give what can be plotted or read at a glance: numbers and short texts, those in dicts under joined names."""
+    return itertools.islice(_walk(found, "", 1), MOST_METRICS)
+
+
+def _walk(found: Mapping[Any, object], prefix: str, depth: int) -> Iterator[tuple[str, Plain]]:
+    for key, value in found.items():
+        name = texts.cut(f"{prefix}{key}", MOST_LETTERS)
+        if isinstance(value, bool | int | float):
+            yield name, value
+        elif isinstance(value, str):
+            yield name, texts.cut(value, MOST_LETTERS)
+        elif isinstance(value, Mapping) and depth < MOST_DEPTH:
+            yield from _walk(value, f"{name}/", depth + 1)

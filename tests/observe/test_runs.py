@@ -1,0 +1,279 @@
+"""The log of a run, and what is read from it: while the run goes on, after kills, and later."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hocket import spending, train
+from hocket.observe.runs import advice, history, log
+from hocket.train import user_callback
+
+SPENT = spending.Spent(1.0, 0.25, 0.0, 0.0, 0.0, 10, 0)
+
+
+def read(folder: Path) -> history.RunHistory:
+    found = history.RunHistory(folder)
+    found.update()
+    return found
+
+
+def begin(folder: Path, size: int = 1, start: str | None = None) -> log.RunLog:
+    written = log.RunLog(folder)
+    written.begin("run", {"rate": 0.1, "inner": {"depth": 2}}, start)
+    written.begin_attempt(size, 0)
+    return written
+
+
+def add(written: log.RunLog, *metrics: dict[str, object], checkpoint: str | None = None) -> None:
+    for rank in range(len(metrics)):
+        written.arrive(rank, 1)
+    written.add_row(metrics, [SPENT] * len(metrics), 0.0, checkpoint)
+
+
+def test_what_is_written_is_read(tmp_path: Path) -> None:
+    written = begin(tmp_path, 2)
+    found = read(tmp_path)
+    assert (found.state, len(found), found.facts.ranks) == ("running", 0, 2)
+    assert found.facts.config == {"rate": 0.1, "inner/depth": 2}
+    add(written, {"loss": 0.5, "note": "a", "inner": {"x": 1}}, {"loss": math.nan})
+    add(written, {"loss": 0.25}, {"loss": math.inf, "late": True}, checkpoint="checkpoint_000000")
+    assert found.update()
+    assert not found.update(), "there is nothing new"
+    first, second = found.get_curve("loss")
+    assert first.tolist() == [0.5, 0.25]
+    assert second.tolist()[1] == math.inf
+    assert found.get_curve("inner/x")[0].tolist()[0] == 1
+    assert np.isnan(found.get_curve("late")[0]).all(), "rank 0 did not report it"
+    assert found.texts == {"note": "a"}
+    assert found.get_last("loss") == 0.25
+    assert found.facts.checkpoints == {"checkpoint_000000": 1}
+    assert found.sum_spent(2)[0].total == 2.0
+    written.end(None)
+    found.update()
+    assert found.state == "finished"
+
+
+def test_rows_after_the_last_checkpoint_are_repeated(tmp_path: Path) -> None:
+    written = begin(tmp_path)
+    for step in range(3):
+        add(written, {"step": step}, checkpoint="checkpoint_000000" if step == 0 else None)
+    written.begin_attempt(1, 1)
+    for step in (1, 2, 3):
+        add(written, {"step": step})
+    written.end(RuntimeError("boom"))
+    found = read(tmp_path)
+    assert found.get_curve("step")[0].tolist() == [0, 1, 2, 3]
+    assert (found.state, found.facts.error) == ("failed", "RuntimeError: boom")
+
+
+def test_a_run_of_the_same_name_goes_on_at_its_checkpoint_or_begins_anew(tmp_path: Path) -> None:
+    written = begin(tmp_path)
+    for step in range(3):
+        add(written, {"step": step}, checkpoint=f"checkpoint_{step:06d}")
+    written.end(None)
+    written = begin(tmp_path, start="checkpoint_000001")
+    add(written, {"step": 20})
+    written.end(None)
+    found = read(tmp_path)
+    assert found.get_curve("step")[0].tolist() == [0, 1, 20]
+    written = begin(tmp_path)
+    add(written, {"step": 30})
+    assert found.update()
+    assert found.get_curve("step")[0].tolist() == [30]
+    written.end(None)
+    found.update()
+
+
+def test_the_end_of_a_log_that_is_removed_is_read(tmp_path: Path) -> None:
+    written = begin(tmp_path)
+    found = read(tmp_path)
+    written.end(ValueError("boom"))
+    assert not (tmp_path / log.NAME).exists(), "nothing was reported"
+    found.update()
+    assert (found.state, found.facts.error) == ("failed", "ValueError: boom")
+
+
+@settings(deadline=None)
+@given(st.lists(st.sampled_from([b"\xff\n", b"{}\n", b'{"is":"row"}\n', b"[]\n", b"null\n", b"\n", b"{\n"])))
+def test_damaged_lines_are_counted(tmp_path_factory: pytest.TempPathFactory, lines: list[bytes]) -> None:
+    folder = tmp_path_factory.mktemp("run")
+    written = begin(folder)
+    add(written, {"step": 1})
+    with (folder / log.NAME).open("ab") as file:
+        file.writelines(lines)
+    add(written, {"step": 2})
+    written.end(None)
+    found = read(folder)
+    assert found.get_curve("step")[0].tolist() == [1, 2]
+    assert found.facts.damaged == len(lines)
+
+
+def test_half_a_line_is_read_when_it_is_whole(tmp_path: Path) -> None:
+    written = begin(tmp_path)
+    add(written, {"step": 1})
+    written.end(None)
+    whole = (tmp_path / log.NAME).read_bytes()
+    found = None
+    for size in range(1, len(whole) + 1):
+        (tmp_path / log.NAME).write_bytes(whole[:size])
+        found = found or history.RunHistory(tmp_path)
+        found.update()
+    assert found is not None
+    assert (len(found), found.state, found.facts.damaged) == (1, "finished", 0)
+
+
+def test_a_folder_without_a_log(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match=r"There is no run\.jsonl in .* Give the folder of a run"):
+        history.RunHistory(tmp_path)
+
+
+@settings(deadline=None)
+@given(st.integers(1, 400), st.integers(1, 50))
+def test_thin_curves_keep_the_least_and_the_greatest(count: int, bins: int) -> None:
+    curve = np.random.default_rng(count).normal(size=count)
+    curve[count // 2 :: 7] = math.nan
+    rows, (drawn,) = history.thin([curve], bins)
+    assert len(rows) == len(drawn) <= max(2 * bins, 2)
+    assert (np.diff(rows) >= 0).all()
+    known = curve[np.isfinite(curve)]
+    if len(known):
+        assert (np.nanmin(drawn), np.nanmax(drawn)) == (known.min(), known.max())
+
+
+# --- real runs --------------------------------------------------------------------------------------------------------
+
+
+def fit(folder: Path, loop: Any, workers: int = 2, **given: Any) -> train.Result:
+    return train.DataParallelTrainer(
+        loop,
+        scaling_config=train.ScalingConfig(num_workers=workers),
+        run_config=train.RunConfig(name="run", storage_path=folder, **given),
+    ).fit()
+
+
+def report_steps() -> None:
+    rank = train.get_context().get_world_rank()
+    for step in range(5):
+        train.report({"step": step, "rank": rank})
+
+
+@pytest.mark.usefixtures("session")
+def test_the_log_has_what_each_rank_reported(tmp_path: Path) -> None:
+    result = fit(tmp_path, report_steps)
+    found = read(Path(result.path))
+    assert [curve.tolist() for curve in found.get_curve("rank")] == [[0] * 5, [1] * 5]
+    assert found.get_curve("step")[0].tolist() == [row["step"] for row in result.metrics_history]
+    assert (found.state, found.facts.counts) == ("finished", [5, 5])
+    assert len(found.get_late()) == 2
+
+
+@pytest.mark.about_local("the processes of ranks")
+@pytest.mark.usefixtures("session")
+def test_a_killed_rank_is_in_the_log(tmp_path: Path) -> None:
+    def loop() -> None:
+        train.report({"step": 0}, train.Checkpoint(str(tmp_path / "kept")))  # so the report has come
+        if train.get_context().get_world_rank() == 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+        train.report({"step": 1})
+
+    (tmp_path / "kept").mkdir()
+    with pytest.raises(train.WorkerGroupError):
+        fit(tmp_path, loop)
+    found = read(tmp_path / "run")
+    (failure,) = found.facts.failures
+    assert "signal 9" in failure.errors[1]
+    assert found.state == "failed"
+    assert len(found.facts.pids) == 2
+
+
+@pytest.mark.usefixtures("session")
+def test_nothing_is_left_of_a_run_that_failed_before_it_reported(tmp_path: Path) -> None:
+    def loop() -> None:
+        raise ValueError("boom")
+
+    with pytest.raises(train.TrainingFailedError):
+        fit(tmp_path, loop)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.usefixtures("session")
+def test_a_log_that_cannot_be_written_is_a_warning(tmp_path: Path) -> None:
+    (tmp_path / "run" / log.NAME).mkdir(parents=True)
+    with pytest.warns(UserWarning, match=r"Nothing more of this run is written to .*run\.jsonl"):
+        result = fit(tmp_path, report_steps)
+    assert len(result.metrics_history) == 5
+
+
+class _Die(user_callback.UserCallback):
+    def after_report(self, run_context: Any, metrics: Any, checkpoint: Any) -> None:
+        if metrics[0]["step"] == 3:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+def die_in_the_middle(folder: str) -> None:
+    fit(Path(folder), report_steps, callbacks=[_Die()])
+
+
+@pytest.mark.about_local("a driver that is killed")
+def test_a_killed_driver_leaves_what_was_reported(tmp_path: Path) -> None:
+    code = f"from tests.observe import test_runs; test_runs.die_in_the_middle({str(tmp_path)!r})"
+    ended = subprocess.run([sys.executable, "-c", code], check=False, timeout=60, capture_output=True)
+    assert ended.returncode == -signal.SIGKILL, ended.stderr
+    found = read(tmp_path / "run")
+    assert found.state == "interrupted"
+    assert found.get_curve("step")[0].tolist() == [0, 1, 2, 3]
+
+
+def test_lines_are_json_that_others_can_read(tmp_path: Path) -> None:
+    written = begin(tmp_path)
+    add(written, {"name": "<b>\n\x1b[31m\ud800", "many": {str(number): number for number in range(1000)}})
+    written.end(None)
+    lines = [json.loads(line) for line in (tmp_path / log.NAME).read_bytes().splitlines()]
+    assert [line["is"] for line in lines] == ["run", "attempt", "row", "end"]
+    assert len(lines[2]["metrics"][0]) == log.MOST_METRICS
+
+
+# --- what is said of it -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("spent", "behind", "word"),
+    [
+        ([(10, 6, 0, 0, 0, 100, 0)], 0, "Waiting for data takes 60 %"),
+        ([(10, 0, 5, 0, 0, 100, 100), (10, 6, 0, 0, 0, 100, 100)], 0, "In rank 1 waiting for data takes 60 %"),
+        ([(10, 0, 6, 0, 0, 100, 100), (10, 0, 0, 0, 0, 100, 100)], 0, "Rank 1 works 2.5 times as long"),
+        ([(10, 0, 2, 2, 0, 5000, 100), (10, 0, 2, 2, 0, 5000, 100)], 0, "the batches are small"),
+        ([(10, 0, 0, 0, 5, 100, 0)], 0, "report() takes 50 %"),
+        ([(10, 0, 0, 0, 0, 100, 0)], 5, "The driver takes reports 5 s after"),
+        ([(10, 0, 0, 0, 0, 100, 0)], 0, ""),
+        ([(10, 1, 1, 1, 1, 100, 100), (10, 1, 1, 1, 1, 100, 100)], 0, ""),
+        ([(0, 0, 0, 0, 0, 0, 0)], 0, ""),
+        ([], 0, ""),
+    ],
+)
+def test_advice(spent: list[tuple[float, ...]], behind: float, word: str) -> None:
+    found = advice.explain([spending.Spent._make(one) for one in spent], behind)
+    assert found == [] if not word else word in found[0]
+
+
+def test_batches_are_timed() -> None:
+    sums = spending.Spending()
+    before = sums.read(0.0)
+    assert list(sums.time_batches(iter("abc"))) == ["a", "b", "c"]
+    after = spending.subtract(sums.read(1.0), before)
+    assert (after.total, after.batches) == (1.0, 3)
+    assert 0 < after.data < 1
+    with pytest.raises(ZeroDivisionError):
+        list(sums.time_batches(1 // number for number in (1, 0)))
