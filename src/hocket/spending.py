@@ -58,6 +58,12 @@ class Spending:
         exchange = max(0.0, self.collective - self.wait)
         return Spent(now, self.data, self.wait, exchange, self.report, self.batches, self.operations)
 
+    def add_wait(self, seconds: float) -> None:
+        """Count a collective that did nothing but wait for other ranks."""
+        self.wait += seconds
+        self.collective += seconds
+        self.operations += 1
+
     def time_batches(self, batches: Iterator[T]) -> Iterator[T]:
         """Give what an iterator gives, and count the time that it takes."""
         while True:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -12,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from hocket import train
 from hocket.observe.report import Curve, Report
 from tests.observe.test_dashboard import Dashboard, end, start
 
@@ -27,7 +30,11 @@ pytestmark = [
 
 PROGRAM = """
 import os, sys, time
+import torch
+import torch.distributed as dist
 import hocket
+from hocket import train
+from hocket.train.torch import TorchTrainer
 
 hocket.init(num_cpus=2)
 
@@ -49,12 +56,37 @@ class Counter:
         time.sleep(0.01)
 
 
+def train_step(rank):
+    time.sleep(0.05 if rank == 1 else 0.001)
+
+
+def train_long():
+    rank = train.get_context().get_world_rank()
+    for step in range(100_000):
+        train_step(rank)
+        dist.all_reduce(torch.ones(1))
+        train.report({"loss": 1 / (step + 1), "<img src=x onerror=document.title='hit'>": step})
+
+
+def fit(folder):
+    try:
+        TorchTrainer(
+            train_long,
+            scaling_config=train.ScalingConfig(num_workers=2, resources_per_worker={"CPU": 0.5}),
+            run_config=train.RunConfig(name="run", storage_path=folder),
+        ).fit()
+    except train.TrainingFailedError:
+        print("failed", flush=True)
+
+
 counter = Counter.options(name="<img src=x onerror=document.title='hit'>").remote()
 hocket.get([work.remote(0.01) for _ in range(20)] + [counter.add.remote() for _ in range(20)])
 hocket.wait([fail.options(name="<b>odd</b>").remote()])
 print("open", flush=True)
 for line in sys.stdin:
     word, *rest = line.split()
+    if word == "fit":
+        fit(rest[0])
     if word == "work":
         hocket.get([work.remote(0.01) for _ in range(int(rest[0]))])
     print("done", flush=True)
@@ -81,7 +113,10 @@ class Program:
 
     def close(self) -> None:
         if self.process.poll() is None:
-            self.process.communicate(timeout=30)
+            try:
+                self.process.communicate(timeout=30)
+            finally:
+                self.process.kill()
 
 
 @pytest.fixture
@@ -214,6 +249,74 @@ def test_end_of_the_session_is_told(page: Any, program: Program, dashboard: Dash
     program.close()
     dashboard.process.communicate(timeout=20)
     page.wait_for_selector("text=The dashboard has ended.")
+
+
+def read_reports(page: Any) -> int:
+    return int(page.locator("#ranks tbody tr").nth(0).locator("td").nth(3).inner_text().replace(",", ""))
+
+
+def test_training_is_followed_to_the_death_of_a_rank(page: Any, program: Program, tmp_path: Path) -> None:
+    program.tell(f"fit {tmp_path}")
+    page.click("nav button:text-is('Training')")
+    page.wait_for_selector("#run >> text=running")
+    page.wait_for_selector("figure canvas")
+    before = read_reports(page)
+    page.wait_for_function(
+        "least => Number(document.querySelectorAll('#ranks td')[3].innerText.replace(',', '')) > least", arg=before
+    )
+    page.wait_for_selector("#advice >> text=Rank 1 works")
+    pid = int(page.locator("#ranks tbody tr").nth(1).locator("td").nth(1).inner_text())
+    page.locator("#ranks tbody tr").nth(1).get_by_role("button").wait_for()
+    os.kill(pid, signal.SIGSTOP)
+    page.wait_for_selector("#ranks >> text=stopped")
+    page.locator("#ranks tbody tr").nth(1).get_by_role("button").click()
+    assert "train_long" in page.inner_text(".stack")
+    assert "before it was stopped" in page.inner_text("main")
+    os.kill(pid, signal.SIGKILL)
+    assert program.read() == "failed"
+    page.wait_for_selector("#run >> text=failed")
+    assert re.search(r"Rank 1 failed at .* signal 9", page.inner_text("main"))
+    assert page.locator("main img").count() == 0
+    assert page.title() == "Hocket"
+    assert program.read() == "done"
+
+
+def test_flame_of_a_worker(page: Any, program: Program, tmp_path: Path) -> None:
+    program.tell(f"fit {tmp_path}")
+    page.click("nav button:text-is('Training')")
+    page.wait_for_selector("#run >> text=running")
+    page.wait_for_selector("figure canvas")
+    pid = page.locator("#ranks tbody tr").nth(1).locator("td").nth(1).inner_text()
+    page.click("nav button:text-is('Workers')")
+    page.locator("tr", has_text=pid).get_by_role("button", name="Look").first.click()
+    page.locator("#flame .frame", has_text="train_long").first.wait_for()
+    assert "train_long" in page.inner_text(".stack")
+    program.process.kill()
+    program.process.communicate()
+
+
+def test_runs_of_a_folder(browser: Any, tmp_path: Path) -> None:
+    def loop() -> None:
+        for step in range(5000):
+            train.report({"loss": 1 / (step + 1)})
+
+    for name in ("one", "two"):
+        train.DataParallelTrainer(
+            loop,
+            scaling_config=train.ScalingConfig(num_workers=0),
+            run_config=train.RunConfig(name=name, storage_path=tmp_path),
+        ).fit()
+    running = start(str(tmp_path))
+    context = browser.new_context()
+    page = context.new_page()
+    page.goto(f"http://127.0.0.1:{running.port}/#{running.token}")
+    page.wait_for_selector("#run >> text=finished")
+    assert page.locator("#runs option").count() == 2
+    assert "two" in page.inner_text("#runs option >> nth=0"), "the newest one is chosen"
+    page.wait_for_selector("figure canvas")
+    page.click("text=over time")
+    context.close()
+    end(running)
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])

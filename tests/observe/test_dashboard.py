@@ -339,7 +339,7 @@ def test_what_a_process_does(dashboard: Dashboard) -> None:
     assert "hocket/engine" not in str(stack), "what brought the task is left out"
     samples = dashboard.read(f"/api/flame?{asked}")
     assert isinstance(samples, dict)
-    assert any("stop (" in where for where in samples)
+    assert all(where.startswith("stop (") for where in samples)
     os.kill(pid, signal.SIGSTOP)
     try:
         assert "is stopped" in str(dashboard.read(f"/api/stack?{asked}"))

@@ -65,7 +65,7 @@ def test_any_curve_can_be_written(points: list[tuple[float, float]]) -> None:
     report.curves.append(Curve(name="c", steps=[step for step, _ in points], values=[value for _, value in points]))
     (curve,) = read_data(report.write())["curves"]
     assert curve["steps"] == sorted(curve["steps"])
-    assert len(curve["steps"]) == len(curve["values"]) == sum(math.isfinite(step) for step, _ in points)
+    assert len(curve["steps"]) == len(curve["lines"][0]) == sum(math.isfinite(step) for step, _ in points)
     assert curve["count"] == len(points)
 
 
@@ -76,8 +76,8 @@ def test_long_curve_keeps_its_least_and_greatest() -> None:
     report.curves.append(Curve(name="c", steps=range(len(values)), values=values))
     written = report.write()
     (curve,) = read_data(written)["curves"]
-    assert len(curve["values"]) <= document.MOST_POINTS
-    kept = dict(zip(curve["steps"], curve["values"], strict=True))
+    assert len(curve["lines"][0]) <= document.MOST_POINTS
+    kept = dict(zip(curve["steps"], curve["lines"][0], strict=True))
     assert (kept[123_456], kept[654_321]) == (50.0, -50.0)
     assert len(written) < 400_000
 
@@ -116,14 +116,20 @@ def test_report_of_a_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
     data = read_data(path.read_text())
     assert data["title"] == "run"
     assert data["step"] == "step"
-    assert {curve["name"]: (curve["steps"], curve["values"]) for curve in data["curves"]} == {
+    assert {curve["name"]: (curve["steps"], curve["lines"][0]) for curve in data["curves"]} == {
         "loss": ([10, 20, 30], [1.0, 0.5, 1 / 3]),
         "val/acc": ([10, 20, 30], [1, 2, 3]),
-        "extra": ([20], [None]),
+        "extra": ([10, 20, 30], [None, None, None]),
     }
-    assert dict(map(tuple, data["facts"])) == {
+    facts = dict(map(tuple, data["facts"]))
+    assert float(facts.pop("seconds")) > 0
+    assert facts.pop("begun").startswith("20")
+    assert facts == {
         "folder": result.path,
+        "state": "finished",
+        "ranks": "1",
         "reports": "3",
+        "checkpoints": "3",
         "step": "30",
         "loss": "0.333333",
         "val/acc": "3",
@@ -134,6 +140,73 @@ def test_report_of_a_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
     assert main.main(["report", result.path, "--output", str(other)]) == 0
     assert capsys.readouterr().out == f"{other}\n"
     assert [curve["name"] for curve in read_data(other.read_text())["curves"]] == ["loss", "val/acc", "extra"]
+
+
+def test_report_of_several_lines() -> None:
+    report = Report(title="x")
+    others = {"b": [1.0], "c": [math.inf, 2.0, 3.0]}
+    report.curves.append(Curve(name="c", steps=[3, 1, 2], values=[30, 10, 20], label="a", others=others))
+    (curve,) = read_data(report.write())["curves"]
+    assert (curve["steps"], curve["labels"]) == ([1, 2, 3], ["a", "b", "c"])
+    assert curve["lines"] == [[10, 20, 30], [None, None, 1], [2, 3, None]]
+
+
+def test_report_of_a_run_that_saved_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def loop() -> None:
+        for step in range(3):
+            train.report({"loss": 1.0 / (step + 1)})
+        raise ValueError("boom")
+
+    with pytest.raises(ValueError, match="boom"):
+        train.DataParallelTrainer(
+            loop,
+            scaling_config=train.ScalingConfig(num_workers=0),
+            run_config=train.RunConfig(name="run", storage_path=tmp_path),
+        ).fit()
+    assert main.main(["report", str(tmp_path / "run")]) == 0
+    path = Path(capsys.readouterr().out.strip())
+    data = read_data(path.read_text())
+    assert [curve["lines"][0] for curve in data["curves"]] == [[1.0, 0.5, 1 / 3]]
+    assert dict(map(tuple, data["facts"]))["error"] == "ValueError: boom"
+    assert data["shares"][0]["rows"][0]["label"] == "rank 0"
+
+
+def fit_two(folder: Path) -> None:
+    for rate in (0.1, 0.2):
+        train.DataParallelTrainer(
+            lambda config: [train.report({"loss": config["rate"] * step}) for step in (1, 2)],
+            train_loop_config={"rate": rate, "same": 1},
+            scaling_config=train.ScalingConfig(num_workers=0),
+            run_config=train.RunConfig(name=f"run-{rate}", storage_path=folder),
+        ).fit()
+
+
+def test_runs_are_listed_and_compared(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    fit_two(tmp_path)
+    assert main.main(["runs", str(tmp_path), "--sort", "loss"]) == 0
+    said = capsys.readouterr().out
+    assert said.index("run-0.1") < said.index("run-0.2")
+    assert "rate" in said
+    assert "same" not in said, "the configurations do not differ there"
+    assert main.main(["runs", str(tmp_path / "run-0.1"), "--json"]) == 0
+    (told,) = json.loads(capsys.readouterr().out)
+    assert (told["name"], told["state"], told["metrics"]) == ("run-0.1", "finished", {"loss": 0.2})
+    output = tmp_path / "compared.html"
+    assert main.main(["runs", str(tmp_path), "--output", str(output)]) == 0
+    data = read_data(output.read_text())
+    assert [curve["labels"] for curve in data["curves"]] == [["run-0.1", "run-0.2"]]
+    assert data["tables"][1]["rows"] == [["run-0.1", "0.1"], ["run-0.2", "0.2"]]
+
+
+@pytest.mark.parametrize(
+    ("given", "told"), [(["none"], "There is no run in 'none'"), (["--sort", "x"], "reported the metric 'x'")]
+)
+def test_runs_that_are_not_there(
+    given: list[str], told: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fit_two(tmp_path)
+    assert main.main(["runs", *([str(tmp_path)] if given[0].startswith("-") else []), *given]) == 1
+    assert told in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("step", [math.nan, math.inf, "ten"])

@@ -81,6 +81,7 @@ def build_parser() -> argparse.ArgumentParser:
     report.add_argument("folder", metavar="RUN", help="the run's folder: Result.path")
     report.add_argument("--output", metavar="FILE", help="where to write (default: report.html in the run's folder)")
     report.set_defaults(run=_run_report)
+    _add_runs(commands)
     bench = commands.add_parser(
         "bench",
         help="measure this machine",
@@ -144,9 +145,30 @@ def _run_report(arguments: argparse.Namespace) -> int:
     try:
         result = module.Result.from_path(arguments.folder)
     except RuntimeError as error:  # what Ray raises there
-        raise ValueError(str(error)) from error
+        runs = importlib.import_module("hocket.cli.runs")
+        if not runs.has_log(arguments.folder):
+            raise ValueError(str(error)) from error
+        print(runs.report_one(arguments.folder, arguments.output))  # it has reported, but saved nothing
+        return 0
     print(result.report(arguments.output))
     return 0
+
+
+def _add_runs(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    runs = commands.add_parser(
+        "runs",
+        help="list runs, and compare them",
+        description="List the runs of folders: how they ended, their last metrics, and where their configurations "
+        "differ. With --output, write one HTML file with their curves over each other.",
+    )
+    runs.add_argument("folders", nargs="+", metavar="FOLDER", help="runs, or folders of runs (storage_path)")
+    runs.add_argument("--metric", action="append", metavar="NAME", help="show this metric (default: the first five)")
+    runs.add_argument("--sort", metavar="NAME", help="by this metric, the least first (default: by when they began)")
+    runs.add_argument("--output", metavar="FILE", help="write a report that compares them")
+    runs.add_argument("--json", action="store_true", help="for programs")
+    runs.set_defaults(
+        run=_run_module("runs", folders="folders", metrics="metric", sort="sort", output="output", as_json="json")
+    )
 
 
 def _get_engine() -> str:

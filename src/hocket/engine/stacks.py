@@ -45,8 +45,9 @@ MOST_STACKS = 2_000
 _SIGNAL: Final = getattr(signal, "SIGRTMAX", signal.SIGUSR2) - 7
 """Tells a process to write its stack, whatever it does. A signal that programs hardly use."""
 
+_PACKAGE: Final = f"{Path(__file__).parents[1]}/"
 _FILE_NAME: Final = "hocket-stacks"
-_HEADER: Final = re.compile(rb"pid (\d+) ask (\d+) answer (\d+)\n")
+_HEADER: Final = re.compile(rb"pid (\d+) ask (\d+) told (\d+) answer (\d+)\n")
 _HEADER_BYTES: Final = 80
 _END: Final = b"(end)\n"
 _WHERE, _SAMPLE = b"?", b"s"
@@ -71,11 +72,13 @@ class _Stacks:
         self.users = 0
         """How many in this process want it."""
         self.file = os.memfd_create(_FILE_NAME, os.MFD_CLOEXEC)
+        #: What is written when a signal tells so. Apart: an answer may come at the same time after all.
+        self._told = os.memfd_create("hocket-told", os.MFD_CLOEXEC)
         self._questions, self.ask = os.pipe2(os.O_CLOEXEC)
         self._count = 0
         self._lock = threading.Lock()
         self._write(b"")
-        faulthandler.register(_SIGNAL, file=self.file, all_threads=True, chain=False)
+        faulthandler.register(_SIGNAL, file=self._told, all_threads=True, chain=False)
         self._thread = threading.Thread(target=self._answer, name="hocket-stacks", daemon=True)
         self._thread.start()
 
@@ -88,6 +91,7 @@ class _Stacks:
         self._thread.join()
         faulthandler.unregister(_SIGNAL)
         os.close(self.file)
+        os.close(self._told)
 
     def _answer(self) -> None:
         with os.fdopen(self._questions, "rb", buffering=0) as questions:
@@ -99,7 +103,8 @@ class _Stacks:
         with self._lock:
             os.ftruncate(self.file, 0)
             os.lseek(self.file, 0, os.SEEK_SET)
-            os.write(self.file, b"pid %d ask %d answer %d\n" % (os.getpid(), self.ask, self._count))
+            facts = os.getpid(), self.ask, self._told, self._count
+            os.write(self.file, b"pid %d ask %d told %d answer %d\n" % facts)
             self._count += 1
             if answer is None:
                 faulthandler.dump_traceback(self.file, all_threads=True)
@@ -138,7 +143,9 @@ def _walk(frame: FrameType | None) -> tuple[CodeType, ...]:
 
 
 def _name(code: CodeType) -> str:
-    return _clean(f"{code.co_qualname} ({Path(code.co_filename).name}:{code.co_firstlineno})")
+    file = code.co_filename
+    where = f"hocket/{file.removeprefix(_PACKAGE)}" if file.startswith(_PACKAGE) else Path(file).name
+    return _clean(f"{code.co_qualname} ({where}:{code.co_firstlineno})")
 
 
 def _clean(text: str) -> str:
@@ -222,12 +229,13 @@ def fetch(pid: int, probe: StackProbe, process: int | None = None) -> str:
         _ask(descriptors, probe, _WHERE)
         answer = _read_answer(file, before, STACK_SECONDS)
         if answer is None:
-            size = len(file.read_bytes())
+            told = descriptors / str(_find_told(file.read_bytes()))
+            size = told.stat().st_size
             if process is not None:
                 signal.pidfd_send_signal(process, _SIGNAL)
             else:
                 os.kill(pid, _SIGNAL)
-            answer = _read_rest(file, size)
+            answer = _read_rest(told, size)
     except OSError as error:
         return f"(its stack cannot be read: {error})"
     return answer
@@ -264,7 +272,14 @@ def _ask(descriptors: Path, probe: StackProbe, question: bytes) -> None:
 
 def _read_number(answer: bytes) -> int:
     header = _HEADER.match(answer[:_HEADER_BYTES])
-    return -1 if header is None else int(header[3])
+    return -1 if header is None else int(header[4])
+
+
+def _find_told(answer: bytes) -> int:
+    header = _HEADER.match(answer[:_HEADER_BYTES])
+    if header is None:
+        raise OSError("it has not said where it would be written")
+    return int(header[3])
 
 
 def _read_answer(file: Path, before: bytes, seconds: float) -> str | None:

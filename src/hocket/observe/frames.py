@@ -1,28 +1,52 @@
-"""What of a process's stacks is of interest to who wrote the program."""
+"""What of a process's stacks is of interest to who wrote the program: not what brought a task to its worker, and not
+threads that wait for one."""
 
 from __future__ import annotations
 
 import re
+from collections import Counter
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
-_PACKAGE: Final = f'"{Path(__file__).parents[1]}/'
 _FRAME: Final = re.compile(r"  File ")
-_WRAPPERS: Final = (_PACKAGE, '"<string>"', "/threading.py", "/concurrent/futures/thread.py")
-"""Files whose frames are those of who waits for work, or brought it."""
+_PACKAGE: Final = f'"{Path(__file__).parents[1]}/'
+_CALLER: Final = "hocket/engine/local/worker/execution.py"
+"""Calls the program's functions in a worker."""
+_IDLE: Final = "hocket/engine/local/guardian.py"
+"""Is at the bottom of a worker's main thread."""
+_WAITERS: Final = (_PACKAGE, "/threading.py", "/concurrent/futures/thread.py")
 
 
 def trim(text: str) -> str:
-    """Return stacks, as faulthandler writes them, without threads that only wait for work, and without the frames
-    below the program's own that brought it.
+    """Return stacks, as faulthandler writes them, of threads that run the program's code, down to where it begins.
 
-    What is left when nothing is: the text as it was.
+    If there are none: the text as it was.
     """
     kept = []
     for block in text.strip().split("\n\n"):
         lines = block.splitlines()
         frames = [line for line in lines if _FRAME.match(line)]
-        own = [number for number, line in enumerate(frames) if not any(part in line for part in _WRAPPERS)]
+        bottom = next((number for number, line in enumerate(frames) if _CALLER in line), len(frames))
+        if bottom == len(frames) and any(_IDLE in line for line in frames):
+            continue
+        own = [number for number, line in enumerate(frames[:bottom]) if not any(part in line for part in _WAITERS)]
         if own:
             kept.append("\n".join([lines[0], *frames[: own[-1] + 1]]))
     return "\n\n".join(kept) or text
+
+
+def trim_samples(samples: Mapping[str, int]) -> dict[str, int]:
+    """Return samples, as `stacks.sample` does, of the program's code alone, each from where it begins."""
+    kept: Counter[str] = Counter()
+    for stack, count in samples.items():
+        thread, *frames = stack.split(";")
+        callers = [number for number, frame in enumerate(frames) if _CALLER in frame]
+        if not callers and (thread.startswith("hocket-") or any(_IDLE in frame for frame in frames)):
+            continue
+        own = frames[callers[-1] + 1 :] if callers else frames
+        while own and own[0].partition(" (")[2].startswith("hocket/"):
+            own = own[1:]
+        if own:
+            kept[";".join(own)] += count
+    return dict(kept)

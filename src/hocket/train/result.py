@@ -11,6 +11,8 @@ from typing import Any, NoReturn
 
 from hocket import markup, texts
 from hocket.observe import report as observe_report
+from hocket.observe.report import runs as reported_runs
+from hocket.observe.runs import history
 from hocket.stores import places
 from hocket.train import configs, refusals
 from hocket.train.checkpoints import checkpoint as checkpoint_module
@@ -208,13 +210,36 @@ class Result:
 
 def _describe(result: Result) -> observe_report.Report:
     """Return what there is to see of a run."""
+    try:
+        if result._place is not None:
+            raise FileNotFoundError
+        logged = history.RunHistory(result.path)
+    except FileNotFoundError:  # it is of an earlier version, or in a store
+        built = _describe_metrics(result)
+    else:
+        logged.update()
+        logged.close()
+        built = reported_runs.describe(logged)
+    built.facts = {"folder": result.path, **built.facts}
+    if result.best_checkpoints:
+        built.tables["Checkpoints, the best one last"] = [
+            {"path": kept.path, **dict(values.flatten(metrics))} for kept, metrics in result.best_checkpoints
+        ]
+    if result.statistics:
+        built.tables["What the strategy has counted"] = [
+            {"what": what, "value": value} for what, value in values.flatten(result.statistics)
+        ]
+    return built
+
+
+def _describe_metrics(result: Result) -> observe_report.Report:
+    """Return what rank 0 has reported."""
     rows = [values.list_numbers(metrics) for metrics in result.metrics_history]
     has_steps = bool(rows) and all(math.isfinite(row.get("step", math.nan)) for row in rows)
     steps = [row["step"] if has_steps else number for number, row in enumerate(rows, 1)]
-    name = Path(result.path).name or "run"
     built = observe_report.Report(
-        title=name,
-        facts={"folder": result.path, "reports": len(rows), **dict(values.flatten(result.metrics or {}))},
+        title=Path(result.path).name or "run",
+        facts={"reports": len(rows), **dict(values.flatten(result.metrics or {}))},
         step_name="step" if has_steps else "report",
     )
     for key in dict.fromkeys(key for row in rows for key in row if not (has_steps and key == "step")):
@@ -224,14 +249,6 @@ def _describe(result: Result) -> observe_report.Report:
                 name=key, steps=[steps[number] for number in at], values=[rows[number][key] for number in at]
             )
         )
-    if result.best_checkpoints:
-        built.tables["Checkpoints, the best one last"] = [
-            {"path": kept.path, **dict(values.flatten(metrics))} for kept, metrics in result.best_checkpoints
-        ]
-    if result.statistics:
-        built.tables["What the strategy has counted"] = [
-            {"what": what, "value": value} for what, value in values.flatten(result.statistics)
-        ]
     return built
 
 

@@ -84,7 +84,8 @@ class Watch:
         if not self._has_member(driver_pid, pid) or stacks.is_stopped(pid):
             return None
         probe = stacks.find_probe(pid)
-        return None if probe is None else stacks.sample(pid, probe)
+        found = None if probe is None else stacks.sample(pid, probe)
+        return None if found is None else frames.trim_samples(found)
 
     def _has_member(self, driver_pid: int, pid: int) -> bool:
         found = next((one for one in self.list_found() if one.driver_pid == driver_pid), None)

@@ -8,15 +8,20 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import resources
-from typing import final
+from typing import TypeAlias, final
+
+import numpy as np
 
 from hocket import texts, version
+from hocket.observe.runs import history
 
 MOST_POINTS = 4_000
 """Points of a curve at most; of more, the least and the greatest of each stretch are kept. No screen is as wide."""
 
 MOST_LETTERS = 500
 """How long a text in a table may be."""
+
+Numbers: TypeAlias = Sequence[float] | history.Floats
 
 _POLICY = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data:"
 """What the browser holds the file to: it loads nothing."""
@@ -28,10 +33,25 @@ class Curve:
     """A metric over the steps of a run."""
 
     name: str
-    steps: Sequence[float]
+    steps: Numbers
     """In any order; a point whose step is no finite number is left out."""
-    values: Sequence[float]
+    values: Numbers
     """As many. NaN and infinities are gaps."""
+    label: str = "value"
+    """What the line is called."""
+    others: Mapping[str, Numbers] = field(default_factory=dict)
+    """Further lines over the same steps, by what they are called; one that is shorter ends earlier."""
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Shares:
+    """What a whole is made of, for some who are compared."""
+
+    parts: Sequence[str]
+    """The names of the parts."""
+    of: Mapping[str, Sequence[float]]
+    """Who, and the sizes of their parts."""
 
 
 @final
@@ -53,6 +73,10 @@ class Report:
     step_name: str = "report"
     """What is on the horizontal axis of all curves."""
     curves: list[Curve] = field(default_factory=list)
+    shares: dict[str, Shares] = field(default_factory=dict)
+    """By heading: bars of the same length."""
+    remarks: list[str] = field(default_factory=list)
+    """Sentences below the facts."""
     tables: dict[str, list[Mapping[str, object]]] = field(default_factory=dict)
     """By heading; the columns are the keys of all rows."""
 
@@ -62,6 +86,8 @@ class Report:
             "title": texts.show_name(self.title),
             "facts": [[_show(name), _show(value)] for name, value in self.facts.items()],
             "step": texts.show_name(self.step_name),
+            "remarks": [texts.escape(remark) for remark in self.remarks],
+            "shares": [_lay_out_shares(heading, one) for heading, one in self.shares.items()],
             "curves": [_thin(curve) for curve in self.curves],
             "tables": [
                 {"heading": texts.show_name(heading), **_lay_out(rows)} for heading, rows in self.tables.items()
@@ -107,22 +133,36 @@ def _lay_out(rows: Sequence[Mapping[str, object]]) -> dict[str, object]:
     return {"columns": shown, "rows": [[_show(row[key]) if key in row else "" for key in columns] for row in rows]}
 
 
+def _lay_out_shares(heading: str, shares: Shares) -> dict[str, object]:
+    rows = []
+    for who, sizes in shares.of.items():
+        whole = sum(sizes) or 1.0
+        rows.append({"label": texts.show_name(who), "percent": [round(100 * size / whole, 1) for size in sizes]})
+    return {
+        "heading": texts.show_name(heading),
+        "parts": [texts.show_name(part) for part in shares.parts],
+        "rows": rows,
+    }
+
+
 def _thin(curve: Curve) -> dict[str, object]:
-    """Return a curve with no more points than can be seen: of each stretch the least and the greatest, in order."""
-    points = [point for point in zip(curve.steps, curve.values, strict=True) if math.isfinite(point[0])]
-    points.sort(key=lambda point: point[0])
-    size = math.ceil(len(points) / (MOST_POINTS // 2))
-    if len(points) > MOST_POINTS:
-        kept = []
-        for start in range(0, len(points), size):
-            part = [point for point in points[start : start + size] if math.isfinite(point[1])]
-            if part:
-                ends = {min(part, key=lambda point: point[1]), max(part, key=lambda point: point[1])}
-                kept += sorted(ends)
-        points = kept
+    """Return a curve with no more points than can be seen: of each stretch the least and the greatest of each line."""
+    steps = np.asarray(curve.steps, dtype=np.float64)
+    lines = {curve.label: curve.values, **curve.others}
+    columns = [_pad(values, len(steps)) for values in lines.values()]
+    kept = np.flatnonzero(np.isfinite(steps))
+    kept = kept[np.argsort(steps[kept], kind="stable")]
+    rows, drawn = history.thin([column[kept] for column in columns], MOST_POINTS // 2)
     return {
         "name": texts.show_name(curve.name),
-        "steps": [step for step, _ in points],
-        "values": [value if math.isfinite(value) else None for _, value in points],
+        "steps": steps[kept][rows].tolist(),
+        "labels": [texts.show_name(label) for label in lines],
+        "lines": [[value if math.isfinite(value) else None for value in line.tolist()] for line in drawn],
         "count": len(curve.values),
     }
+
+
+def _pad(values: Numbers, size: int) -> history.Floats:
+    found = np.full(size, math.nan)
+    found[: len(values)] = values
+    return found

@@ -27,28 +27,70 @@
   }
 
   const color = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
-  const show = (value) => (value === null || value === undefined ? "-" : Number(value.toPrecision(6)).toString());
+  function show(value) {
+    if (value === null || value === undefined) return "-";
+    return Math.abs(value) >= 1e7 ? value.toExponential(3) : Number(value.toPrecision(6)).toString();
+  }
+
+  // One label, one color, in all figures.
+  const places = new Map();
+  for (const curve of data.curves) {
+    for (const label of curve.labels) if (!places.has(label)) places.set(label, places.size);
+  }
   let plots = [];
 
   function draw(holders) {
     for (const plot of plots) plot.destroy();
     plots = holders.map(([holder, curve]) => {
       const axis = { stroke: color("--quiet"), grid: { stroke: color("--line") }, ticks: { stroke: color("--line") } };
-      const points = curve.values.length < 60;
+      const points = curve.steps.length < 60;
+      const hues = color("--lines").split(" ");
       return new uPlot({
         width: holder.clientWidth, height: 220,
         scales: { x: { time: false } },
         axes: [axis, { ...axis, size: 64, values: (_, ticks) => ticks.map(show) }],
         series: [
           { label: data.step, value: (_, value) => show(value) },
-          { label: "value", stroke: color("--curve"), width: 1.5, points: { show: points }, value: (_, value) => show(value) },
+          ...curve.labels.map((label) => ({
+            label, stroke: hues[places.get(label) % hues.length], width: 1.5, points: { show: points }, value: (_, value) => show(value),
+          })),
         ],
-      }, [curve.steps, curve.values], holder);
+      }, [curve.steps, ...curve.lines], holder);
     });
   }
 
   add(page, "h1", data.title);
   if (data.facts.length) addTable(null, data.facts);
+  for (const remark of data.remarks) add(page, "p", remark);
+  for (const shares of data.shares) {
+    add(page, "h2", shares.heading);
+    const legend = add(page, "p");
+    legend.className = "quiet";
+    shares.parts.forEach((part, at) => {
+      add(legend, "i").className = `swatch part${at}`;
+      legend.append(`${part}  `);
+    });
+    const box = add(page, "div");
+    box.className = "scroll";
+    const table = add(box, "table");
+    const head = add(add(table, "thead"), "tr");
+    for (const name of ["", "", ...shares.parts]) add(head, "th", name).scope = "col";
+    const body = add(table, "tbody");
+    for (const row of shares.rows) {
+      const line = add(body, "tr");
+      add(line, "th", row.label).scope = "row";
+      const cell = add(line, "td");
+      cell.className = "bar";
+      const bar = add(cell, "div");
+      bar.className = "stacked";
+      row.percent.forEach((percent, at) => {
+        const part = add(bar, "i");
+        part.className = `part${at}`;
+        part.style.width = `${percent}%`;
+      });
+      for (const percent of row.percent) add(line, "td", `${Math.round(percent)} %`);
+    }
+  }
   const holders = [];
   if (data.curves.length) {
     add(page, "h2", "Curves");
@@ -58,12 +100,13 @@
       const figure = add(grid, "figure");
       add(figure, "figcaption", curve.name);
       holders.push([add(figure, "div"), curve]);
-      const known = curve.values.filter((value) => value !== null);
+      const known = curve.lines[0].filter((value) => value !== null);
       const least = known.reduce((one, other) => Math.min(one, other), Infinity);
       const most = known.reduce((one, other) => Math.max(one, other), -Infinity);
       const text = known.length
         ? `${curve.count} points, from ${show(least)} to ${show(most)}, the last ${show(known[known.length - 1])}`
         : "no number";
+      // What a figure says is of the first line; the others have their names in the legend.
       add(figure, "p", text).className = "quiet";
     }
   }

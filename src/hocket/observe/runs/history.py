@@ -279,6 +279,17 @@ _TAKERS: Final = {
 }
 
 
+def _keep_extremes(parts: Floats, values: Floats) -> tuple[npt.NDArray[np.int64], list[Floats]]:
+    """Return where the least and the greatest value of each stretch of one curve are, and these."""
+    known = np.isfinite(parts)
+    least = np.where(known, parts, math.inf).argmin(axis=1)
+    most = np.where(known, parts, -math.inf).argmax(axis=1)
+    starts = np.arange(len(parts)) * parts.shape[1]
+    rows = np.sort(np.stack([starts + least, starts + most], axis=1), axis=1).reshape(-1)
+    rows = np.minimum(rows, len(values) - 1)
+    return rows, [values[rows]]
+
+
 def list_open(pid: int) -> list[Path]:
     """Return the logs that a process writes: those of the runs that it goes on with. Empty if it is not ours."""
     found = []
@@ -308,6 +319,8 @@ def _put(columns: list[array[float]], at: int, row: int, value: float) -> None:
 def thin(values: Sequence[Floats], bins: int) -> tuple[npt.NDArray[np.int64], list[Floats]]:
     """Return which rows to draw, and the curves there: of each stretch the least and the greatest of each curve.
 
+    The values of one curve stay where they are; those of several share a place in each stretch.
+
     Args:
         values: Curves with a value for each row.
         bins: How many stretches there are at most; each is two points.
@@ -320,6 +333,8 @@ def thin(values: Sequence[Floats], bins: int) -> tuple[npt.NDArray[np.int64], li
     padded = np.full((len(values), used * size), math.nan)
     padded[:, :count] = values
     parts = padded.reshape(len(values), used, size)
+    if len(values) == 1:
+        return _keep_extremes(parts[0], values[0])
     starts = np.arange(used) * size
     rows = np.stack([starts, np.minimum(starts + size // 2, count - 1)], axis=1).reshape(-1)
     with np.errstate(invalid="ignore"):

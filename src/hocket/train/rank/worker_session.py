@@ -293,7 +293,11 @@ class WorkerSession:
         with self._lock:
             count = self._count
         self._prepare_to_wait()
-        return pickle.loads(self._ask(questions.Meeting(call, blob), count))
+        begun = time.perf_counter()
+        try:
+            return pickle.loads(self._ask(questions.Meeting(call, blob), count))
+        finally:
+            spending.OWN.add_wait(time.perf_counter() - begun)
 
     def hand_over(self, call: str, blob: bytes | None, score: float | None) -> bool:
         """Give something to the driver of 2022, and wait until it is dealt with; return whether the driver wants no

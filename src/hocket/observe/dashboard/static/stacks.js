@@ -5,19 +5,13 @@ import { ask } from "/static/source.js";
 
 const LEAST = 0.004; // narrower boxes are left out
 
-// The frames below a task's own are the same in each worker, and say nothing.
-const OWN = /^Execution\._call \(execution\.py:/;
-
 // A tree of calls from folded stacks: {name, count, children}.
 function grow(samples) {
   const root = { name: "all", count: 0, children: new Map() };
   for (const [stack, times] of Object.entries(samples)) {
-    const [thread, ...frames] = stack.split(";");
-    if (thread.startsWith("hocket-")) continue;
-    const from = frames.findIndex((frame) => OWN.test(frame));
     root.count += times;
     let node = root;
-    for (const name of [thread, ...frames.slice(from + 1)]) {
+    for (const name of stack.split(";")) {
       if (!node.children.has(name)) node.children.set(name, { name, count: 0, children: new Map() });
       node = node.children.get(name);
       node.count += times;

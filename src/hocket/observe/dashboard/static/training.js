@@ -17,7 +17,10 @@ const HEIGHT = 200;
 
 const color = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 const isDark = () => matchMedia("(prefers-color-scheme: dark)").matches;
-const figure = (value) => (value === null || value === undefined ? "-" : Number(value.toPrecision(6)).toString());
+function figure(value) {
+  if (value === null || value === undefined) return "-";
+  return Math.abs(value) >= 1e7 ? value.toExponential(3) : Number(value.toPrecision(6)).toString();
+}
 
 // uPlot is a script of the old kind, and only this page needs it.
 let loading = null;

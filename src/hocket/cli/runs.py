@@ -1,0 +1,138 @@
+"""`hocket runs`: the runs of folders, in a table or beside each other in a report."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+import math
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from rich import box, console, table, text
+
+from hocket import texts
+from hocket.observe.report import runs as reported_runs
+from hocket.observe.runs import history, log
+
+SHOWN_METRICS = 5
+"""Metrics in the table unless some are named."""
+
+WIDTH = 160
+"""Columns where there is no terminal."""
+
+
+def has_log(folder: str) -> bool:
+    """Tell whether a folder is a run's."""
+    return Path(folder, log.NAME).is_file()
+
+
+def report_one(folder: str, output: str | None) -> Path:
+    """Write the report of a run that has saved nothing; return its file."""
+    target = Path(folder, "report.html") if output is None else Path(output)
+    written = reported_runs.describe(_read(Path(folder))).write()
+    target.write_text(written, encoding="utf-8", errors="backslashreplace")
+    return target
+
+
+def run(
+    *, folders: Sequence[str], metrics: Sequence[str] | None, sort: str | None, output: str | None, as_json: bool
+) -> int:
+    """Print the runs of folders, or write their report; return the exit code."""
+    found = [_read(folder) for folder in dict.fromkeys(_find(folders))]
+    if not found:
+        raise ValueError(
+            f"There is no run in {', '.join(map(repr, folders))}: no {log.NAME} there, nor in the folders in there. "
+            "Give Result.path, or RunConfig's storage_path."
+        )
+    found = _sort(found, sort)
+    if output is not None:
+        written = reported_runs.compare(found).write()
+        Path(output).write_text(written, encoding="utf-8", errors="backslashreplace")
+        print(output)
+    elif as_json:
+        print(json.dumps([_describe(one) for one in found], indent=2))
+    else:
+        _print(found, metrics)
+    return 0
+
+
+def _find(folders: Sequence[str]) -> Iterator[Path]:
+    for folder in map(Path, folders):
+        if has_log(str(folder)):
+            yield folder
+        else:
+            yield from sorted(path.parent for path in folder.glob(f"*/{log.NAME}"))
+
+
+def _read(folder: Path) -> history.RunHistory:
+    found = history.RunHistory(folder)
+    found.update()
+    found.close()
+    return found
+
+
+def _sort(found: list[history.RunHistory], metric: str | None) -> list[history.RunHistory]:
+    if metric is None:
+        return sorted(found, key=lambda one: one.facts.started)
+    known = sorted({name for one in found for name in one.names})
+    if metric not in known:
+        raise ValueError(f"No run has reported the metric {metric!r}. There are {known}.")
+
+    def rank(one: history.RunHistory) -> float:
+        value = one.get_last(metric) if metric in one.names else None
+        return math.inf if value is None else value
+
+    return sorted(found, key=rank)
+
+
+def _describe(one: history.RunHistory) -> dict[str, object]:
+    facts = one.facts
+    return {
+        "path": str(one.path),
+        "name": facts.name,
+        "state": one.state,
+        "started": facts.started,
+        "seconds": (facts.ended or facts.last) - facts.started,
+        "ranks": facts.ranks,
+        "reports": len(one),
+        "checkpoints": list(facts.checkpoints),
+        "error": facts.error,
+        "config": facts.config,
+        "metrics": {name: one.get_last(name) for name in one.names},
+    }
+
+
+def _print(found: Sequence[history.RunHistory], metrics: Sequence[str] | None) -> None:
+    names = list(dict.fromkeys(name for one in found for name in one.names))
+    chosen = list(metrics) if metrics else names[:SHOWN_METRICS]
+    differing = reported_runs.list_differing([one.facts.config for one in found])
+    shown = table.Table(box=box.SIMPLE, pad_edge=False)
+    columns = ["run", "state", "begun", "for", "ranks", "reports", "saved", *chosen, *differing]
+    for column in columns:
+        shown.add_column(text.Text(texts.show_name(column)), overflow="fold")
+    for label, one in zip(reported_runs.label_all(found), found, strict=True):
+        facts = one.facts
+        cells: list[object] = [
+            label,
+            one.state,
+            dt.datetime.fromtimestamp(facts.started).astimezone().strftime("%m-%d %H:%M"),
+            f"{(facts.ended or facts.last) - facts.started:.1f} s",
+            facts.ranks,
+            len(one),
+            len(facts.checkpoints),
+            *(_show(one, name) for name in chosen),
+            *(facts.config.get(name, "") for name in differing),
+        ]
+        shown.add_row(*(text.Text(texts.show_name(str(cell))) for cell in cells))
+    out = console.Console(highlight=False)
+    if not out.is_terminal:
+        out.width = WIDTH
+    out.print(shown)
+    left_out = len(names) - SHOWN_METRICS
+    if not metrics and left_out > 0:
+        out.print(f"{left_out} more metrics: --metric NAME shows one.")
+
+
+def _show(one: history.RunHistory, name: str) -> str:
+    value = one.get_last(name) if name in one.names else None
+    return "" if value is None else f"{value:.5g}"

@@ -1,0 +1,134 @@
+"""The report of a run from its log, and of several beside each other."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from hocket.observe.report import document
+from hocket.observe.runs import advice, history
+
+SHOWN_RANKS = 8
+"""Ranks that have lines of their own."""
+
+PARTS = ("compute", "data", "waits for ranks", "exchange", "report")
+"""What ranks spend their time on, as it is called in charts."""
+
+
+def describe(run: history.RunHistory) -> document.Report:
+    """Return what there is to see of a run.
+
+    Args:
+        run: Read to its end.
+    """
+    facts = run.facts
+    spent = run.sum_spent(len(run))
+    built = document.Report(title=facts.name or run.path.name, facts=_list_facts(run))
+    built.remarks += advice.explain(spent, facts.behind if run.state == "running" else 0.0)
+    if spent:
+        built.shares["What ranks spend their time on"] = document.Shares(
+            parts=PARTS,
+            of={
+                f"rank {rank}": (one.compute, one.data, one.wait, one.exchange, one.report)
+                for rank, one in enumerate(spent)
+            },
+        )
+    counted = _find_steps(run)
+    steps = np.arange(1.0, len(run) + 1) if counted is None else counted
+    built.step_name = "report" if counted is None else "step"
+    names = [name for name in run.names if counted is None or name != "step"]
+    built.curves += [_build(name, steps, run.get_curve(name)) for name in names]
+    late = run.get_late()
+    if len(late) > 1 and len(run):
+        built.curves.append(_build("Later than the first rank's report, by seconds", steps, late))
+    if facts.failures:
+        built.tables["Failures"] = [
+            {"at": _show_time(failure.at), "rank": rank, "error": text}
+            for failure in facts.failures
+            for rank, text in failure.errors.items()
+        ]
+    if facts.config:
+        built.tables["Configuration"] = [{"name": name, "value": value} for name, value in facts.config.items()]
+    return built
+
+
+def compare(runs: Sequence[history.RunHistory]) -> document.Report:
+    """Return what there is to see of several runs: their curves over each other, and how their configurations differ.
+
+    Args:
+        runs: Read to their ends.
+    """
+    labels = label_all(runs)
+    built = document.Report(title="Runs", facts={"runs": len(runs)})
+    built.tables["Runs"] = [{"run": label, **_list_facts(run)} for label, run in zip(labels, runs, strict=True)]
+    differing = list_differing([run.facts.config for run in runs])
+    if differing:
+        built.tables["Where the configurations differ"] = [
+            {"run": label, **{name: run.facts.config.get(name, "") for name in differing}}
+            for label, run in zip(labels, runs, strict=True)
+        ]
+    for name in dict.fromkeys(name for run in runs for name in run.names):
+        having = [(label, run.get_curve(name)[0]) for label, run in zip(labels, runs, strict=True) if name in run.names]
+        (first, values), *others = sorted(having, key=lambda one: -len(one[1]))
+        built.curves.append(
+            document.Curve(
+                name=name,
+                steps=np.arange(1.0, len(values) + 1),
+                values=values,
+                label=first,
+                others=dict(others),
+            )
+        )
+    return built
+
+
+def label_all(runs: Sequence[history.RunHistory]) -> list[str]:
+    """Return a name for each run: that of its folder, and its path where others have the same."""
+    names = [run.path.resolve().name for run in runs]
+    return [str(run.path) if names.count(name) > 1 else name for name, run in zip(names, runs, strict=True)]
+
+
+def list_differing(configs: Sequence[Mapping[str, object]]) -> list[str]:
+    """Return the names of what is not the same in all configurations."""
+    names = dict.fromkeys(name for config in configs for name in config)
+    return [name for name in names if len({repr(config.get(name)) for config in configs}) > 1]
+
+
+def _list_facts(run: history.RunHistory) -> dict[str, object]:
+    facts = run.facts
+    found: dict[str, object] = {
+        "state": run.state,
+        "begun": _show_time(facts.started),
+        "seconds": round((facts.ended or facts.last) - facts.started, 3),
+        "ranks": facts.ranks,
+        "reports": len(run),
+        "checkpoints": len(facts.checkpoints),
+    }
+    if facts.attempts > 1:
+        found["ranks were started"] = f"{facts.attempts} times"
+    if facts.error is not None:
+        found["error"] = facts.error
+    last = {name: run.get_last(name) for name in run.names}
+    return found | {name: value for name, value in last.items() if value is not None} | dict(run.texts)
+
+
+def _find_steps(run: history.RunHistory) -> history.Floats | None:
+    """Return what the program calls its steps; None if it does not count them from low to high."""
+    steps = run.get_curve("step")[0] if "step" in run.names else None
+    return steps if steps is not None and np.isfinite(steps).all() and (np.diff(steps) >= 0).all() else None
+
+
+def _build(name: str, steps: history.Floats, columns: Sequence[history.Floats]) -> document.Curve:
+    return document.Curve(
+        name=name,
+        steps=steps,
+        values=columns[0],
+        label="rank 0",
+        others={f"rank {rank}": column for rank, column in enumerate(columns[1:SHOWN_RANKS], 1)},
+    )
+
+
+def _show_time(seconds: float) -> str:
+    return dt.datetime.fromtimestamp(seconds).astimezone().strftime("%Y-%m-%d %H:%M:%S")
