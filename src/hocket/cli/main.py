@@ -72,6 +72,17 @@ def build_parser() -> argparse.ArgumentParser:
     )
     status.set_defaults(run=_run_module("status", as_json="json", timeout_s="timeout"))
     _add_dashboard(commands)
+    top = commands.add_parser(
+        "top",
+        help="show what runs, in the terminal",
+        description="Show a session of yours on this machine: workers, functions, actors, memory, ranks. Keys: 1 to 6 "
+        "turn the page, s sorts, p pauses, Enter shows the stack of a process, q ends. Where the terminal cannot show "
+        "pages, it prints every two seconds.",
+    )
+    top.add_argument("pid", nargs="?", type=int, help="the driver's pid (default: the session opened last)")
+    top.add_argument("--plain", action="store_true", help="print again and again, and show no pages")
+    top.add_argument("--count", type=_parse_count(1, 1_000_000), metavar="N", help="print so often, and end")
+    top.set_defaults(run=_run_module("top", pid="pid", plain="plain", count="count"))
     report = commands.add_parser(
         "report",
         help="write one file that shows a run",

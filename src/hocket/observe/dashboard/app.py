@@ -10,7 +10,8 @@ from importlib import resources
 
 from starlette import applications, requests, responses, routing
 
-from hocket.observe.dashboard import guards, training, watching
+from hocket.observe import training, watching
+from hocket.observe.dashboard import guards
 
 TYPES = {".css": "text/css", ".html": "text/html", ".js": "text/javascript", ".svg": "image/svg+xml"}
 """What is served of `static`, by the end of its name."""

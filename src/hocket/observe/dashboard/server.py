@@ -16,7 +16,8 @@ import uvicorn
 from uvicorn.protocols.http import h11_impl
 
 from hocket.engine.local import endpoint
-from hocket.observe.dashboard import app, training, watching
+from hocket.observe import training, watching
+from hocket.observe.dashboard import app
 from hocket.observe.runs import log
 
 IDLE_SECONDS = 600.0

@@ -1,0 +1,81 @@
+"""`hocket top`: what runs, in a terminal, until Ctrl-C or q."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import os
+import sys
+import time
+
+from rich import box, console, table, text
+
+from hocket import exceptions, texts
+from hocket.observe.top import looking
+
+PLAIN_SECONDS = 2.0
+"""How often it is printed where a terminal cannot show pages."""
+
+WIDTH = 140
+"""Columns where there is no terminal."""
+
+
+def run(*, pid: int | None, plain: bool, count: int | None) -> int:
+    """Show a session; return the exit code.
+
+    Args:
+        pid: Of its driver. Default: the session that was opened last.
+        plain: Print again and again, as where the terminal cannot do more.
+        count: How often to print, then. Default: until the session ends.
+    """
+    look = looking.Look(pid)
+    try:
+        view = look.look()
+        if view.pid is None:
+            which = "" if pid is None else f" The pid was {pid}; `hocket status` lists those there are."
+            print(f"{view.headline}{which}")
+            return 0 if pid is None else 1
+        if plain or count is not None or not sys.stdout.isatty() or os.environ.get("TERM", "dumb") == "dumb":
+            _print_on(look, count)
+        else:
+            _open(look)
+    finally:
+        look.close()
+    return 0
+
+
+def _open(look: looking.Look) -> None:
+    if importlib.util.find_spec("textual") is None:
+        raise exceptions.MissingExtraError(
+            "hocket top needs textual to show pages. Run pip install 'hocket[top]', or hocket top --plain."
+        )
+    importlib.import_module("hocket.observe.top.screen").Top(look).run()
+
+
+def _print_on(look: looking.Look, count: int | None) -> None:
+    out = console.Console(highlight=False)
+    if not out.is_terminal:
+        out.width = WIDTH
+    printed = 0
+    while (view := look.look()).pid is not None:
+        _print(out, view)
+        printed += 1
+        if printed == count:
+            return
+        time.sleep(PLAIN_SECONDS)
+    out.print(text.Text(view.headline))
+
+
+def _print(out: console.Console, view: looking.View) -> None:
+    out.print(text.Text(f"{time.strftime('%H:%M:%S')} {view.headline}", style="bold"))
+    for name, found in view.tables.items():
+        for remark in found.remarks:
+            out.print(text.Text(texts.escape(remark)))
+        if not found.rows:
+            continue
+        built = table.Table(title=name, title_justify="left", box=box.SIMPLE_HEAD)
+        for column in found.columns:
+            built.add_column(column.name, justify="right" if column.is_number else "left", overflow="fold")
+        for row in found.rows:
+            built.add_row(*map(text.Text, found.show(row)))
+        out.print(built)

@@ -1,0 +1,63 @@
+"""All that `hocket top` shows at one moment."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from hocket.observe import training, watching
+from hocket.observe.top import tables
+
+
+@dataclass(frozen=True)
+class View:
+    """What there is to see."""
+
+    pid: int | None
+    """The driver of the session; None if there is none."""
+    headline: str
+    tables: dict[str, tables.Table]
+    """By name; the order is that of the pages."""
+
+
+class Look:
+    """Looks at a session, again and again.
+
+    Args:
+        driver_pid: Which. Default: the one that was opened last.
+    """
+
+    def __init__(self, driver_pid: int | None = None) -> None:
+        self._watch = watching.Watch(driver_pid)
+        self._runs = training.Runs()
+
+    def look(self) -> View:
+        """Return what there is to see now."""
+        pids = [found.driver_pid for found in self._watch.list_found()]
+        if not pids:
+            return View(None, "No session of yours has workers on this machine.", {})
+        pid = pids[-1]
+        session = self._watch.describe(pid)
+        picture = self._watch.draw(pid, tables.RECENT_SECONDS, 10)
+        if session is None:
+            return View(None, tables.describe(None, None), {})
+        runs = self._runs.list_runs([pid])
+        run: dict[str, Any] | None = self._runs.describe(runs[0]["path"], 100) if runs else None
+        shown = {
+            "Workers": tables.build_workers(session),
+            "Functions": tables.build_functions(picture),
+            "Actors": tables.build_actors(session),
+            "Memory": tables.build_memory(session),
+            "Training": tables.build_training(run),
+            "Runs": tables.build_runs(runs),
+        }
+        return View(pid, tables.describe(session, picture), shown)
+
+    def read_stack(self, driver_pid: int, pid: int) -> str:
+        """Return what a process of a session does."""
+        return self._watch.read_stack(driver_pid, pid) or f"The process {pid} has ended."
+
+    def close(self) -> None:
+        """Give the descriptors back."""
+        self._watch.close()
+        self._runs.close()

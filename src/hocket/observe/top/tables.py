@@ -1,0 +1,219 @@
+"""What `hocket top` shows of a session, as tables."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from hocket import texts
+from hocket.observe import sessions
+
+RECENT_SECONDS = 10.0
+"""How long a stretch the figures of functions are of."""
+
+
+@dataclass(frozen=True)
+class Column:
+    """What stands in a column, and how it is shown."""
+
+    name: str
+    show: Callable[[Any], str] = str
+    is_number: bool = False
+
+
+@dataclass
+class Table:
+    """Rows of values; one that is None is not known."""
+
+    columns: Sequence[Column]
+    rows: list[tuple[Any, ...]] = field(default_factory=list)
+    remarks: list[str] = field(default_factory=list)
+    """Sentences above the rows."""
+    pid_at: int | None = None
+    """The column that has a process, of which one may look at the stack."""
+
+    def sort(self, at: int, *, descending: bool) -> None:
+        """Order the rows by a column; what is not known comes last."""
+        known = [row for row in self.rows if row[at] is not None]
+        known.sort(key=lambda row: row[at] if self.columns[at].is_number else str(row[at]), reverse=descending)
+        self.rows = known + [row for row in self.rows if row[at] is None]
+
+    def show(self, row: Sequence[Any]) -> list[str]:
+        """Return a row as texts that do nothing to a terminal."""
+        return [
+            "" if value is None else texts.escape(column.show(value), one_line=True)
+            for column, value in zip(self.columns, row, strict=True)
+        ]
+
+
+def show_seconds(seconds: float) -> str:
+    """Return a time span."""
+    if seconds < 1:
+        return f"{seconds * 1e3:.3g} ms"
+    return f"{seconds:.1f} s" if seconds < 90 else f"{seconds / 60:.0f} min"
+
+
+def show_count(value: float) -> str:
+    """Return a number of things."""
+    return f"{value:,.0f}"
+
+
+def show_rate(value: float) -> str:
+    """Return how many in a second."""
+    return f"{value:,.1f}" if value < 100 else f"{value:,.0f}"
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.0f} %"
+
+
+def build_workers(session: sessions.Session) -> Table:
+    """Return a row for each worker."""
+    by_pid = {one["pid"]: one for one in session["processes"]}
+    columns = (
+        Column("pid", is_number=True),
+        Column("state"),
+        Column("runs"),
+        Column("for", show_seconds, is_number=True),
+        Column("queued", show_count, is_number=True),
+        Column("memory", texts.format_bytes, is_number=True),
+        Column("CPU time", show_seconds, is_number=True),
+    )
+    rows = [
+        (
+            row["pid"] or None,
+            row["state"].lower(),
+            row["task_name"],
+            row["task_seconds"],
+            row["queued_tasks"],
+            by_pid.get(row["pid"], {}).get("rss_bytes"),
+            by_pid.get(row["pid"], {}).get("cpu_seconds"),
+        )
+        for row in _read(session).get("workers", [])
+    ]
+    return Table(columns, rows, pid_at=0)
+
+
+def build_functions(picture: dict[str, Any] | None) -> Table:
+    """Return a row for each function that ran in the last `RECENT_SECONDS`.
+
+    Args:
+        picture: What `watching.Watch.draw` returns.
+    """
+    columns = (
+        Column("function"),
+        Column("runs a second", show_rate, is_number=True),
+        Column("busy", _percent, is_number=True),
+        Column("mean", show_seconds, is_number=True),
+        Column("longest", show_seconds, is_number=True),
+        Column("failed", show_count, is_number=True),
+    )
+    found = Table(columns)
+    if picture is None:
+        return found
+    seconds = max(1e-3, picture["end"] - picture["start"])
+    for one in picture["names"]:
+        share, mean = one["seconds"] / seconds, one["seconds"] / one["runs"]
+        found.rows.append((one["name"], one["runs"] / seconds, share, mean, one["longest"], one["failed"]))
+    if picture["counts"]["missed"]:
+        found.remarks.append(f"{picture['counts']['missed']:,} events were overwritten before they were read.")
+    return found
+
+
+def build_actors(session: sessions.Session) -> Table:
+    """Return a row for each living actor."""
+    columns = (
+        Column("class"),
+        Column("name"),
+        Column("state"),
+        Column("pid", is_number=True),
+        Column("calls waiting", show_count, is_number=True),
+        Column("restarts", show_count, is_number=True),
+    )
+    rows = [
+        (row["class_name"], row["name"], row["state"].lower(), row["pid"] or None, row["pending_calls"], restarts)
+        for row in _read(session).get("actors", [])
+        for restarts in [row.get("num_restarts")]
+    ]
+    return Table(columns, rows, pid_at=3)
+
+
+def build_memory(session: sessions.Session) -> Table:
+    """Return a row for each line of the program that holds stored values."""
+    columns = (
+        Column("source line"),
+        Column("holds", texts.format_bytes, is_number=True),
+        Column("values", show_count, is_number=True),
+    )
+    statistics = _read(session).get("statistics", {})
+    return Table(columns, [(line, held, count) for line, held, count in statistics.get("holders", [])])
+
+
+def build_training(run: dict[str, Any] | None) -> Table:
+    """Return a row for each rank of a run.
+
+    Args:
+        run: What `training.Runs.describe` returns.
+    """
+    columns = (
+        Column("rank", is_number=True),
+        Column("pid", is_number=True),
+        Column("process"),
+        Column("reports", show_count, is_number=True),
+        Column("late by", show_seconds, is_number=True),
+        *(Column(name, _percent, is_number=True) for name in ("compute", "data", "waits", "exchange", "report")),
+    )
+    found = Table(columns, pid_at=1)
+    if run is None:
+        return found
+    found.remarks.append(f"{run['name']}: {run['state']}, {run['rows']:,} reports.")
+    found.remarks += [f"Rank {rank}: {text}" for one in run["failures"] for rank, text in one["errors"].items()]
+    found.remarks += run["advice"]
+    for one in run["ranks"]:
+        spent = run["spent"][one["rank"]] if one["rank"] < len(run["spent"]) else None
+        shares = [None] * 5 if spent is None else [spent[at] / (spent[0] or 1.0) for at in (7, 1, 2, 3, 4)]
+        found.rows.append((one["rank"], one["pid"] or None, one["status"], one["reports"], one["late"], *shares))
+    return found
+
+
+def build_runs(runs: Sequence[dict[str, Any]]) -> Table:
+    """Return a row for each run, as `training.Runs.list_runs` has them."""
+    columns = (
+        Column("run"),
+        Column("state"),
+        Column("ranks", show_count, is_number=True),
+        Column("reports", show_count, is_number=True),
+        Column("error"),
+    )
+    return Table(columns, [(one["name"], one["state"], one["size"], one["rows"], one["error"]) for one in runs])
+
+
+def describe(session: sessions.Session | None, picture: dict[str, Any] | None) -> str:
+    """Return a line about a session."""
+    if session is None:
+        return "The session is over."
+    processes = session["processes"]
+    memory = texts.format_bytes(sum(one["rss_bytes"] for one in processes))
+    parts = [f"pid {session['driver_pid']}", f"{len(processes)} processes with {memory}"]
+    snapshot = session["snapshot"]
+    if snapshot is None:
+        parts.append(f"no answer: {session['problem']}")
+    elif "failure" in snapshot:
+        parts.append(f"no answer: {snapshot['failure']}")
+    else:
+        resources = snapshot["resources"]
+        for name in ("CPU", "GPU"):
+            if resources["total"].get(name):
+                used = resources["total"][name] - resources["free"].get(name, 0.0)
+                parts.append(f"{used:g} of {resources['total'][name]:g} {name}")
+        parts.append(f"{snapshot['errors']['count']:,} errors")
+    if picture is not None:
+        seconds = max(1e-3, picture["end"] - picture["start"])
+        parts.append(f"{show_rate(sum(one['runs'] for one in picture['names']) / seconds)} runs a second")
+    return texts.escape(" | ".join(parts), one_line=True)
+
+
+def _read(session: sessions.Session) -> dict[str, Any]:
+    snapshot = session["snapshot"]
+    return {} if snapshot is None or "failure" in snapshot else snapshot
