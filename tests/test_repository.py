@@ -392,8 +392,10 @@ def test_the_readme_says_what_is_there():
     assert rooms <= set(re.findall(r"docs/(\w+)\.md", features))
     for room in rooms:
         assert importlib.util.find_spec(f"hocket.{room}") is not None
-    assert "`hocket top`" in " ".join(absent.split())
-    assert "top" not in main.build_parser().format_help().split()
+    assert "OpenTelemetry" in absent
+    assert importlib.util.find_spec("hocket.observe.telemetry") is None
+    assert "`hocket top`" in features
+    assert "top" in main.build_parser().format_help().split()
     assert importlib.util.find_spec("hocket.observe") is not None
     assert not any(word in absent for word in ("parameter server", "searches:", "Spark", "collective"))
 

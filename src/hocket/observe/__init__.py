@@ -1,8 +1,12 @@
-"""Looking at what runs, from another process: sessions, their events, and the dashboard that shows them.
+"""Looking at what runs, from another process: sessions, their events, runs of trainers, and who shows them.
 
 - `sessions`: what runs on this machine, and the way to its events.
 - `history`: the events that a viewer has read, as columns; what of them lies in a window of time.
-- `dashboard`: the pages, their server and its guards.
-- `report`: one file that shows a run.
+- `frames`: what of a process's stacks is of interest.
+- `runs`: the log that a run of a trainer keeps, what is read from it, and what holds a run up.
+- `watching`, `training`: the sessions and the runs that a viewer looks at.
+- `dashboard`: the pages in a browser, their server and its guards.
+- `top`: the pages in a terminal.
+- `report`: one file that shows a run, or compares several.
 - `vendor`: scripts that others wrote, with their licences.
 """
