@@ -376,16 +376,19 @@ def test_stretches_without_events(dashboard: Dashboard, end_at: str) -> None:
     assert json.loads(body)["total"] == 0
 
 
-def test_many_connections_leave_descriptors_flat(dashboard: Dashboard) -> None:
+@pytest.mark.parametrize(
+    "number", [300, pytest.param(10_000, marks=[pytest.mark.long, pytest.mark.slow, pytest.mark.timeout(300)])]
+)
+def test_many_connections_leave_descriptors_flat(dashboard: Dashboard, number: int) -> None:
     server = psutil.Process(dashboard.process.pid)
     dashboard.read("/api/sessions")
     before = server.num_fds()
-    for number in range(300):
+    for at in range(number):
         with socket.create_connection(("127.0.0.1", dashboard.port), timeout=10) as sock:
-            if number % 3 == 0:
+            if at % 3 == 0:
                 sock.sendall(b"GET /api/sessions HTTP/1.1\r\nHost: x\r\n\r\n")
                 sock.recv(100)
-            elif number % 3 == 1:
+            elif at % 3 == 1:
                 sock.sendall(b"\x16\x03\x01 no HTTP at all\r\n\r\n")
     dashboard.read("/api/sessions")
     assert server.num_fds() <= before + 3
@@ -425,6 +428,56 @@ def list_listeners(pid: int) -> list[tuple[str, int]]:
 def test_one_port_on_loopback_and_none_in_the_session(dashboard: Dashboard) -> None:
     assert list_listeners(dashboard.process.pid) == [("127.0.0.1", dashboard.port)]
     assert list_listeners(os.getpid()) == []
+
+
+OTHER_USER = """
+import http.client, os, sys, urllib.request
+"x".encode("idna")  # what is imported late may not be readable for the other user
+os.setgroups([])
+os.setgid(65534)
+os.setuid(65534)
+driver, server, port = map(int, sys.argv[1:])
+got = []
+for pid in (driver, server):
+    try:
+        got += os.listdir(f"/proc/{pid}/fd")
+    except PermissionError:
+        pass
+for path in ("/api/sessions", f"/api/now?pid={driver}"):
+    try:
+        got.append(urllib.request.urlopen(f"http://127.0.0.1:{port}{path}").read())
+    except OSError as error:
+        assert "401" in str(error), error
+print("got", got)
+"""
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="becomes another user, which root alone may")
+def test_another_user_gets_nothing(dashboard: Dashboard) -> None:
+    given = map(str, (os.getpid(), dashboard.process.pid, dashboard.port))
+    found = subprocess.run(
+        [sys.executable, "-c", OTHER_USER, *given], capture_output=True, text=True, check=True, cwd="/"
+    )
+    assert found.stdout == "got []\n"
+
+
+def test_ports_before_during_and_after() -> None:
+    def list_family() -> set[int]:
+        family = [psutil.Process(), *psutil.Process().children(recursive=True)]
+        return {port for member in family for _, port in list_listeners(member.pid)}
+
+    before = list_family()
+    driver = subprocess.Popen([sys.executable, "-c", SESSION], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    assert driver.stdout is not None
+    assert driver.stdout.readline() == "open\n"
+    assert list_family() == before, "a session listens nowhere"
+    running = start(str(driver.pid))
+    assert list_family() - before == {running.port}
+    end(running)
+    driver.communicate("\n", timeout=20)
+    assert list_family() == before
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection(("127.0.0.1", running.port), timeout=5)
 
 
 # --- its life ---------------------------------------------------------------------------------------------------------
