@@ -86,6 +86,7 @@ TRIALS = {
         program="from hocket.observe.dashboard import app, server; "
         "assert {'/', '/static/main.js', '/static/vendor/htm-preact.js'} <= set(app.load_pages())"
     ),
+    "prometheus": Trial(program="import hocket.util.prometheus"),
     "top": Trial(program="from hocket.observe.top import looking, screen; screen.Top(looking.Look())"),
     "demo": Trial(program="from hocket.cli import main; assert main.main(['demo', '--quiet', '--epochs', '2']) == 0"),
 }

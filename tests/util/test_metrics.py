@@ -7,10 +7,12 @@ import threading
 from typing import Any
 
 import numpy as np
+import prometheus_client
 import pytest
+from prometheus_client import parser
 
 import hocket
-from hocket.util import metrics
+from hocket.util import metrics, prometheus
 from hocket.util.metrics import Counter, Gauge, Histogram, render_prometheus
 
 
@@ -246,3 +248,38 @@ def test_bad_boundaries(boundaries: Any, message: str) -> None:
 def test_the_base_class_is_no_metric() -> None:
     with pytest.raises(TypeError, match="Use Counter, Gauge or Histogram"):
         metrics.Metric("m")
+
+
+@pytest.mark.parametrize("key", ["a:b", "a-b", "1a", "ä", "a b", "a.b"])
+def test_prometheus_own_parser_reads_the_text(any_session: hocket.SessionContext, key: str) -> None:
+    odd = 'quoted " and \\ and \n'
+    Counter("odd_keys_total", tag_keys=(key,)).inc(2, tags={key: odd})
+    Histogram("odd_sizes", boundaries=[1], tag_keys=(key,)).observe(3, tags={key: odd})
+    families = {family.name: family for family in parser.text_string_to_metric_families(render_prometheus())}
+    (sample,) = families["odd_keys"].samples
+    assert (sample.value, list(sample.labels.values())) == (2, [odd])
+    assert {sample.name for sample in families["odd_sizes"].samples} == {
+        "odd_sizes_bucket",
+        "odd_sizes_sum",
+        "odd_sizes_count",
+    }
+
+
+def test_collector_has_what_tasks_recorded(any_session: hocket.SessionContext) -> None:
+    @hocket.remote
+    def work(size: int) -> None:
+        Counter("things", tag_keys=("kind",)).inc(tags={"kind": "a"})
+        Gauge("level_of").set(size)
+        Histogram("sizes_of", boundaries=[1, 10]).observe(size)
+
+    registry = prometheus_client.CollectorRegistry()
+    registry.register(prometheus.Collector())
+    for size in (1, 5, 50):
+        hocket.get(work.remote(size))
+    read = registry.get_sample_value
+    assert read("things_total", {"kind": "a"}) == 3
+    assert read("level_of") == 50
+    assert [read("sizes_of_bucket", {"le": le}) for le in ("1.0", "10.0", "+Inf")] == [1, 2, 3]
+    assert (read("sizes_of_sum"), read("sizes_of_count")) == (56, 3)
+    text = prometheus_client.generate_latest(registry).decode()
+    assert {family.name for family in parser.text_string_to_metric_families(text)} == {"things", "level_of", "sizes_of"}

@@ -20,6 +20,9 @@ from hocket.kernel import metrics
 _INVALID = re.compile(r"[^a-zA-Z0-9_:]|^(?=[0-9])")
 """What may not stand in the name of a metric of Prometheus."""
 
+_INVALID_LABEL = re.compile(r"[^a-zA-Z0-9_]|^(?=[0-9])")
+"""What may not stand in the name of a label there."""
+
 _early = metrics.MetricStore()
 """What was recorded while no session was open; it goes to the next one."""
 
@@ -280,17 +283,8 @@ def render_prometheus() -> str:
         jobs_done{kind="small"} 2.0
         >>> hocket.shutdown()
     """
-    engine = contract.get_optional_current_engine()
-    if engine is None:
-        return _render(_early)
-    engine.record_metrics(_early.take())
-    with engine.metrics_lock:
-        return _render(engine.collect_metrics())
-
-
-def _render(store: metrics.MetricStore) -> str:
     lines = []
-    for family in sorted(store.families.values(), key=lambda family: family.name):
+    for family in list_families():
         if family.description:
             lines.append(f"# HELP {family.name} {_escape(family.description)}")
         lines.append(f"# TYPE {family.name} {family.kind}")
@@ -300,6 +294,27 @@ def _render(store: metrics.MetricStore) -> str:
             else:
                 lines.append(f"{family.name}{_render_tags(tags)} {_render_number(numbers[0])}")
     return "".join([f"{line}\n" for line in lines])
+
+
+def list_families() -> list[metrics.Family]:
+    """Return what has been recorded, by name: copies, which nothing changes any more."""
+    engine = contract.get_optional_current_engine()
+    if engine is None:
+        return _copy(_early)
+    engine.record_metrics(_early.take())
+    with engine.metrics_lock:
+        return _copy(engine.collect_metrics())
+
+
+def _copy(store: metrics.MetricStore) -> list[metrics.Family]:
+    copied = metrics.MetricStore()
+    copied.merge(store.list_records())
+    return sorted(copied.families.values(), key=lambda family: family.name)
+
+
+def build_label(key: str) -> str:
+    """Return a tag's key as the name of a label of Prometheus."""
+    return _INVALID_LABEL.sub("_", key)
 
 
 def _render_histogram(family: metrics.Family, tags: metrics.Tags, numbers: tuple[float, ...]) -> list[str]:
@@ -318,7 +333,7 @@ def _render_histogram(family: metrics.Family, tags: metrics.Tags, numbers: tuple
 def _render_tags(tags: metrics.Tags) -> str:
     if not tags:
         return ""
-    quoted = [f'{_INVALID.sub("_", key)}="{_escape(value, quotes=True)}"' for key, value in tags]
+    quoted = [f'{build_label(key)}="{_escape(value, quotes=True)}"' for key, value in tags]
     return f"{{{','.join(quoted)}}}"
 
 
