@@ -392,8 +392,7 @@ def test_the_readme_says_what_is_there():
     assert rooms <= set(re.findall(r"docs/(\w+)\.md", features))
     for room in rooms:
         assert importlib.util.find_spec(f"hocket.{room}") is not None
-    assert "OpenTelemetry" in absent
-    assert importlib.util.find_spec("hocket.observe.telemetry") is None
+    assert "dashboard" in absent
     assert "`hocket top`" in features
     assert "top" in main.build_parser().format_help().split()
     assert importlib.util.find_spec("hocket.observe") is not None

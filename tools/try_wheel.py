@@ -87,6 +87,7 @@ TRIALS = {
         "assert {'/', '/static/main.js', '/static/vendor/htm-preact.js'} <= set(app.load_pages())"
     ),
     "prometheus": Trial(program="import hocket.util.prometheus"),
+    "telemetry": Trial(program="import hocket.observe.telemetry"),
     "top": Trial(program="from hocket.observe.top import looking, screen; screen.Top(looking.Look())"),
     "demo": Trial(program="from hocket.cli import main; assert main.main(['demo', '--quiet', '--epochs', '2']) == 0"),
 }

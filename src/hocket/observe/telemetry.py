@@ -1,0 +1,128 @@
+"""What ran, as spans of OpenTelemetry, by OpenTelemetry's own library.
+
+Needs ``pip install 'hocket[telemetry]'``, and whatever exporter the spans are to go to.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+import time
+from typing import Any, Final, Self, final
+
+from hocket import extras
+from hocket.core import session
+from hocket.engine.events import layout, reader
+from hocket.engine.local import driver
+from hocket.observe import sessions
+
+_trace: Final = extras.load(
+    "opentelemetry.trace", "hocket.observe.telemetry", "OpenTelemetry", "Run pip install 'hocket[telemetry]'."
+)
+
+LOOK_SECONDS = 1.0
+"""How often the events are read. Each process keeps the last 32,768."""
+
+
+@final
+class SpanExporter:
+    """Makes spans of a session's tasks, actor calls, constructors, waits in `get` and large values in `put`.
+
+    A thread of the driver reads the events that each process writes anyway, once a second; tasks do not wait for it. A
+    span has the times of the run, the process it ran in, and an error status if it failed. Runs under 0.1 ms that
+    follow one another may share a span, which says how many they are.
+
+    Use it as a context manager in the driver, or call `start` and `close`.
+
+    Args:
+        provider: A `TracerProvider`. Default: the one that OpenTelemetry has been given globally.
+
+    Example:
+        >>> import hocket
+        >>> from hocket.observe import telemetry
+        >>> from opentelemetry.sdk import trace
+        >>> from opentelemetry.sdk.trace import export
+        >>> from opentelemetry.sdk.trace.export import in_memory_span_exporter
+        >>> memory = in_memory_span_exporter.InMemorySpanExporter()
+        >>> provider = trace.TracerProvider()
+        >>> provider.add_span_processor(export.SimpleSpanProcessor(memory))
+        >>> with hocket.init(num_cpus=1), telemetry.SpanExporter(provider):
+        ...     hocket.get(hocket.remote(abs).remote(-1))
+        1
+        >>> "abs" in [span.name for span in memory.get_finished_spans()]
+        True
+    """
+
+    def __init__(self, provider: Any = None) -> None:
+        self._tracer = _trace.get_tracer("hocket", tracer_provider=provider)
+        self._opened: sessions.SessionEvents | None = None
+        self._ending = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._offset = 0
+        self.missed = 0
+        """How many events were overwritten before they were read."""
+
+    def start(self) -> None:
+        """Begin to read; what ran before is read, too.
+
+        Raises:
+            SessionClosedError: No session is open.
+            LookupError: The session writes no events: its engine is the in-process one, or Ray's.
+            RuntimeError: It has begun.
+        """
+        if self._thread is not None:
+            raise RuntimeError("This exporter reads already. Make another one for another session.")
+        if not isinstance(session.get_open_engine(), driver.DriverEngine):
+            raise LookupError(  # noqa: TRY004 (no argument has the wrong type)
+                "This session writes no events that can be read from here: use SpanExporter in the driver of a session "
+                "on the local engine."
+            )
+        self._offset = time.time_ns() - time.perf_counter_ns()
+        self._thread = threading.Thread(target=self._run, name="hocket-telemetry", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """Read what is left, and end. The provider is the program's, and is not shut down."""
+        if self._thread is None:
+            return
+        self._ending.set()
+        self._thread.join()
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _run(self) -> None:
+        is_last = False
+        while not is_last:
+            is_last = self._ending.wait(LOOK_SECONDS)
+            if self._opened is None:
+                with contextlib.suppress(LookupError):  # there is nothing to read before the first task
+                    self._opened = sessions.SessionEvents(os.getpid())
+            if self._opened is not None:
+                for batch in self._opened.reader.read():
+                    self._take(batch)
+        if self._opened is not None:
+            self._opened.close()
+
+    def _take(self, batch: reader.Batch) -> None:
+        self.missed += batch.missed
+        for event in batch:
+            attributes: dict[str, str | int] = {
+                "hocket.kind": event.kind.name.lower(),
+                "hocket.worker": batch.worker_id,
+                "process.pid": batch.pid,
+            }
+            if event.runs > 1:
+                attributes["hocket.runs"] = event.runs
+            if event.attempt:
+                attributes["hocket.attempt"] = event.attempt
+            began = self._offset + int(event.started * 1e9)
+            span = self._tracer.start_span(event.name, start_time=began, attributes=attributes)
+            if event.state is layout.State.FAILED:
+                span.set_status(_trace.Status(_trace.StatusCode.ERROR))
+            span.end(end_time=began + int(event.seconds * 1e9))
