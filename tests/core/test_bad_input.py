@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import hocket
+from hocket.core import placement
 from hocket.exceptions import SerializationError, SessionClosedError, WorkerCrashedError
 
 
@@ -239,6 +240,41 @@ def test_init() -> None:
     with pytest.raises(ValueError, match=r"runtime_env\['pip'\] needs a cluster: .* run on Ray"):
         hocket.init(engine="local", runtime_env={"pip": ["x"]})
     assert not hocket.is_initialized()
+
+
+@pytest.mark.parametrize("engine", ["local", "inprocess"])
+@pytest.mark.parametrize("num_cpus", [0, 0.5])
+def test_session_with_less_than_one_cpu_refuses_what_needs_one(engine: str, num_cpus: float) -> None:
+    def submit(index: int) -> str:
+        try:
+            hocket.remote(add).remote(index) if index < 2 else hocket.remote(Thing).remote(index)
+        except hocket.exceptions.InfeasibleResourcesError as error:
+            return f"{type(error).__name__}: {error}"
+        return "taken"
+
+    refused = r"asks for .*CPU: 1.* but this session has .*hocket\.init\(num_cpus=\.\.\.\)"
+    with hocket.init(num_cpus=num_cpus, engine=engine):
+        with pytest.raises(hocket.exceptions.TaskUnschedulableError, match=f"Task `add` {refused}"):
+            hocket.remote(add).remote(1)
+        with pytest.raises(hocket.exceptions.ActorUnschedulableError, match=f"Actor `Thing` {refused}"):
+            hocket.remote(Thing).remote(1)
+        inside = hocket.get([hocket.remote(num_cpus=0)(submit).remote(index) for index in (1, 2)])
+        assert [text.partition(" asks")[0] for text in inside] == [
+            "TaskUnschedulableError: Task `add`",
+            "ActorUnschedulableError: Actor `Thing`",
+        ]
+        assert hocket.get(hocket.remote(num_cpus=0)(add).remote(1)) == 2
+
+
+@pytest.mark.about_local("its workers, which ask the driver what can be had")
+def test_task_of_a_task_that_no_bundle_holds_is_refused(session: hocket.SessionContext) -> None:
+    strategy = placement.PlacementGroupSchedulingStrategy(hocket.util.placement_group([{"CPU": 0.5}]))
+
+    def submit() -> None:
+        hocket.remote(scheduling_strategy=strategy)(add).remote(1)
+
+    with pytest.raises(hocket.exceptions.TaskUnschedulableError, match="no bundle of its placement group"):
+        hocket.get(hocket.remote(submit).remote(), timeout=20)
 
 
 def test_init_twice(session: hocket.SessionContext) -> None:
