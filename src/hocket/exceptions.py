@@ -155,12 +155,20 @@ class TaskError(HocketError):
     function_name: str
     traceback_str: str
     cause: BaseException
+    _cause_data: bytes
+    """The pickle of the cause, where it cannot be pickled again as Python does it; else empty."""
 
     def __init__(self, function_name: str, traceback_str: str, cause: BaseException) -> None:
         Exception.__init__(self, function_name, traceback_str, cause)  # in a dual class, super() is the user's
         self.function_name = function_name
         self.traceback_str = traceback_str
         self.cause = cause
+        self._cause_data = b""
+
+    def __reduce__(self) -> tuple[object, ...]:
+        if self._cause_data:
+            return _rebuild_from_data, (self.function_name, self.traceback_str, self._cause_data)
+        return Exception.__reduce__(self)  # type: ignore[return-value]
 
     def __str__(self) -> str:
         return f"{self.function_name} raised an exception:\n{texts.add_sources(self.traceback_str)}"
@@ -187,6 +195,7 @@ class TaskError(HocketError):
         parts = (cause.message, cause.exceptions) if isinstance(cause, BaseExceptionGroup) else ()
         error = _make_empty(dual_class, *parts)
         TaskError.__init__(error, self.function_name, self.traceback_str, cause)  # type: ignore[arg-type]
+        error._cause_data = self._cause_data  # type: ignore[attr-defined]
         _ARGS.__set__(error, _ARGS.__get__(cause))
         return error
 
@@ -262,6 +271,7 @@ class _DualError:
     function_name = _hold("function_name")
     traceback_str = _hold("traceback_str")
     cause = _hold("cause")
+    _cause_data = _hold("_cause_data")
 
     def __getattr__(self, name: str) -> object:
         if name.startswith("__") or name == "cause":
@@ -269,6 +279,8 @@ class _DualError:
         return getattr(self.cause, name)
 
     def __reduce__(self) -> tuple[object, ...]:
+        if self._cause_data:
+            return _rebuild_dual_from_data, (self.function_name, self.traceback_str, self._cause_data)
         return _rebuild_dual_error, (self.function_name, self.traceback_str, self.cause)
 
     def __str__(self) -> str:
@@ -305,6 +317,16 @@ def _make_empty(dual_class: type[BaseException], *parts: object) -> BaseExceptio
 
 def _rebuild_dual_error(function_name: str, traceback_str: str, cause: BaseException) -> BaseException:
     return TaskError(function_name, traceback_str, cause).as_instanceof_cause()
+
+
+def _rebuild_from_data(function_name: str, traceback_str: str, cause_data: bytes) -> TaskError:
+    error = TaskError(function_name, traceback_str, pickle.loads(cause_data))
+    error._cause_data = cause_data
+    return error
+
+
+def _rebuild_dual_from_data(function_name: str, traceback_str: str, cause_data: bytes) -> BaseException:
+    return _rebuild_from_data(function_name, traceback_str, cause_data).as_instanceof_cause()
 
 
 # --- you stopped it, or it is not there yet ---------------------------------------------------------------------------
