@@ -242,6 +242,28 @@ def test_init() -> None:
     assert not hocket.is_initialized()
 
 
+@pytest.mark.parametrize(
+    ("name", "keyword"),
+    [("CPU", "num_cpus"), ("GPU", "num_gpus"), ("memory", "_memory"), ("object_store_memory", "object_store_memory")],
+)
+def test_resources_with_a_keyword_of_their_own(name: str, keyword: str) -> None:
+    with pytest.raises(ValueError, match=rf"must not name '{name}', .*Write hocket\.init\({keyword}=100\)"):
+        hocket.init(resources={name: 100})
+    with pytest.raises(TypeError, match="_memory must be a number, but received 'much'"):
+        hocket.init(_memory="much")
+    assert not hocket.is_initialized()
+
+
+@pytest.mark.parametrize("engine", ["local", "inprocess"])
+def test_memory_of_a_session(engine: str) -> None:
+    with hocket.init(num_cpus=1, engine=engine, _memory=2e15):
+        assert hocket.get(hocket.remote(memory=1e15)(add).remote(1)) == 2
+        with pytest.raises(
+            hocket.exceptions.TaskUnschedulableError, match=r"start with hocket\.init\(_memory=\.\.\.\)"
+        ):
+            hocket.remote(memory=3e15)(add).remote(1)
+
+
 @pytest.mark.parametrize("engine", ["local", "inprocess"])
 @pytest.mark.parametrize("num_cpus", [0, 0.5])
 def test_session_with_less_than_one_cpu_refuses_what_needs_one(engine: str, num_cpus: float) -> None:
@@ -308,6 +330,13 @@ def test_references_of_an_earlier_session(session: hocket.SessionContext) -> Non
         ([{"CPU": -1}], "PACK", ValueError, "of bundle 0 must be 0 or more, but received -1"),
         ([3], "PACK", TypeError, "Bundle 0 must be a dict"),
         ([{"CPU": 1}], "NEAR", ValueError, "Invalid placement group strategy 'NEAR'"),
+        ([{"GPU": 1}], "PACK", hocket.exceptions.InfeasibleResourcesError, r"hocket\.init\(num_gpus=\.\.\.\)"),
+        (
+            [{"CPU": 99, "lidar": 1, "memory": 1e15}],
+            "PACK",
+            hocket.exceptions.InfeasibleResourcesError,
+            r"hocket\.init\(num_cpus=\.\.\., _memory=\.\.\., resources=\{'lidar': \.\.\.\}\)",
+        ),
         ([{"CPU": 1}] * 2, "STRICT_SPREAD", hocket.exceptions.InfeasibleResourcesError, "asks for 2 nodes.*has 1"),
     ],
 )
