@@ -179,9 +179,28 @@ def thing(case: Case) -> Iterator[Any]:
     case.end(made)
 
 
-def build_pattern(case: Case, start: str) -> str:
+RESULT_ADVICE = {
+    "generator": "use yield in the function, or return a list",
+    "coroutine": r"await it, or run it with asyncio\.run\(\.\.\.\), and return its result",
+    "file": "return the path, or what the file holds",
+    "binary file": "return the path, or what the file holds",
+    "frame": "return the values that you need of it",
+    "memory map": "return the path, or a numpy array",
+    "weak reference": "return the object itself",
+    "pointer": "return the value that it points to",
+    "context variable": r"return its value, with \.get\(\)",
+    "match": r"return match\.groups\(\)",
+    "digest": r"return digest\(\) of it",
+    "folder": "return a list of the paths",
+    "module": "return the module's name",
+}
+"""What to do where it was returned; all others are kept in an actor."""
+
+
+def build_pattern(case: Case, start: str, advice: str = "") -> str:
     kind = re.escape(case.kind)
-    return rf"{start}{case.path} is a \S*{kind}, which cannot be pickled \((.|\n)+\)\. Remedy: {case.advice}"
+    cannot = rf"{start}{case.path} is a \S*{kind}, which cannot be pickled \((.|\n)+\)"
+    return rf"{cannot}\. Remedy: {advice or case.advice}"
 
 
 def echo(*args: Any, **kwargs: Any) -> int:
@@ -230,8 +249,14 @@ def test_result(name: str) -> None:
     def make() -> Any:
         return CASES[name].make()
 
-    with pytest.raises(HocketError, match=build_pattern(CASES[name], "the result of `make`")):
+    def make_all() -> Iterator[Any]:
+        yield CASES[name].make()
+
+    advice = RESULT_ADVICE.get(name, "return plain data, or keep it in an actor")
+    with pytest.raises(HocketError, match=build_pattern(CASES[name], "the result of `make`", advice)):
         hocket.get(hocket.remote(max_retries=0)(make).remote())
+    with pytest.raises(HocketError, match=build_pattern(CASES[name], "item 0 of `make_all`", advice)):
+        hocket.get(next(hocket.remote(max_retries=0)(make_all).remote()))
 
 
 class CarrierError(Exception):

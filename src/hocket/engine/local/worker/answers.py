@@ -10,7 +10,7 @@ import time
 from typing import Any
 
 from hocket import exceptions, texts
-from hocket.engine import callers, faults, items, methods, rules, values
+from hocket.engine import callers, faults, items, methods, rules, unsendable, values
 from hocket.engine.events import Kind, State
 from hocket.engine.local import flow, messages, payloads, surroundings
 from hocket.engine.local.work import Work
@@ -56,7 +56,7 @@ class Answers(state.WorkerState):
         encoded = [
             self._encode_failure(work, value)
             if type(value) is items.Failure
-            else values.encode(value, f"the result of `{work.name}`", by_index=True)
+            else values.encode(value, f"the result of `{work.name}`", unsendable.explain_result, by_index=True)
             for value in results
         ]
         if faults.plan is not None:
@@ -243,7 +243,7 @@ class Answers(state.WorkerState):
 
     def send_item(self, work: Work, index: int, item: object) -> int:
         """Send one item of a generator; return how many bytes it takes."""
-        encoded = values.encode(item, f"item {index} of `{work.name}`", by_index=True)
+        encoded = values.encode(item, f"item {index} of `{work.name}`", unsendable.explain_result, by_index=True)
         engine = self._engine
         item_id = ids.build_item_id(work.task_id, index)
         payload = engine.store.build_payload(encoded, item_id, lambda: self._describe_maker(work))
