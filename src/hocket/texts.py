@@ -277,6 +277,14 @@ def _format_last_lines(error: BaseException, has_hints: bool) -> str:
     return f"{describe(error)}\n"
 
 
+def drop_own_frames(error: BaseException) -> None:
+    """Take from an exception the frames of ours that come before the first one of the user's; all, if there is none."""
+    trace: TracebackType | None = _read(error, "__traceback__")
+    while trace is not None and not SHOWS_ALL and _is_ours(trace.tb_frame.f_code.co_filename):
+        trace = trace.tb_next
+    BaseException.with_traceback(error, trace)
+
+
 def passed_user(error: BaseException) -> bool:
     """Tell whether an exception came through a frame of the user's, or was raised in our own code and caught there."""
     trace: TracebackType | None = _read(error, "__traceback__")

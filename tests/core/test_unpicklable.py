@@ -17,6 +17,7 @@ import sqlite3
 import subprocess
 import sys
 import threading
+import traceback
 import types
 import weakref
 from collections.abc import Callable, Iterator
@@ -288,6 +289,45 @@ class Stubborn:
 
     def __reduce__(self) -> tuple[Callable[[], None], tuple[()]]:
         return refuse, ()
+
+
+class Hungry:
+    """Its constructor needs more than its pickle has."""
+
+    def __init__(self, food: str) -> None:
+        self.food = food
+
+    def __reduce__(self) -> tuple[type, tuple[()]]:
+        return Hungry, ()
+
+
+def test_a_result_that_cannot_be_rebuilt_is_named() -> None:
+    @hocket.remote
+    def make(food: str) -> Hungry:
+        return Hungry(food)
+
+    start = r"^The result of `make` could not be rebuilt here: TypeError: .*missing 1 required positional argument"
+    with pytest.raises(
+        SerializationError, match=f"{start}.*return plain data, or give its class a __reduce__"
+    ) as caught:
+        hocket.get(make.remote("hay"))
+    assert [frame.name for frame in caught.traceback][1:] == []
+    assert (caught.value.__cause__, caught.value.__suppress_context__) == (None, True)
+    with pytest.raises(SerializationError, match=start):
+        hocket.get([hocket.put(1), make.remote("hay")])
+    with pytest.raises(SerializationError, match=r"^The value of ObjectRef\(.*\) could not be rebuilt here"):
+        hocket.get(hocket.put(Hungry("grass")))
+    inside = hocket.remote(lambda ref: hocket.get(ref[0])).remote([make.remote("hay")])
+    with pytest.raises(SerializationError, match="The result of `make` could not be rebuilt here"):
+        hocket.get(inside)
+
+
+def test_the_users_own_lines_are_shown_where_a_result_cannot_be_rebuilt() -> None:
+    with pytest.raises(SerializationError, match="LookupError: cannot be rebuilt") as caught:
+        hocket.get(hocket.remote(lambda: [Stubborn()]).remote())
+    cause = caught.value.__cause__
+    assert isinstance(cause, LookupError)
+    assert [frame.name for frame in traceback.extract_tb(cause.__traceback__)] == ["refuse"]
 
 
 def test_a_function_that_cannot_be_rebuilt_is_told_from_one_that_raises() -> None:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import inspect
 import itertools
 import operator
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, ParamSpec, Protocol, TypeVar, Unpack, cast, overload
 
 from hocket import exceptions, texts
 from hocket.core import actor, context, generators, remote_function, session, typed
-from hocket.engine import contract
+from hocket.engine import contract, values
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -152,7 +152,7 @@ def get(refs: Any, *, timeout: float | None = None) -> Any:
             _check_timeout(timeout)
         engine = session.get_open_engine()
         try:
-            return engine.get((refs,), timeout)[0]
+            return _fetch(engine, (refs,), timeout)[0]
         except (exceptions.HocketError, KeyboardInterrupt) as error:
             exceptions.hide_frames(error)
             raise
@@ -175,10 +175,33 @@ def get(refs: Any, *, timeout: float | None = None) -> Any:
     # opened.
     engine = session.get_open_engine() if refs else session.get_engine()
     try:
-        return engine.get(refs, timeout)
+        return _fetch(engine, refs, timeout)
     except (exceptions.HocketError, KeyboardInterrupt) as error:
         exceptions.hide_frames(error)
         raise
+
+
+def _fetch(engine: contract.Engine, refs: Sequence[contract.AnyRef], timeout: float | None) -> list[Any]:
+    """Return the values; explain one that has come and cannot be rebuilt in this process."""
+    try:
+        return engine.get(refs, timeout)
+    except Exception as error:
+        if isinstance(error, exceptions.HocketError) or not values.is_from_decoding(error):
+            raise
+        unopened = values.build_decoding_error(_name_unopened(engine, refs), error)
+        texts.drop_own_frames(error)
+        raise unopened from (error if texts.passed_user(error) else None)
+
+
+def _name_unopened(engine: contract.Engine, refs: Sequence[contract.AnyRef]) -> str:
+    """Return what the first of the values is that cannot be rebuilt."""
+    for ref in refs:
+        try:
+            engine.get((ref,), 0)
+        except Exception:  # noqa: BLE001 (a user's class raises it)
+            found = engine.list_records("tasks", [("task_id", "=", ref.task_id())], 1)
+            return f"The result of `{found[0]['name']}`" if found else f"The value of {ref!r}"
+    return "A value"
 
 
 def _suggest(wrong: object) -> str:

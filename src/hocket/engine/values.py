@@ -220,10 +220,32 @@ def decode(data: bytes | memoryview, buffers: Any = (), refs: list[contract.AnyR
         finally:
             contract.decoding.refs = outer
     except Exception as error:
-        with contextlib.suppress(Exception):  # it is a user's object, whose attributes may raise
-            if _WHERE not in getattr(error, "__notes__", ()):
-                error.add_note(_WHERE)
+        note_decoding(error)
         raise
+
+
+def note_decoding(error: Exception) -> None:
+    """Say of an error that it was raised while something was decoded."""
+    with contextlib.suppress(Exception):  # it is a user's object, whose attributes may raise
+        if not interrupts.is_from_handler(error) and _WHERE not in getattr(error, "__notes__", ()):
+            error.add_note(_WHERE)
+
+
+def is_from_decoding(error: Exception) -> bool:
+    """Tell whether an error was raised while something was decoded."""
+    try:
+        return _WHERE in getattr(error, "__notes__", ())
+    except Exception:  # the same
+        return False
+
+
+def build_decoding_error(what: str, error: Exception) -> exceptions.SerializationError:
+    """Return the error for a value that cannot be rebuilt in this process; `what` is its name."""
+    return exceptions.SerializationError(
+        f"{what} could not be rebuilt here: {texts.describe(error)}. What cannot be rebuilt from its pickle must be "
+        "made where it is used: return plain data, or give its class a __reduce__ method whose arguments its "
+        "constructor takes."
+    )
 
 
 MANY = 100
