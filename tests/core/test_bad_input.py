@@ -211,6 +211,16 @@ def test_cancel_kill_and_get_actor(session: hocket.SessionContext) -> None:
         (lambda function, ref: {"a": ref}, r"Write hocket\.get\(list\(refs\.values\(\)\)\) for the values of a dict"),
         (lambda function, ref: function, r"Call it first: hocket\.get\(name\.remote\(\.\.\.\)\)"),
         (lambda function, ref: function.remote, r"Call it first: \.remote\(\.\.\.\), with parentheses"),
+        (lambda function, ref: [[ref]], r"Flatten the list: hocket\.get\(\[ref for part in refs for ref in part\]\)"),
+        (lambda function, ref: [function], r"Call it first: hocket\.get\(name\.remote\(\.\.\.\)\)"),
+        (
+            lambda function, ref: hocket.remote(Thing).remote(1),
+            r"Call a method of the actor: hocket\.get\(actor\.method\.remote\(\.\.\.\)\)",
+        ),
+        (
+            lambda function, ref: hocket.remote(Thing).grow,
+            r"Build an actor first: t = Thing\.remote\(\.\.\.\); t\.grow\.remote\(\.\.\.\)",
+        ),
         (lambda function, ref: 3, r"received 3 of the type int\. Pass only what \.remote\(\) or put\(\) returned"),
         (lambda function, ref: "ab", r"Pass only what \.remote\(\) or put\(\) returned"),
     ],
@@ -219,6 +229,82 @@ def test_what_get_is_given_instead_of_references(make: Any, message: str, sessio
     given = make(hocket.remote(add), hocket.put(1))
     with pytest.raises(ValueError, match=message):
         hocket.get(given)
+
+
+def test_get_of_an_argument_inside_a_task(session: hocket.SessionContext) -> None:
+    def use(value: Any) -> Any:
+        return hocket.get(value)
+
+    for value in (3, [1, 2], {"a": 1}):
+        with pytest.raises(ValueError, match="given as an argument is its value already"):
+            hocket.get(hocket.remote(use).remote(hocket.put(value)))
+    with pytest.raises(ValueError, match=r"Write hocket\.get\(list\(refs\)\)"):
+        hocket.get(hocket.remote(use).remote((hocket.put(1),)))
+
+
+def test_wait_for_another_container(session: hocket.SessionContext) -> None:
+    with pytest.raises(TypeError, match=r"received a tuple. Write hocket\.wait\(list\(refs\)\)"):
+        hocket.wait((hocket.put(1),))  # type: ignore[arg-type]
+
+
+def test_remote_method_of_a_remote_class() -> None:
+    class Base:
+        @hocket.remote
+        def grow(self) -> None: ...
+
+    class Derived(Base):
+        task = hocket.remote(add)  # no method, and allowed
+
+    message = (
+        r"method `Base\.grow` is decorated .* its class `Derived`.*Remove @hocket\.remote from the method; .*@hock"
+    )
+    with pytest.raises(TypeError, match=message):
+        hocket.remote(Derived)
+
+
+def test_method_of_an_actor_class_called_without_an_actor(session: hocket.SessionContext) -> None:
+    actor_class: Any = hocket.remote(Thing)
+    build = r"Build an actor first: t = Thing\.remote\(\.\.\.\); t\.grow\.remote\(\.\.\.\)"
+    with pytest.raises(AttributeError, match=rf"`Thing\.grow` is a method\. {build}"):
+        actor_class.grow.remote(1)
+    with pytest.raises(TypeError, match=rf"takes a function or a class, but received .*grow.*{build}"):
+        hocket.remote(actor_class.grow)
+    with pytest.raises(TypeError, match=r"are remote already: write actor\.grow\.remote\(\.\.\.\)"):
+        hocket.remote(actor_class.remote(1).grow)
+    thing = Thing(1)
+    assert (actor_class.grow(thing, 2), actor_class.grow.__name__) == (3, "grow")
+    assert hocket.get(hocket.remote(lambda grow: grow(Thing(1), 4)).remote(actor_class.grow)) == 5
+
+
+class Measured:
+    unit = "cm"
+
+    def __init__(self) -> None:
+        self.total = 0
+
+    @property
+    def length(self) -> int:
+        return self.total
+
+    def increase(self) -> None: ...
+
+
+def test_attributes_of_actors(session: hocket.SessionContext) -> None:
+    measured = hocket.remote(Measured).remote()
+    for name in ("total", "length", "unit"):
+        with pytest.raises(AttributeError, match=rf"no method '{name}'.*cannot be read from outside: write a method"):
+            getattr(measured, name)
+    with pytest.raises(AttributeError, match=r"no method 'incraese'.*Did you mean 'increase'\?$"):
+        measured.incraese.remote()
+    with pytest.raises(AttributeError, match=r"no method 'weight'.*To read an attribute of an actor, write a method"):
+        hocket.get(hocket.remote(lambda actor: actor.weight).remote(measured))
+
+
+def test_attributes_of_references(session: hocket.SessionContext) -> None:
+    ref: Any = hocket.put([1])
+    with pytest.raises(AttributeError, match=r"An ObjectRef has no attribute 'result'.*Write hocket\.get\(ref\)"):
+        ref.result()
+    assert not hasattr(ref, "__len__")
 
 
 def test_a_misspelt_name_of_the_package_is_known_to_python() -> None:
@@ -264,6 +350,7 @@ def test_memory_of_a_session(engine: str) -> None:
             hocket.remote(memory=3e15)(add).remote(1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("engine", ["local", "inprocess"])
 @pytest.mark.parametrize("num_cpus", [0, 0.5])
 def test_session_with_less_than_one_cpu_refuses_what_needs_one(engine: str, num_cpus: float) -> None:

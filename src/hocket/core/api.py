@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import itertools
 import operator
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, ValuesView
 from typing import Any, ParamSpec, Protocol, TypeVar, Unpack, cast, overload
 
 from hocket import exceptions, texts
@@ -87,6 +87,8 @@ def _make_remote(target: Any, options: dict[str, Any]) -> object:
         raise TypeError(
             f"`{getattr(target, '__name__', target)}` is remote already. Use .options(...) to change how it runs."
         )
+    if isinstance(target, actor.ActorMethod | actor.UnboundMethod):
+        raise TypeError(f"@hocket.remote takes a function or a class, but received {target!r}. {_suggest_call(target)}")
     remote_function.raise_if_not_callable(target)
     if inspect.isclass(target):
         return actor.ActorClass(target, options)
@@ -98,6 +100,13 @@ def _make_remote(target: Any, options: dict[str, Any]) -> object:
     if not hasattr(target, "__name__"):
         target.__name__ = type(target).__name__
     return remote_function.RemoteFunction(target, options)
+
+
+def _suggest_call(method: actor.ActorMethod | actor.UnboundMethod) -> str:
+    """Return how a method is called."""
+    if isinstance(method, actor.UnboundMethod):
+        return actor.explain_unbound(method)
+    return f"The methods of an actor are remote already: write actor.{method._name}.remote(...)."
 
 
 def put(value: T) -> contract.ObjectRef[T]:
@@ -167,7 +176,7 @@ def get(refs: Any, *, timeout: float | None = None) -> Any:
         wrong = next(ref for ref in refs if type(ref) is not contract.ObjectRef)
         raise ValueError(
             f"hocket.get() takes an ObjectRef or a list of them, but the list holds {texts.safe_repr(wrong)} of the "
-            f"type {type(wrong).__name__}. Pass only what .remote() or put() returned."
+            f"type {type(wrong).__name__}. {_suggest_flat(wrong) or _suggest(wrong)}"
         )
     if timeout is not None:
         _check_timeout(timeout)
@@ -208,13 +217,38 @@ def _suggest(wrong: object) -> str:
     """Return what to write instead of what `get` was given."""
     if isinstance(wrong, remote_function.RemoteFunction | actor.ActorMethod):
         return "Call it first: hocket.get(name.remote(...))."
+    if isinstance(wrong, actor.UnboundMethod):
+        return actor.explain_unbound(wrong)
+    if isinstance(wrong, actor.ActorHandle):
+        return "Call a method of the actor: hocket.get(actor.method.remote(...))."
     if getattr(wrong, "__name__", "") == "remote":
         return "Call it first: .remote(...), with parentheses."
+    if not _holds_references(wrong) and _is_in_task():
+        return "Inside a task, a reference that was given as an argument is its value already: use it as it is."
     if isinstance(wrong, Mapping):
         return "Write hocket.get(list(refs.values())) for the values of a dict."
     if isinstance(wrong, Iterable) and not isinstance(wrong, str | bytes):
         return "Write hocket.get(list(refs)) for other containers."
     return "Pass only what .remote() or put() returned."
+
+
+def _suggest_flat(wrong: object) -> str:
+    """Return what to write instead of a list of lists; nothing if it is none."""
+    if not isinstance(wrong, list | tuple):
+        return ""
+    return "Flatten the list: hocket.get([ref for part in refs for ref in part])."
+
+
+def _holds_references(value: object) -> bool:
+    parts = value.values() if isinstance(value, Mapping) else value
+    return isinstance(parts, list | tuple | set | frozenset | ValuesView) and any(
+        isinstance(part, contract.ObjectRef) for part in parts
+    )
+
+
+def _is_in_task() -> bool:
+    engine = contract.get_optional_current_engine()
+    return engine is not None and engine.get_context().task_id is not None
 
 
 def _check_timeout(timeout: float) -> None:
@@ -251,7 +285,8 @@ def wait(
     """
     if not isinstance(refs, list):
         raise TypeError(
-            f"hocket.wait() takes a list of ObjectRefs, but received {texts.name_kind(refs)}. Write hocket.wait([ref])."
+            f"hocket.wait() takes a list of ObjectRefs, but received {texts.name_kind(refs)}. Write "
+            f"hocket.wait({'list(refs)' if isinstance(refs, Iterable) else '[ref]'})."
         )
     if not _REFERENCES_ONLY.issuperset(map(type, refs)):
         if all(type(ref) in (contract.ObjectRef, generators.ObjectRefGenerator) for ref in refs):

@@ -160,6 +160,10 @@ def _find_culprit(value: object, path: str, seen: set[int], depth: int) -> tuple
     return path, value
 
 
+_SLOTS = (types.GetSetDescriptorType, types.MemberDescriptorType)
+"""What Python itself puts into a class, such as ``__dict__`` and ``__weakref__``; it holds nothing."""
+
+
 def list_parts(value: object) -> list[tuple[str, object]]:
     """Return what a value is made of, each part with the step that leads to it."""
     if isinstance(value, types.MethodType):
@@ -177,5 +181,6 @@ def list_parts(value: object) -> list[tuple[str, object]]:
     if isinstance(value, list | tuple | set | frozenset):
         return [(f"[{position}]", part) for position, part in enumerate(value)]
     if isinstance(value, type):
-        return [(f" -> class attribute {name!r}", part) for name, part in vars(value).items()]
+        own = [(name, part) for name, part in vars(value).items() if not isinstance(part, _SLOTS)]
+        return [(f" -> class attribute {name!r}", part) for name, part in own]
     return [(f".{name}", part) for name, part in getattr(value, "__dict__", {}).items()]
