@@ -232,16 +232,21 @@ def get_cause(error: BaseException) -> BaseException:
     return cause
 
 
-def hide_frames(error: BaseException) -> None:
+def hide_frames(error: BaseException, *also: type[BaseException]) -> None:
     """Take from an error of this package, or an interrupt, the frames that it came through, before a function that the
     user has called raises it again, by ``raise`` alone.
 
     The user then sees none of this package: ``raise`` does not add the frame that it stands in. Where the error came
     from is in its text; one that came through code of the user's in this process keeps its frames.
+
+    Args:
+        error: The error, whose causes are seen to as well.
+        also: Further classes, where the caller knows that these are raised on purpose.
     """
+    kinds = (HocketError, KeyboardInterrupt, *also)
     seen: set[int] = set()
     link: BaseException | None = error
-    while isinstance(link, (HocketError, KeyboardInterrupt)) and id(link) not in seen and not texts.SHOWS_ALL:
+    while isinstance(link, kinds) and id(link) not in seen and not texts.SHOWS_ALL:
         seen.add(id(link))
         if not texts.passed_user(link):
             BaseException.with_traceback(link, None)

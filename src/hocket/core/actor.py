@@ -12,7 +12,7 @@ from types import MappingProxyType
 from typing import Any, Concatenate, NoReturn, ParamSpec, TypeVar, Unpack, overload
 
 from hocket import exceptions, texts
-from hocket.core import dag, environments, generators, options, placement, remote_function, session, typed
+from hocket.core import dag, environments, frames, generators, options, placement, remote_function, session, typed
 from hocket.engine import contract, values
 from hocket.kernel import records
 
@@ -123,6 +123,7 @@ class ActorClass:
         )
         return dataclasses.replace(options.build_actor_options(self._given, self._cls, ""), methods=methods)
 
+    @frames.hide_frames_of
     def remote(self, *args: Any, **kwargs: Any) -> ActorHandle:
         """Build an actor and return a handle on it at once.
 
@@ -391,15 +392,23 @@ class ActorMethod:
             PendingCallsLimitExceeded: The actor has ``max_pending_calls`` unanswered calls of this caller.
         """
         if self._signature is not None:
-            self._signature.check(args, kwargs)
+            try:
+                self._signature.check(args, kwargs)
+            except TypeError as error:
+                exceptions.hide_frames(error, TypeError)
+                raise
         ref = self._ref
-        if self._is_limited:
-            ref._engine.check_pending(ref)
         name = self._name
         if self._is_dynamic:
             retries = bool(self._options.retry_exceptions)
             name, args = "__ray_call__", (generators.call_and_collect, name, self._options.name, retries, *args)
-        refs = ref._engine.submit_call(ref, name, args, kwargs, self._options)
+        try:
+            if self._is_limited:
+                ref._engine.check_pending(ref)
+            refs = ref._engine.submit_call(ref, name, args, kwargs, self._options)
+        except (exceptions.HocketError, KeyboardInterrupt) as error:
+            exceptions.hide_frames(error)
+            raise
         returns = self._options.num_returns
         return refs[0] if returns == 1 else generators.wrap(refs, returns)
 

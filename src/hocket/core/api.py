@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Val
 from typing import Any, ParamSpec, Protocol, TypeVar, Unpack, cast, overload
 
 from hocket import exceptions, texts
-from hocket.core import actor, context, generators, remote_function, session, typed
+from hocket.core import actor, context, frames, generators, remote_function, session, typed
 from hocket.engine import contract, values
 
 P = ParamSpec("P")
@@ -130,7 +130,11 @@ def put(value: T) -> contract.ObjectRef[T]:
             f"hocket.put() takes a value, but received the reference {value!r}. Use the reference itself, or "
             "put([ref]) to store a list that holds it."
         )
-    return session.get_engine().put(value)
+    try:
+        return session.get_engine().put(value)
+    except (exceptions.HocketError, KeyboardInterrupt) as error:
+        exceptions.hide_frames(error)
+        raise
 
 
 @overload
@@ -159,9 +163,8 @@ def get(refs: Any, *, timeout: float | None = None) -> Any:
     if type(refs) is contract.ObjectRef:
         if timeout is not None:
             _check_timeout(timeout)
-        engine = session.get_open_engine()
         try:
-            return _fetch(engine, (refs,), timeout)[0]
+            return _fetch(session.get_open_engine(), (refs,), timeout)[0]
         except (exceptions.HocketError, KeyboardInterrupt) as error:
             exceptions.hide_frames(error)
             raise
@@ -182,9 +185,8 @@ def get(refs: Any, *, timeout: float | None = None) -> Any:
         _check_timeout(timeout)
     # A reference is of a session that was open. Where that is closed, as for a thread that is late, no other one is
     # opened.
-    engine = session.get_open_engine() if refs else session.get_engine()
     try:
-        return _fetch(engine, refs, timeout)
+        return _fetch(session.get_open_engine() if refs else session.get_engine(), refs, timeout)
     except (exceptions.HocketError, KeyboardInterrupt) as error:
         exceptions.hide_frames(error)
         raise
@@ -309,11 +311,10 @@ def wait(
         raise ValueError(
             f"num_returns must lie between 1 and the number of refs ({len(refs)}), but received {num_returns!r}."
         )
-    engine = session.get_open_engine()
     try:
-        there = engine.wait(cast("list[contract.AnyRef]", refs), num_returns, timeout)
-    except KeyboardInterrupt as interrupt:
-        exceptions.hide_frames(interrupt)
+        there = session.get_open_engine().wait(cast("list[contract.AnyRef]", refs), num_returns, timeout)
+    except (exceptions.HocketError, KeyboardInterrupt) as error:
+        exceptions.hide_frames(error)
         raise
     return list(itertools.compress(refs, there)), list(itertools.compress(refs, map(operator.not_, there)))
 
@@ -330,6 +331,7 @@ def _wait_for_generators(given: list[W], num_returns: int, timeout: float | None
     return [one for one, head in pairs if head in ready], [one for one, head in pairs if head not in ready]
 
 
+@frames.hide_frames_of
 def cancel(
     ref: contract.ObjectRef[object] | generators.ObjectRefGenerator[object],
     *,
@@ -364,6 +366,7 @@ def cancel(
     engine.cancel(ref, force=force, recursive=recursive)
 
 
+@frames.hide_frames_of
 def kill(handle: actor.ActorHandle | typed.TypedActor, *, no_restart: bool = True) -> None:
     """End an actor now, without letting it finish anything. Its pending calls fail with `ActorDiedError`.
 
@@ -384,6 +387,7 @@ def kill(handle: actor.ActorHandle | typed.TypedActor, *, no_restart: bool = Tru
     engine.kill_actor(handle._ref, no_restart=no_restart)
 
 
+@frames.hide_frames_of
 def get_actor(name: str, namespace: str | None = None) -> actor.ActorHandle:
     """Return a handle on the living actor of that name.
 
@@ -410,12 +414,14 @@ def get_actor(name: str, namespace: str | None = None) -> actor.ActorHandle:
     return actor.ActorHandle(info.ref, info.options)
 
 
+@frames.hide_frames_of
 def get_runtime_context() -> context.RuntimeContext:
     """Return where the calling code runs: ids, resources, names."""
     engine = session.get_engine()
     return context.RuntimeContext(engine.get_context(), engine)
 
 
+@frames.hide_frames_of
 def get_gpu_ids() -> list[Any]:
     """Return the GPUs that the calling task or actor may use, as Ray does: the names that ``CUDA_VISIBLE_DEVICES`` gave
     them when the session was opened (text), and their indices if it was not set.
@@ -423,16 +429,19 @@ def get_gpu_ids() -> list[Any]:
     return list(session.get_engine().get_context().gpu_ids)
 
 
+@frames.hide_frames_of
 def nodes() -> list[dict[str, Any]]:
     """Return a description of each node, with Ray's keys."""
     return session.get_open_engine().list_nodes()
 
 
+@frames.hide_frames_of
 def cluster_resources() -> dict[str, float]:
     """Return what the session has, by resource name."""
     return session.get_open_engine().get_total_resources()
 
 
+@frames.hide_frames_of
 def available_resources() -> dict[str, float]:
     """Return what of it is free now; a resource that is used up is left out."""
     return session.get_open_engine().get_free_resources()

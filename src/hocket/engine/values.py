@@ -184,6 +184,7 @@ def _dump(
     except Exception as error:
         if interrupts.is_from_handler(error):  # an alarm of the user's, which found a `__reduce__` at work
             raise
+        texts.drop_own_frames(error)
         raise exceptions.SerializationError(
             unsendable.explain_safely(explain or unsendable.explain_failure, value, what, error)
         ) from error
