@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import threading
 from typing import Any
@@ -245,6 +246,24 @@ def test_get_of_an_argument_inside_a_task(session: hocket.SessionContext) -> Non
 def test_wait_for_another_container(session: hocket.SessionContext) -> None:
     with pytest.raises(TypeError, match=r"received a tuple. Write hocket\.wait\(list\(refs\)\)"):
         hocket.wait((hocket.put(1),))  # type: ignore[arg-type]
+
+
+def test_keywords_of_get_and_wait(session: hocket.SessionContext) -> None:
+    ref: Any = hocket.put(1)
+    get: Any = hocket.get
+    wait: Any = hocket.wait
+    for call, message in (
+        (lambda: get(ref, 0.1), r"takes one argument .* received 2\. Write hocket\.get\(refs, timeout=0\.1\)"),
+        (lambda: get(ref, ref), r"as one list\. Write hocket\.get\(\[first, second, \.\.\.\]\)"),
+        (lambda: get(ref, timeot=1), r"get\(\) has no keyword 'timeot'\. Did you mean 'timeout'\?"),
+        (lambda: get(ref, wrong=1), r"has no keyword 'wrong'\. It has 'timeout'\."),
+        (lambda: wait([ref], num_return=1), r"wait\(\) has no keyword 'num_return'\. Did you mean 'num_returns'\?"),
+        (lambda: wait([ref], 1, 0.5), r"Write hocket\.wait\(refs, num_returns=1, timeout=0\.5\)"),
+    ):
+        with pytest.raises(TypeError, match=message):
+            call()
+    assert list(inspect.signature(get).parameters) == ["refs", "timeout"]
+    assert "surplus" not in str(inspect.signature(wait))
 
 
 def test_remote_method_of_a_remote_class() -> None:

@@ -6,7 +6,7 @@ import inspect
 import itertools
 import operator
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, ValuesView
-from typing import Any, ParamSpec, Protocol, TypeVar, Unpack, cast, overload
+from typing import Any, Never, ParamSpec, Protocol, TypeVar, Unpack, cast, overload
 
 from hocket import exceptions, texts
 from hocket.core import actor, context, frames, generators, remote_function, session, typed
@@ -145,7 +145,7 @@ def get(refs: list[contract.ObjectRef[T]], *, timeout: float | None = None) -> l
 def get(
     refs: generators.ObjectRefGenerator[T], *, timeout: float | None = None
 ) -> generators.ObjectRefGenerator[T]: ...
-def get(refs: Any, *, timeout: float | None = None) -> Any:
+def get(refs: Any, *surplus: Any, timeout: float | None = None, **unknown: Any) -> Any:
     """Wait for a value, or for a list of values, and return it.
 
     What is returned is the caller's own: arrays may be written to, and nobody else sees it.
@@ -160,6 +160,8 @@ def get(refs: Any, *, timeout: float | None = None) -> Any:
         SessionClosedError: The session is closed that the reference is of.
         ValueError: It is neither a reference nor a list of references.
     """
+    if surplus or unknown:
+        raise TypeError(_explain_surplus("get", surplus, unknown, ("timeout",)))
     if type(refs) is contract.ObjectRef:
         if timeout is not None:
             _check_timeout(timeout)
@@ -265,10 +267,11 @@ def _check_timeout(timeout: float) -> None:
 
 def wait(
     refs: list[W],
-    *,
+    *surplus: Never,
     num_returns: int = 1,
     timeout: float | None = None,
     fetch_local: bool = True,
+    **unknown: Never,
 ) -> tuple[list[W], list[W]]:
     """Wait until some of the objects are there. An error counts as there.
 
@@ -285,6 +288,8 @@ def wait(
         TypeError: `refs` is not a list of references.
         ValueError: There are duplicates, or `num_returns` does not lie between 1 and their number.
     """
+    if surplus or unknown:
+        raise TypeError(_explain_surplus("wait", surplus, unknown, ("num_returns", "timeout")))
     if not isinstance(refs, list):
         raise TypeError(
             f"hocket.wait() takes a list of ObjectRefs, but received {texts.name_kind(refs)}. Write "
@@ -318,6 +323,40 @@ def wait(
         raise
     return list(itertools.compress(refs, there)), list(itertools.compress(refs, map(operator.not_, there)))
 
+
+def _explain_surplus(
+    name: str, surplus: tuple[object, ...], unknown: Mapping[str, object], keywords: tuple[str, ...]
+) -> str:
+    """Return what is wrong with arguments that `get` or `wait` does not take.
+
+    Python's own message would name no keyword.
+    """
+    import difflib  # here, because a program without a mistake never needs it
+
+    if unknown:
+        wrong = next(iter(unknown))
+        close = difflib.get_close_matches(wrong, keywords, 1)
+        hint = f"Did you mean {close[0]!r}?" if close else f"It has {' and '.join(map(repr, keywords))}."
+        return f"hocket.{name}() has no keyword {wrong!r}. {hint}"
+    if all(isinstance(one, contract.ObjectRef) for one in surplus):
+        return f"hocket.{name}() takes several references as one list. Write hocket.{name}([first, second, ...])."
+    given = ", ".join(f"{keyword}={texts.safe_repr(one, 80)}" for keyword, one in zip(keywords, surplus, strict=False))
+    return (
+        f"hocket.{name}() takes one argument without a keyword, but received {1 + len(surplus)}. Write "
+        f"hocket.{name}(refs, {given})."
+    )
+
+
+def _hide_surplus(function: Any) -> None:
+    """Show the signature of a function without the parameters that only explain mistakes."""
+    shown = inspect.signature(function)
+    kinds = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    parameters = [parameter for parameter in shown.parameters.values() if parameter.kind not in kinds]
+    function.__signature__ = shown.replace(parameters=parameters)
+
+
+_hide_surplus(get)
+_hide_surplus(wait)
 
 _REFERENCES_ONLY = frozenset({contract.ObjectRef})
 
