@@ -243,7 +243,7 @@ def hide_frames(error: BaseException, *also: type[BaseException]) -> None:
         error: The error, whose causes are seen to as well.
         also: Further classes, where the caller knows that these are raised on purpose.
     """
-    kinds = (HocketError, KeyboardInterrupt, *also)
+    kinds: tuple[type[BaseException], ...] = (HocketError, KeyboardInterrupt, *also)
     seen: set[int] = set()
     link: BaseException | None = error
     while isinstance(link, kinds) and id(link) not in seen and not texts.SHOWS_ALL:

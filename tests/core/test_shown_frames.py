@@ -33,7 +33,9 @@ def name_frames(kind: type[BaseException], call: Callable[..., object], *args: o
         call(*args, **kwargs)
     error: BaseException = caught.value
     names = [frame.name for frame in traceback.extract_tb(error.__traceback__)][1:]
-    return names + [frame.name for frame in traceback.extract_tb(error.__cause__ and error.__cause__.__traceback__)]
+    if error.__cause__ is not None:
+        names += [frame.name for frame in traceback.extract_tb(error.__cause__.__traceback__)]
+    return names
 
 
 def build_closure() -> Any:

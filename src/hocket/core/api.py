@@ -5,11 +5,11 @@ from __future__ import annotations
 import inspect
 import itertools
 import operator
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, ValuesView
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Never, ParamSpec, Protocol, TypeVar, Unpack, cast, overload
 
 from hocket import exceptions, texts
-from hocket.core import actor, context, frames, generators, remote_function, session, typed
+from hocket.core import actor, advice, context, frames, generators, remote_function, session, typed
 from hocket.engine import contract, values
 
 P = ParamSpec("P")
@@ -88,7 +88,9 @@ def _make_remote(target: Any, options: dict[str, Any]) -> object:
             f"`{getattr(target, '__name__', target)}` is remote already. Use .options(...) to change how it runs."
         )
     if isinstance(target, actor.ActorMethod | actor.UnboundMethod):
-        raise TypeError(f"@hocket.remote takes a function or a class, but received {target!r}. {_suggest_call(target)}")
+        raise TypeError(
+            f"@hocket.remote takes a function or a class, but received {target!r}. {advice.suggest_call(target)}"
+        )
     remote_function.raise_if_not_callable(target)
     if inspect.isclass(target):
         return actor.ActorClass(target, options)
@@ -100,13 +102,6 @@ def _make_remote(target: Any, options: dict[str, Any]) -> object:
     if not hasattr(target, "__name__"):
         target.__name__ = type(target).__name__
     return remote_function.RemoteFunction(target, options)
-
-
-def _suggest_call(method: actor.ActorMethod | actor.UnboundMethod) -> str:
-    """Return how a method is called."""
-    if isinstance(method, actor.UnboundMethod):
-        return actor.explain_unbound(method)
-    return f"The methods of an actor are remote already: write actor.{method._name}.remote(...)."
 
 
 def put(value: T) -> contract.ObjectRef[T]:
@@ -161,7 +156,7 @@ def get(refs: Any, *surplus: Any, timeout: float | None = None, **unknown: Any) 
         ValueError: It is neither a reference nor a list of references.
     """
     if surplus or unknown:
-        raise TypeError(_explain_surplus("get", surplus, unknown, ("timeout",)))
+        raise TypeError(advice.explain_surplus("get", surplus, unknown, ("timeout",)))
     if type(refs) is contract.ObjectRef:
         if timeout is not None:
             _check_timeout(timeout)
@@ -175,13 +170,13 @@ def get(refs: Any, *surplus: Any, timeout: float | None = None, **unknown: Any) 
     if not isinstance(refs, list):
         raise ValueError(
             f"hocket.get() takes an ObjectRef or a list of them, but received {texts.safe_repr(refs)} of the "
-            f"type {type(refs).__name__}. {_suggest(refs)}"
+            f"type {type(refs).__name__}. {advice.suggest(refs)}"
         )
     if not _REFERENCES_ONLY.issuperset(map(type, refs)):
         wrong = next(ref for ref in refs if type(ref) is not contract.ObjectRef)
         raise ValueError(
             f"hocket.get() takes an ObjectRef or a list of them, but the list holds {texts.safe_repr(wrong)} of the "
-            f"type {type(wrong).__name__}. {_suggest_flat(wrong) or _suggest(wrong)}"
+            f"type {type(wrong).__name__}. {advice.suggest_flat(wrong) or advice.suggest(wrong)}"
         )
     if timeout is not None:
         _check_timeout(timeout)
@@ -215,44 +210,6 @@ def _name_unopened(engine: contract.Engine, refs: Sequence[contract.AnyRef]) -> 
             found = engine.list_records("tasks", [("task_id", "=", ref.task_id())], 1)
             return f"The result of `{found[0]['name']}`" if found else f"The value of {ref!r}"
     return "A value"
-
-
-def _suggest(wrong: object) -> str:
-    """Return what to write instead of what `get` was given."""
-    if isinstance(wrong, remote_function.RemoteFunction | actor.ActorMethod):
-        return "Call it first: hocket.get(name.remote(...))."
-    if isinstance(wrong, actor.UnboundMethod):
-        return actor.explain_unbound(wrong)
-    if isinstance(wrong, actor.ActorHandle):
-        return "Call a method of the actor: hocket.get(actor.method.remote(...))."
-    if getattr(wrong, "__name__", "") == "remote":
-        return "Call it first: .remote(...), with parentheses."
-    if not _holds_references(wrong) and _is_in_task():
-        return "Inside a task, a reference that was given as an argument is its value already: use it as it is."
-    if isinstance(wrong, Mapping):
-        return "Write hocket.get(list(refs.values())) for the values of a dict."
-    if isinstance(wrong, Iterable) and not isinstance(wrong, str | bytes):
-        return "Write hocket.get(list(refs)) for other containers."
-    return "Pass only what .remote() or put() returned."
-
-
-def _suggest_flat(wrong: object) -> str:
-    """Return what to write instead of a list of lists; nothing if it is none."""
-    if not isinstance(wrong, list | tuple):
-        return ""
-    return "Flatten the list: hocket.get([ref for part in refs for ref in part])."
-
-
-def _holds_references(value: object) -> bool:
-    parts = value.values() if isinstance(value, Mapping) else value
-    return isinstance(parts, list | tuple | set | frozenset | ValuesView) and any(
-        isinstance(part, contract.ObjectRef) for part in parts
-    )
-
-
-def _is_in_task() -> bool:
-    engine = contract.get_optional_current_engine()
-    return engine is not None and engine.get_context().task_id is not None
 
 
 def _check_timeout(timeout: float) -> None:
@@ -289,7 +246,7 @@ def wait(
         ValueError: There are duplicates, or `num_returns` does not lie between 1 and their number.
     """
     if surplus or unknown:
-        raise TypeError(_explain_surplus("wait", surplus, unknown, ("num_returns", "timeout")))
+        raise TypeError(advice.explain_surplus("wait", surplus, unknown, ("num_returns", "timeout")))
     if not isinstance(refs, list):
         raise TypeError(
             f"hocket.wait() takes a list of ObjectRefs, but received {texts.name_kind(refs)}. Write "
@@ -324,39 +281,8 @@ def wait(
     return list(itertools.compress(refs, there)), list(itertools.compress(refs, map(operator.not_, there)))
 
 
-def _explain_surplus(
-    name: str, surplus: tuple[object, ...], unknown: Mapping[str, object], keywords: tuple[str, ...]
-) -> str:
-    """Return what is wrong with arguments that `get` or `wait` does not take.
-
-    Python's own message would name no keyword.
-    """
-    import difflib  # here, because a program without a mistake never needs it
-
-    if unknown:
-        wrong = next(iter(unknown))
-        close = difflib.get_close_matches(wrong, keywords, 1)
-        hint = f"Did you mean {close[0]!r}?" if close else f"It has {' and '.join(map(repr, keywords))}."
-        return f"hocket.{name}() has no keyword {wrong!r}. {hint}"
-    if all(isinstance(one, contract.ObjectRef) for one in surplus):
-        return f"hocket.{name}() takes several references as one list. Write hocket.{name}([first, second, ...])."
-    given = ", ".join(f"{keyword}={texts.safe_repr(one, 80)}" for keyword, one in zip(keywords, surplus, strict=False))
-    return (
-        f"hocket.{name}() takes one argument without a keyword, but received {1 + len(surplus)}. Write "
-        f"hocket.{name}(refs, {given})."
-    )
-
-
-def _hide_surplus(function: Any) -> None:
-    """Show the signature of a function without the parameters that only explain mistakes."""
-    shown = inspect.signature(function)
-    kinds = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
-    parameters = [parameter for parameter in shown.parameters.values() if parameter.kind not in kinds]
-    function.__signature__ = shown.replace(parameters=parameters)
-
-
-_hide_surplus(get)
-_hide_surplus(wait)
+advice.hide_surplus(get)
+advice.hide_surplus(wait)
 
 _REFERENCES_ONLY = frozenset({contract.ObjectRef})
 

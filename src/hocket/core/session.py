@@ -275,7 +275,8 @@ def _check_amounts(num_cpus: object, num_gpus: object, resources: object, memory
         raise TypeError(
             f"resources must be a dict, but received {texts.safe_repr(resources)}. Write resources={{'camera': 2}}."
         )
-    for name, amount in (resources or {}).items():
+    custom: Mapping[str, object] = resources or {}
+    for name, amount in custom.items():
         keyword = node.INIT_KEYWORDS.get(name)
         if keyword is not None:
             raise ValueError(
@@ -283,7 +284,7 @@ def _check_amounts(num_cpus: object, num_gpus: object, resources: object, memory
                 f"{texts.safe_repr(amount)} for it. Write hocket.init({keyword}={texts.safe_repr(amount)})."
             )
     given = {"num_cpus": num_cpus, "num_gpus": num_gpus, "_memory": memory}
-    for name, amount in {**given, **(resources or {})}.items():
+    for name, amount in {**given, **custom}.items():
         if amount is None:
             continue
         if isinstance(amount, bool) or not isinstance(amount, numbers.Real):
