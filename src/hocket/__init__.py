@@ -1,7 +1,23 @@
-"""Hocket: tasks, actors, shared objects and training loops over many processes.
+"""Hocket runs a program's functions, objects and training loops on many worker processes.
 
-Layout: `kernel` decides and does no IO; `engine` carries out (one contract, several engines); `core` is the programming
-model; `data` and `train` stand on it. This module only gives the public names their place.
+- `init` and `shutdown` open and close the session; the first remote call opens one by itself.
+- `remote` makes a function or a class remote; ``.remote(...)`` then starts a call, and returns a reference at once.
+- `get` waits for values, `wait` for some of several, and `put` stores a value that many calls use.
+- `method` gives a method of an actor its options; `kill` ends an actor, `cancel` a task.
+- `exceptions` has every error, sorted by what to do about it.
+
+`hocket.data`, `hocket.train`, `hocket.tune`, `hocket.collective`, `hocket.ps`, `hocket.mesh` and `hocket.util` are
+loaded when they are first used. The pages are in the folder ``docs`` of the repository: begin with
+``docs/tutorials/core.md``, and look things up in ``docs/core.md``. The command ``hocket doctor`` checks this machine.
+
+Example:
+    >>> import hocket
+    >>> @hocket.remote
+    ... def square(x):
+    ...     return x * x
+    >>> with hocket.init(num_cpus=2, engine="inprocess"):
+    ...     hocket.get([square.remote(x) for x in range(4)])
+    [0, 1, 4, 9]
 """
 
 import importlib as _importlib

@@ -155,12 +155,20 @@ class TaskError(HocketError):
     function_name: str
     traceback_str: str
     cause: BaseException
+    _cause_data: bytes
+    """The pickle of the cause, where it cannot be pickled again as Python does it; else empty."""
 
     def __init__(self, function_name: str, traceback_str: str, cause: BaseException) -> None:
         Exception.__init__(self, function_name, traceback_str, cause)  # in a dual class, super() is the user's
         self.function_name = function_name
         self.traceback_str = traceback_str
         self.cause = cause
+        self._cause_data = b""
+
+    def __reduce__(self) -> tuple[object, ...]:
+        if self._cause_data:
+            return _rebuild_from_data, (self.function_name, self.traceback_str, self._cause_data)
+        return Exception.__reduce__(self)  # type: ignore[return-value]
 
     def __str__(self) -> str:
         return f"{self.function_name} raised an exception:\n{texts.add_sources(self.traceback_str)}"
@@ -187,6 +195,7 @@ class TaskError(HocketError):
         parts = (cause.message, cause.exceptions) if isinstance(cause, BaseExceptionGroup) else ()
         error = _make_empty(dual_class, *parts)
         TaskError.__init__(error, self.function_name, self.traceback_str, cause)  # type: ignore[arg-type]
+        error._cause_data = self._cause_data  # type: ignore[attr-defined]
         _ARGS.__set__(error, _ARGS.__get__(cause))
         return error
 
@@ -223,16 +232,21 @@ def get_cause(error: BaseException) -> BaseException:
     return cause
 
 
-def hide_frames(error: BaseException) -> None:
+def hide_frames(error: BaseException, *also: type[BaseException]) -> None:
     """Take from an error of this package, or an interrupt, the frames that it came through, before a function that the
     user has called raises it again, by ``raise`` alone.
 
     The user then sees none of this package: ``raise`` does not add the frame that it stands in. Where the error came
     from is in its text; one that came through code of the user's in this process keeps its frames.
+
+    Args:
+        error: The error, whose causes are seen to as well.
+        also: Further classes, where the caller knows that these are raised on purpose.
     """
+    kinds: tuple[type[BaseException], ...] = (HocketError, KeyboardInterrupt, *also)
     seen: set[int] = set()
     link: BaseException | None = error
-    while isinstance(link, (HocketError, KeyboardInterrupt)) and id(link) not in seen and not texts.SHOWS_ALL:
+    while isinstance(link, kinds) and id(link) not in seen and not texts.SHOWS_ALL:
         seen.add(id(link))
         if not texts.passed_user(link):
             BaseException.with_traceback(link, None)
@@ -262,6 +276,7 @@ class _DualError:
     function_name = _hold("function_name")
     traceback_str = _hold("traceback_str")
     cause = _hold("cause")
+    _cause_data = _hold("_cause_data")
 
     def __getattr__(self, name: str) -> object:
         if name.startswith("__") or name == "cause":
@@ -269,6 +284,8 @@ class _DualError:
         return getattr(self.cause, name)
 
     def __reduce__(self) -> tuple[object, ...]:
+        if self._cause_data:
+            return _rebuild_dual_from_data, (self.function_name, self.traceback_str, self._cause_data)
         return _rebuild_dual_error, (self.function_name, self.traceback_str, self.cause)
 
     def __str__(self) -> str:
@@ -305,6 +322,16 @@ def _make_empty(dual_class: type[BaseException], *parts: object) -> BaseExceptio
 
 def _rebuild_dual_error(function_name: str, traceback_str: str, cause: BaseException) -> BaseException:
     return TaskError(function_name, traceback_str, cause).as_instanceof_cause()
+
+
+def _rebuild_from_data(function_name: str, traceback_str: str, cause_data: bytes) -> TaskError:
+    error = TaskError(function_name, traceback_str, pickle.loads(cause_data))
+    error._cause_data = cause_data
+    return error
+
+
+def _rebuild_dual_from_data(function_name: str, traceback_str: str, cause_data: bytes) -> BaseException:
+    return _rebuild_from_data(function_name, traceback_str, cause_data).as_instanceof_cause()
 
 
 # --- you stopped it, or it is not there yet ---------------------------------------------------------------------------

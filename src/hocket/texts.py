@@ -49,6 +49,8 @@ _NOT_OURS: Final = (f"{_PACKAGE}testing{os.sep}", f"{_PACKAGE}cli{os.sep}demo{os
 _CARRIER: Final = contextlib.contextmanager.__code__.co_filename
 """Between a ``with`` of ours and what it enters or leaves are frames of this file, which tell a user nothing."""
 
+_PICKLER: Final = f"{os.sep}cloudpickle{os.sep}"
+
 SHOWS_ALL: Final = os.environ.get("HOCKET_FULL_TRACEBACKS", "0") == "1"
 """Whether tracebacks keep the frames of this package. Default: no; a user can do nothing about them."""
 
@@ -275,6 +277,20 @@ def _format_last_lines(error: BaseException, has_hints: bool) -> str:
     except BaseException:  # noqa: S110 (the same)
         pass
     return f"{describe(error)}\n"
+
+
+def drop_own_frames(error: BaseException) -> None:
+    """Take from an exception the frames of ours, and of the pickler's, that come before the first one of the user's.
+
+    All go if there is none of the user's.
+    """
+    trace: TracebackType | None = _read(error, "__traceback__")
+    while trace is not None and not SHOWS_ALL:
+        filename = trace.tb_frame.f_code.co_filename
+        if not (_is_ours(filename) or _PICKLER in filename):
+            break
+        trace = trace.tb_next
+    BaseException.with_traceback(error, trace)
 
 
 def passed_user(error: BaseException) -> bool:

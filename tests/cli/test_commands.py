@@ -371,3 +371,25 @@ def test_demo_refuses_what_cannot_be(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert main.main(["demo", "--quiet", "--workers", "9999999", "--output", str(tmp_path / "new")]) == 1
     assert "--workers 9999999 is more than" in capsys.readouterr().err
     hocket.shutdown()
+
+
+# --- pipes ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "arguments",
+    [["status"], ["status", "--json"], ["doctor", "--json"], ["completion", "bash"], ["--help"], ["--version"]],
+    ids=" ".join,
+)
+def test_output_that_nobody_reads_ends_the_command_silently(arguments: list[str]) -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    try:
+        done = subprocess.run(
+            [sys.executable, "-m", "hocket", *arguments], stdout=writer, stderr=subprocess.PIPE, text=True, check=False
+        )
+    finally:
+        os.close(writer)
+    assert done.stderr == ""
+    assert done.returncode in (0, 1, 141)  # argparse has no error there, and rich has 1

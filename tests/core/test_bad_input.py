@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import threading
 from typing import Any
@@ -10,6 +11,7 @@ import numpy as np
 import pytest
 
 import hocket
+from hocket.core import placement
 from hocket.exceptions import SerializationError, SessionClosedError, WorkerCrashedError
 
 
@@ -210,6 +212,16 @@ def test_cancel_kill_and_get_actor(session: hocket.SessionContext) -> None:
         (lambda function, ref: {"a": ref}, r"Write hocket\.get\(list\(refs\.values\(\)\)\) for the values of a dict"),
         (lambda function, ref: function, r"Call it first: hocket\.get\(name\.remote\(\.\.\.\)\)"),
         (lambda function, ref: function.remote, r"Call it first: \.remote\(\.\.\.\), with parentheses"),
+        (lambda function, ref: [[ref]], r"Flatten the list: hocket\.get\(\[ref for part in refs for ref in part\]\)"),
+        (lambda function, ref: [function], r"Call it first: hocket\.get\(name\.remote\(\.\.\.\)\)"),
+        (
+            lambda function, ref: hocket.remote(Thing).remote(1),
+            r"Call a method of the actor: hocket\.get\(actor\.method\.remote\(\.\.\.\)\)",
+        ),
+        (
+            lambda function, ref: hocket.remote(Thing).grow,
+            r"Build an actor first: t = Thing\.remote\(\.\.\.\); t\.grow\.remote\(\.\.\.\)",
+        ),
         (lambda function, ref: 3, r"received 3 of the type int\. Pass only what \.remote\(\) or put\(\) returned"),
         (lambda function, ref: "ab", r"Pass only what \.remote\(\) or put\(\) returned"),
     ],
@@ -218,6 +230,100 @@ def test_what_get_is_given_instead_of_references(make: Any, message: str, sessio
     given = make(hocket.remote(add), hocket.put(1))
     with pytest.raises(ValueError, match=message):
         hocket.get(given)
+
+
+def test_get_of_an_argument_inside_a_task(session: hocket.SessionContext) -> None:
+    def use(value: Any) -> Any:
+        return hocket.get(value)
+
+    for value in (3, [1, 2], {"a": 1}):
+        with pytest.raises(ValueError, match="given as an argument is its value already"):
+            hocket.get(hocket.remote(use).remote(hocket.put(value)))
+    with pytest.raises(ValueError, match=r"Write hocket\.get\(list\(refs\)\)"):
+        hocket.get(hocket.remote(use).remote((hocket.put(1),)))
+
+
+def test_wait_for_another_container(session: hocket.SessionContext) -> None:
+    with pytest.raises(TypeError, match=r"received a tuple. Write hocket\.wait\(list\(refs\)\)"):
+        hocket.wait((hocket.put(1),))  # type: ignore[arg-type]
+
+
+def test_keywords_of_get_and_wait(session: hocket.SessionContext) -> None:
+    ref: Any = hocket.put(1)
+    get: Any = hocket.get
+    wait: Any = hocket.wait
+    for call, message in (
+        (lambda: get(ref, 0.1), r"takes one argument .* received 2\. Write hocket\.get\(refs, timeout=0\.1\)"),
+        (lambda: get(ref, ref), r"as one list\. Write hocket\.get\(\[first, second, \.\.\.\]\)"),
+        (lambda: get(ref, timeot=1), r"get\(\) has no keyword 'timeot'\. Did you mean 'timeout'\?"),
+        (lambda: get(ref, wrong=1), r"has no keyword 'wrong'\. It has 'timeout'\."),
+        (lambda: wait([ref], num_return=1), r"wait\(\) has no keyword 'num_return'\. Did you mean 'num_returns'\?"),
+        (lambda: wait([ref], 1, 0.5), r"Write hocket\.wait\(refs, num_returns=1, timeout=0\.5\)"),
+    ):
+        with pytest.raises(TypeError, match=message):
+            call()
+    assert list(inspect.signature(get).parameters) == ["refs", "timeout"]
+    assert "surplus" not in str(inspect.signature(wait))
+
+
+def test_remote_method_of_a_remote_class() -> None:
+    class Base:
+        @hocket.remote
+        def grow(self) -> None: ...
+
+    class Derived(Base):
+        task = hocket.remote(add)  # no method, and allowed
+
+    message = (
+        r"method `Base\.grow` is decorated .* its class `Derived`.*Remove @hocket\.remote from the method; .*@hock"
+    )
+    with pytest.raises(TypeError, match=message):
+        hocket.remote(Derived)
+
+
+def test_method_of_an_actor_class_called_without_an_actor(session: hocket.SessionContext) -> None:
+    actor_class: Any = hocket.remote(Thing)
+    build = r"Build an actor first: t = Thing\.remote\(\.\.\.\); t\.grow\.remote\(\.\.\.\)"
+    with pytest.raises(AttributeError, match=rf"`Thing\.grow` is a method\. {build}"):
+        actor_class.grow.remote(1)
+    with pytest.raises(TypeError, match=rf"takes a function or a class, but received .*grow.*{build}"):
+        hocket.remote(actor_class.grow)
+    with pytest.raises(TypeError, match=r"are remote already: write actor\.grow\.remote\(\.\.\.\)"):
+        hocket.remote(actor_class.remote(1).grow)
+    thing = Thing(1)
+    assert (actor_class.grow(thing, 2), actor_class.grow.__name__) == (3, "grow")
+    assert hocket.get(hocket.remote(lambda grow: grow(Thing(1), 4)).remote(actor_class.grow)) == 5
+
+
+class Measured:
+    unit = "cm"
+
+    def __init__(self) -> None:
+        self.total = 0
+
+    @property
+    def length(self) -> int:
+        return self.total
+
+    def increase(self) -> None: ...
+
+
+def test_attributes_of_actors(session: hocket.SessionContext) -> None:
+    measured = hocket.remote(Measured).remote()
+    for name in ("total", "length", "unit"):
+        with pytest.raises(AttributeError, match=rf"no method '{name}'.*cannot be read from outside: write a method"):
+            getattr(measured, name)
+    with pytest.raises(AttributeError, match=r"no method 'incraese'.*Did you mean 'increase'\?$"):
+        measured.incraese.remote()
+    with pytest.raises(AttributeError, match=r"no method 'weight'.*To read an attribute of an actor, write a method"):
+        hocket.get(hocket.remote(lambda actor: actor.weight).remote(measured))
+
+
+def test_attributes_of_references(session: hocket.SessionContext) -> None:
+    ref: Any = hocket.put([1])
+    with pytest.raises(AttributeError, match=r"An ObjectRef has no attribute 'result'.*Write hocket\.get\(ref\)"):
+        ref.result()
+    assert not hasattr(ref, "__len__")
 
 
 def test_a_misspelt_name_of_the_package_is_known_to_python() -> None:
@@ -239,6 +345,64 @@ def test_init() -> None:
     with pytest.raises(ValueError, match=r"runtime_env\['pip'\] needs a cluster: .* run on Ray"):
         hocket.init(engine="local", runtime_env={"pip": ["x"]})
     assert not hocket.is_initialized()
+
+
+@pytest.mark.parametrize(
+    ("name", "keyword"),
+    [("CPU", "num_cpus"), ("GPU", "num_gpus"), ("memory", "_memory"), ("object_store_memory", "object_store_memory")],
+)
+def test_resources_with_a_keyword_of_their_own(name: str, keyword: str) -> None:
+    with pytest.raises(ValueError, match=rf"must not name '{name}', .*Write hocket\.init\({keyword}=100\)"):
+        hocket.init(resources={name: 100})
+    with pytest.raises(TypeError, match="_memory must be a number, but received 'much'"):
+        hocket.init(_memory="much")
+    assert not hocket.is_initialized()
+
+
+@pytest.mark.parametrize("engine", ["local", "inprocess"])
+def test_memory_of_a_session(engine: str) -> None:
+    with hocket.init(num_cpus=1, engine=engine, _memory=2e15):
+        assert hocket.get(hocket.remote(memory=1e15)(add).remote(1)) == 2
+        with pytest.raises(
+            hocket.exceptions.TaskUnschedulableError, match=r"start with hocket\.init\(_memory=\.\.\.\)"
+        ):
+            hocket.remote(memory=3e15)(add).remote(1)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("engine", ["local", "inprocess"])
+@pytest.mark.parametrize("num_cpus", [0, 0.5])
+def test_session_with_less_than_one_cpu_refuses_what_needs_one(engine: str, num_cpus: float) -> None:
+    def submit(index: int) -> str:
+        try:
+            hocket.remote(add).remote(index) if index < 2 else hocket.remote(Thing).remote(index)
+        except hocket.exceptions.InfeasibleResourcesError as error:
+            return f"{type(error).__name__}: {error}"
+        return "taken"
+
+    refused = r"asks for .*CPU: 1.* but this session has .*hocket\.init\(num_cpus=\.\.\.\)"
+    with hocket.init(num_cpus=num_cpus, engine=engine):
+        with pytest.raises(hocket.exceptions.TaskUnschedulableError, match=f"Task `add` {refused}"):
+            hocket.remote(add).remote(1)
+        with pytest.raises(hocket.exceptions.ActorUnschedulableError, match=f"Actor `Thing` {refused}"):
+            hocket.remote(Thing).remote(1)
+        inside = hocket.get([hocket.remote(num_cpus=0)(submit).remote(index) for index in (1, 2)])
+        assert [text.partition(" asks")[0] for text in inside] == [
+            "TaskUnschedulableError: Task `add`",
+            "ActorUnschedulableError: Actor `Thing`",
+        ]
+        assert hocket.get(hocket.remote(num_cpus=0)(add).remote(1)) == 2
+
+
+@pytest.mark.about_local("its workers, which ask the driver what can be had")
+def test_task_of_a_task_that_no_bundle_holds_is_refused(session: hocket.SessionContext) -> None:
+    strategy = placement.PlacementGroupSchedulingStrategy(hocket.util.placement_group([{"CPU": 0.5}]))
+
+    def submit() -> None:
+        hocket.remote(scheduling_strategy=strategy)(add).remote(1)
+
+    with pytest.raises(hocket.exceptions.TaskUnschedulableError, match="no bundle of its placement group"):
+        hocket.get(hocket.remote(submit).remote(), timeout=20)
 
 
 def test_init_twice(session: hocket.SessionContext) -> None:
@@ -272,6 +436,13 @@ def test_references_of_an_earlier_session(session: hocket.SessionContext) -> Non
         ([{"CPU": -1}], "PACK", ValueError, "of bundle 0 must be 0 or more, but received -1"),
         ([3], "PACK", TypeError, "Bundle 0 must be a dict"),
         ([{"CPU": 1}], "NEAR", ValueError, "Invalid placement group strategy 'NEAR'"),
+        ([{"GPU": 1}], "PACK", hocket.exceptions.InfeasibleResourcesError, r"hocket\.init\(num_gpus=\.\.\.\)"),
+        (
+            [{"CPU": 99, "lidar": 1, "memory": 1e15}],
+            "PACK",
+            hocket.exceptions.InfeasibleResourcesError,
+            r"hocket\.init\(num_cpus=\.\.\., _memory=\.\.\., resources=\{'lidar': \.\.\.\}\)",
+        ),
         ([{"CPU": 1}] * 2, "STRICT_SPREAD", hocket.exceptions.InfeasibleResourcesError, "asks for 2 nodes.*has 1"),
     ],
 )

@@ -17,6 +17,7 @@ import sqlite3
 import subprocess
 import sys
 import threading
+import traceback
 import types
 import weakref
 from collections.abc import Callable, Iterator
@@ -179,9 +180,28 @@ def thing(case: Case) -> Iterator[Any]:
     case.end(made)
 
 
-def build_pattern(case: Case, start: str) -> str:
+RESULT_ADVICE = {
+    "generator": "use yield in the function, or return a list",
+    "coroutine": r"await it, or run it with asyncio\.run\(\.\.\.\), and return its result",
+    "file": "return the path, or what the file holds",
+    "binary file": "return the path, or what the file holds",
+    "frame": "return the values that you need of it",
+    "memory map": "return the path, or a numpy array",
+    "weak reference": "return the object itself",
+    "pointer": "return the value that it points to",
+    "context variable": r"return its value, with \.get\(\)",
+    "match": r"return match\.groups\(\)",
+    "digest": r"return digest\(\) of it",
+    "folder": "return a list of the paths",
+    "module": "return the module's name",
+}
+"""What to do where it was returned; all others are kept in an actor."""
+
+
+def build_pattern(case: Case, start: str, advice: str = "") -> str:
     kind = re.escape(case.kind)
-    return rf"{start}{case.path} is a \S*{kind}, which cannot be pickled \((.|\n)+\)\. Remedy: {case.advice}"
+    cannot = rf"{start}{case.path} is a \S*{kind}, which cannot be pickled \((.|\n)+\)"
+    return rf"{cannot}\. Remedy: {advice or case.advice}"
 
 
 def echo(*args: Any, **kwargs: Any) -> int:
@@ -230,8 +250,14 @@ def test_result(name: str) -> None:
     def make() -> Any:
         return CASES[name].make()
 
-    with pytest.raises(HocketError, match=build_pattern(CASES[name], "the result of `make`")):
+    def make_all() -> Iterator[Any]:
+        yield CASES[name].make()
+
+    advice = RESULT_ADVICE.get(name, "return plain data, or keep it in an actor")
+    with pytest.raises(HocketError, match=build_pattern(CASES[name], "the result of `make`", advice)):
         hocket.get(hocket.remote(max_retries=0)(make).remote())
+    with pytest.raises(HocketError, match=build_pattern(CASES[name], "item 0 of `make_all`", advice)):
+        hocket.get(next(hocket.remote(max_retries=0)(make_all).remote()))
 
 
 class CarrierError(Exception):
@@ -263,6 +289,45 @@ class Stubborn:
 
     def __reduce__(self) -> tuple[Callable[[], None], tuple[()]]:
         return refuse, ()
+
+
+class Hungry:
+    """Its constructor needs more than its pickle has."""
+
+    def __init__(self, food: str) -> None:
+        self.food = food
+
+    def __reduce__(self) -> tuple[type, tuple[()]]:
+        return Hungry, ()
+
+
+def test_a_result_that_cannot_be_rebuilt_is_named() -> None:
+    @hocket.remote
+    def make(food: str) -> Hungry:
+        return Hungry(food)
+
+    start = r"^The result of `make` could not be rebuilt here: TypeError: .*missing 1 required positional argument"
+    with pytest.raises(
+        SerializationError, match=f"{start}.*return plain data, or give its class a __reduce__"
+    ) as caught:
+        hocket.get(make.remote("hay"))
+    assert [frame.name for frame in caught.traceback][1:] == []
+    assert (caught.value.__cause__, caught.value.__suppress_context__) == (None, True)
+    with pytest.raises(SerializationError, match=start):
+        hocket.get([hocket.put(1), make.remote("hay")])
+    with pytest.raises(SerializationError, match=r"^The value of ObjectRef\(.*\) could not be rebuilt here"):
+        hocket.get(hocket.put(Hungry("grass")))
+    inside = hocket.remote(lambda ref: hocket.get(ref[0])).remote([make.remote("hay")])
+    with pytest.raises(SerializationError, match="The result of `make` could not be rebuilt here"):
+        hocket.get(inside)
+
+
+def test_the_users_own_lines_are_shown_where_a_result_cannot_be_rebuilt() -> None:
+    with pytest.raises(SerializationError, match="LookupError: cannot be rebuilt") as caught:
+        hocket.get(hocket.remote(lambda: [Stubborn()]).remote())
+    cause = caught.value.__cause__
+    assert isinstance(cause, LookupError)
+    assert [frame.name for frame in traceback.extract_tb(cause.__traceback__)] == ["refuse"]
 
 
 def test_a_function_that_cannot_be_rebuilt_is_told_from_one_that_raises() -> None:

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import io
 import pickle
-from typing import Any
+from typing import Any, Self
 
-from hocket.engine import pickling
+import pytest
+
+from hocket import exceptions
+from hocket.engine import pickling, values
 
 
 def test_code_keeps_the_file_that_it_is_from() -> None:
@@ -21,3 +24,60 @@ def test_code_keeps_the_file_that_it_is_from() -> None:
     assert [code.co_filename for code in codes] == ["/somewhere/script.py"] * 2
     assert [code.co_name for code in codes] == ["outer", "inner"]
     assert outer(6)(3) == 2
+
+
+class OddError(Exception):
+    def __init__(self, code: int, why: str) -> None:
+        super().__init__(f"{code}: {why}")
+        self.code = code
+
+
+class OddFileError(OSError):
+    def __init__(self, path: str, *, size: int) -> None:
+        super().__init__(2, "too small", path)
+        self.size = size
+
+
+class DoubledError(Exception):
+    def __init__(self, code: object, why: str = "no") -> None:
+        super().__init__(f"{code}: {why}")
+
+
+class FixedError(Exception):
+    def __new__(cls, code: int, why: str) -> Self:
+        return super().__new__(cls, code, why)
+
+    def __init__(self, code: int, why: str) -> None:
+        super().__init__(f"{code}: {why}")
+
+
+def send(error: BaseException) -> exceptions.TaskError:
+    """Return the error as it arrives, twice on its way."""
+    arrived = values.decode(values.encode_error(exceptions.TaskError("f", "", error)))
+    return values.decode(values.encode(arrived.as_instanceof_cause()).data)  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize(
+    "error",
+    [OddError(3, "late"), OddFileError("a.txt", size=3), DoubledError(3), ExceptionGroup("two", [OddError(1, "x")])],
+    ids=lambda error: type(error).__name__,
+)
+def test_exceptions_arrive_that_their_constructors_cannot_rebuild(error: Exception) -> None:
+    arrived = send(error)
+    cause = arrived.cause
+    assert isinstance(arrived, type(error))
+    assert (type(cause), str(cause), cause.args[0]) == (type(error), str(error), error.args[0])
+    assert {**vars(cause)} == {**vars(error)}
+    if isinstance(error, OSError):
+        assert isinstance(cause, OSError)
+        assert (cause.errno, cause.filename) == (2, "a.txt")
+    if isinstance(error, ExceptionGroup):
+        assert isinstance(cause, ExceptionGroup)
+        assert vars(cause.exceptions[0]) == {"code": 1}
+
+
+def test_an_exception_that_cannot_be_rebuilt_says_what_to_write() -> None:
+    arrived = send(FixedError(3, "late"))
+    note = r"FixedError: 3: late \(the exception itself could not be sent: .*missing.*'why'.*Pass all arguments of its"
+    with pytest.raises(exceptions.HocketError, match=rf"{note} class to super\(\)\.__init__\(\), or define __reduce__"):
+        raise arrived.cause

@@ -818,6 +818,18 @@ def test_function_with_a_huge_pickle_is_refused(session: hocket.SessionContext) 
         hocket.remote(lambda: len(text)).remote()
 
 
+def test_actor_class_with_a_large_pickle_names_what_is_large(session: hocket.SessionContext) -> None:
+    class Keeper:
+        text = "x" * (11 * MIB)
+
+        def count(self) -> int:
+            return len(self.text)
+
+    with pytest.warns(UserWarning, match=r"very large .*Most of it is in class attribute 'text'\. Put large data"):
+        keeper = hocket.remote(Keeper).remote()
+    assert hocket.get(keeper.count.remote()) == 11 * MIB
+
+
 # --- large pickles ----------------------------------------------------------------------------------------------------
 
 

@@ -8,6 +8,8 @@ import importlib
 import importlib.util
 import math
 import os
+import select
+import signal
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -26,12 +28,49 @@ def main(argv: Sequence[str] | None = None) -> int:
         argv: The arguments. Default: those of the process.
 
     Returns:
-        The exit code: 0, or 1 after an error, 130 after Ctrl-C; of `run`, that of the script.
+        The exit code: 0, or 1 after an error, 130 after Ctrl-C, 141 where nobody reads the output any more; of `run`,
+        that of the script.
     """
-    arguments = _parse(argv)
+    try:
+        try:
+            return _run(_parse(argv))
+        finally:
+            sys.stdout.flush()
+    except BrokenPipeError as error:
+        if _drop_unread():
+            return _BROKEN_PIPE
+        print(f"hocket: {error}", file=sys.stderr)
+        return 1
+
+
+_BROKEN_PIPE = 128 + signal.SIGPIPE
+"""What a shell shows for a program that wrote to a pipe without a reader."""
+
+
+def _drop_unread() -> bool:
+    """Have what nobody reads any more go nowhere, as where the output ends in ``head``; tell whether there is any."""
+    found = False
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            descriptor = stream.fileno()
+        except (OSError, ValueError):  # it is no file, as in a test, or closed
+            continue
+        poll = select.poll()
+        poll.register(descriptor, 0)
+        if any(state & select.POLLERR for _, state in poll.poll(0)):
+            nowhere = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(nowhere, descriptor)
+            os.close(nowhere)
+            found = True
+    return found
+
+
+def _run(arguments: argparse.Namespace) -> int:
     try:
         code: int = arguments.run(arguments)
         return code
+    except BrokenPipeError:
+        raise
     except KeyboardInterrupt:
         print("\nhocket: stopped by Ctrl-C; all workers have ended.", file=sys.stderr)
         return 130

@@ -6,12 +6,13 @@ import dataclasses
 import functools
 import inspect
 import time
+import types
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any, Concatenate, NoReturn, ParamSpec, TypeVar, Unpack, overload
 
 from hocket import exceptions, texts
-from hocket.core import dag, environments, generators, options, placement, remote_function, session, typed
+from hocket.core import dag, environments, frames, generators, options, placement, remote_function, session, typed
 from hocket.engine import contract, values
 from hocket.kernel import records
 
@@ -90,6 +91,7 @@ class ActorClass:
                 "__init__`: in an asynchronous actor it runs on the event loop and may call asyncio.create_task; "
                 "await in a method."
             )
+        _refuse_remote_methods(cls)
         self._take(cls, given)
         _ = self._signature, self._record  # what is wrong with them is said here
         self.__doc__ = cls.__doc__
@@ -121,6 +123,7 @@ class ActorClass:
         )
         return dataclasses.replace(options.build_actor_options(self._given, self._cls, ""), methods=methods)
 
+    @frames.hide_frames_of
     def remote(self, *args: Any, **kwargs: Any) -> ActorHandle:
         """Build an actor and return a handle on it at once.
 
@@ -191,7 +194,8 @@ class ActorClass:
         """Return what the class has under this name: a constant, a static or class method. Runs here, in no actor."""
         if name.startswith("__") or "_cls" not in self.__dict__:
             raise AttributeError(name)
-        return getattr(self._cls, name)
+        found = getattr(self._cls, name)
+        return UnboundMethod(self._cls, name, found) if isinstance(found, types.FunctionType) else found
 
     def __call__(self, *args: object, **kwargs: object) -> Any:
         name = self._cls.__name__
@@ -211,6 +215,51 @@ class ActorClass:
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _rebuild_class, (self._cls, self._given)
+
+
+def _refuse_remote_methods(cls: type) -> None:
+    """Raise if a method was decorated by `hocket.remote`: called on an actor, it would be no method of it."""
+    for parent in cls.__mro__:
+        for name, value in vars(parent).items():
+            if not isinstance(value, remote_function.RemoteFunction):
+                continue
+            if value._function.__qualname__ == f"{parent.__qualname__}.{name}":
+                raise TypeError(
+                    f"The method `{parent.__name__}.{name}` is decorated with @hocket.remote, and so is its class "
+                    f"`{cls.__name__}`, whose methods are remote already. Remove @hocket.remote from the method; for "
+                    "options use @hocket.method(num_returns=2)."
+                )
+
+
+class UnboundMethod:
+    """A method as it is found on an actor class: it can be called with any object, but not from afar."""
+
+    def __init__(self, cls: type, name: str, function: Callable[..., Any]) -> None:
+        functools.update_wrapper(self, function)
+        self._cls = cls
+        self._name = name
+        self._function = function
+
+    def __call__(self, *args: object, **kwargs: object) -> Any:
+        return self._function(*args, **kwargs)
+
+    def __getattr__(self, name: str) -> NoReturn:
+        if name in ("remote", "options", "bind"):
+            raise AttributeError(f"`{self._cls.__name__}.{self._name}` is a method. {explain_unbound(self)}")
+        raise AttributeError(f"'function' object has no attribute {name!r}")
+
+    def __repr__(self) -> str:
+        return repr(self._function)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return getattr, (self._cls, self._name)
+
+
+def explain_unbound(method: UnboundMethod) -> str:
+    """Return what to write instead of calling a method on an actor class."""
+    name = method._cls.__name__
+    actor = name[:1].lower()
+    return f"Build an actor first: {actor} = {name}.remote(...); {actor}.{method._name}.remote(...)."
 
 
 def _rebuild_class(cls: type, given: dict[str, object]) -> ActorClass:
@@ -263,12 +312,24 @@ class ActorHandle:
         elif name.startswith("__") and name.endswith("__"):
             raise AttributeError(name)
         else:
-            raise AttributeError(
-                f"Actor class `{self._record.class_name}` has no method {name!r}. It has "
-                f"{sorted(known for known in methods if not known.startswith('_'))}."
-            )
+            raise AttributeError(self._explain_missing(name))
         self.__dict__[name] = found
         return found
+
+    def _explain_missing(self, name: str) -> str:
+        """Return what is wrong with a name that is no method."""
+        import difflib  # here, because a program without a mistake never needs it
+
+        known = sorted(known for known in self._methods if not known.startswith("_"))
+        text = f"Actor class `{self._record.class_name}` has no method {name!r}. It has {known}."
+        constructor = getattr(self._cls, "__init__", None)
+        stored: tuple[str, ...] = getattr(getattr(constructor, "__code__", None), "co_names", ())
+        if name in stored or (self._cls is not None and hasattr(self._cls, name)):
+            return f"{text} An attribute of an actor cannot be read from outside: write a method that returns it."
+        close = difflib.get_close_matches(name, known, 1)
+        if close:
+            return f"{text} Did you mean {close[0]!r}?"
+        return f"{text} To read an attribute of an actor, write a method that returns it."
 
     def __dir__(self) -> list[str]:
         return sorted({*super().__dir__(), *self._methods, *_SPECIAL_METHODS})
@@ -331,15 +392,23 @@ class ActorMethod:
             PendingCallsLimitExceeded: The actor has ``max_pending_calls`` unanswered calls of this caller.
         """
         if self._signature is not None:
-            self._signature.check(args, kwargs)
+            try:
+                self._signature.check(args, kwargs)
+            except TypeError as error:
+                exceptions.hide_frames(error, TypeError)
+                raise
         ref = self._ref
-        if self._is_limited:
-            ref._engine.check_pending(ref)
         name = self._name
         if self._is_dynamic:
             retries = bool(self._options.retry_exceptions)
             name, args = "__ray_call__", (generators.call_and_collect, name, self._options.name, retries, *args)
-        refs = ref._engine.submit_call(ref, name, args, kwargs, self._options)
+        try:
+            if self._is_limited:
+                ref._engine.check_pending(ref)
+            refs = ref._engine.submit_call(ref, name, args, kwargs, self._options)
+        except (exceptions.HocketError, KeyboardInterrupt) as error:
+            exceptions.hide_frames(error)
+            raise
         returns = self._options.num_returns
         return refs[0] if returns == 1 else generators.wrap(refs, returns)
 

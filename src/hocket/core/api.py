@@ -5,12 +5,12 @@ from __future__ import annotations
 import inspect
 import itertools
 import operator
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, ParamSpec, Protocol, TypeVar, Unpack, cast, overload
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, Never, ParamSpec, Protocol, TypeVar, Unpack, cast, overload
 
 from hocket import exceptions, texts
-from hocket.core import actor, context, generators, remote_function, session, typed
-from hocket.engine import contract
+from hocket.core import actor, advice, context, frames, generators, remote_function, session, typed
+from hocket.engine import contract, values
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -87,6 +87,10 @@ def _make_remote(target: Any, options: dict[str, Any]) -> object:
         raise TypeError(
             f"`{getattr(target, '__name__', target)}` is remote already. Use .options(...) to change how it runs."
         )
+    if isinstance(target, actor.ActorMethod | actor.UnboundMethod):
+        raise TypeError(
+            f"@hocket.remote takes a function or a class, but received {target!r}. {advice.suggest_call(target)}"
+        )
     remote_function.raise_if_not_callable(target)
     if inspect.isclass(target):
         return actor.ActorClass(target, options)
@@ -121,7 +125,11 @@ def put(value: T) -> contract.ObjectRef[T]:
             f"hocket.put() takes a value, but received the reference {value!r}. Use the reference itself, or "
             "put([ref]) to store a list that holds it."
         )
-    return session.get_engine().put(value)
+    try:
+        return session.get_engine().put(value)
+    except (exceptions.HocketError, KeyboardInterrupt) as error:
+        exceptions.hide_frames(error)
+        raise
 
 
 @overload
@@ -132,7 +140,7 @@ def get(refs: list[contract.ObjectRef[T]], *, timeout: float | None = None) -> l
 def get(
     refs: generators.ObjectRefGenerator[T], *, timeout: float | None = None
 ) -> generators.ObjectRefGenerator[T]: ...
-def get(refs: Any, *, timeout: float | None = None) -> Any:
+def get(refs: Any, *surplus: Any, timeout: float | None = None, **unknown: Any) -> Any:
     """Wait for a value, or for a list of values, and return it.
 
     What is returned is the caller's own: arrays may be written to, and nobody else sees it.
@@ -147,12 +155,13 @@ def get(refs: Any, *, timeout: float | None = None) -> Any:
         SessionClosedError: The session is closed that the reference is of.
         ValueError: It is neither a reference nor a list of references.
     """
+    if surplus or unknown:
+        raise TypeError(advice.explain_surplus("get", surplus, unknown, ("timeout",)))
     if type(refs) is contract.ObjectRef:
         if timeout is not None:
             _check_timeout(timeout)
-        engine = session.get_open_engine()
         try:
-            return engine.get((refs,), timeout)[0]
+            return _fetch(session.get_open_engine(), (refs,), timeout)[0]
         except (exceptions.HocketError, KeyboardInterrupt) as error:
             exceptions.hide_frames(error)
             raise
@@ -161,37 +170,46 @@ def get(refs: Any, *, timeout: float | None = None) -> Any:
     if not isinstance(refs, list):
         raise ValueError(
             f"hocket.get() takes an ObjectRef or a list of them, but received {texts.safe_repr(refs)} of the "
-            f"type {type(refs).__name__}. {_suggest(refs)}"
+            f"type {type(refs).__name__}. {advice.suggest(refs)}"
         )
     if not _REFERENCES_ONLY.issuperset(map(type, refs)):
         wrong = next(ref for ref in refs if type(ref) is not contract.ObjectRef)
         raise ValueError(
             f"hocket.get() takes an ObjectRef or a list of them, but the list holds {texts.safe_repr(wrong)} of the "
-            f"type {type(wrong).__name__}. Pass only what .remote() or put() returned."
+            f"type {type(wrong).__name__}. {advice.suggest_flat(wrong) or advice.suggest(wrong)}"
         )
     if timeout is not None:
         _check_timeout(timeout)
     # A reference is of a session that was open. Where that is closed, as for a thread that is late, no other one is
     # opened.
-    engine = session.get_open_engine() if refs else session.get_engine()
     try:
-        return engine.get(refs, timeout)
+        return _fetch(session.get_open_engine() if refs else session.get_engine(), refs, timeout)
     except (exceptions.HocketError, KeyboardInterrupt) as error:
         exceptions.hide_frames(error)
         raise
 
 
-def _suggest(wrong: object) -> str:
-    """Return what to write instead of what `get` was given."""
-    if isinstance(wrong, remote_function.RemoteFunction | actor.ActorMethod):
-        return "Call it first: hocket.get(name.remote(...))."
-    if getattr(wrong, "__name__", "") == "remote":
-        return "Call it first: .remote(...), with parentheses."
-    if isinstance(wrong, Mapping):
-        return "Write hocket.get(list(refs.values())) for the values of a dict."
-    if isinstance(wrong, Iterable) and not isinstance(wrong, str | bytes):
-        return "Write hocket.get(list(refs)) for other containers."
-    return "Pass only what .remote() or put() returned."
+def _fetch(engine: contract.Engine, refs: Sequence[contract.AnyRef], timeout: float | None) -> list[Any]:
+    """Return the values; explain one that has come and cannot be rebuilt in this process."""
+    try:
+        return engine.get(refs, timeout)
+    except Exception as error:
+        if isinstance(error, exceptions.HocketError) or not values.is_from_decoding(error):
+            raise
+        unopened = values.build_decoding_error(_name_unopened(engine, refs), error)
+        texts.drop_own_frames(error)
+        raise unopened from (error if texts.passed_user(error) else None)
+
+
+def _name_unopened(engine: contract.Engine, refs: Sequence[contract.AnyRef]) -> str:
+    """Return what the first of the values is that cannot be rebuilt."""
+    for ref in refs:
+        try:
+            engine.get((ref,), 0)
+        except Exception:  # noqa: BLE001 (a user's class raises it)
+            found = engine.list_records("tasks", [("task_id", "=", ref.task_id())], 1)
+            return f"The result of `{found[0]['name']}`" if found else f"The value of {ref!r}"
+    return "A value"
 
 
 def _check_timeout(timeout: float) -> None:
@@ -206,10 +224,11 @@ def _check_timeout(timeout: float) -> None:
 
 def wait(
     refs: list[W],
-    *,
+    *surplus: Never,
     num_returns: int = 1,
     timeout: float | None = None,
     fetch_local: bool = True,
+    **unknown: Never,
 ) -> tuple[list[W], list[W]]:
     """Wait until some of the objects are there. An error counts as there.
 
@@ -226,9 +245,12 @@ def wait(
         TypeError: `refs` is not a list of references.
         ValueError: There are duplicates, or `num_returns` does not lie between 1 and their number.
     """
+    if surplus or unknown:
+        raise TypeError(advice.explain_surplus("wait", surplus, unknown, ("num_returns", "timeout")))
     if not isinstance(refs, list):
         raise TypeError(
-            f"hocket.wait() takes a list of ObjectRefs, but received {texts.name_kind(refs)}. Write hocket.wait([ref])."
+            f"hocket.wait() takes a list of ObjectRefs, but received {texts.name_kind(refs)}. Write "
+            f"hocket.wait({'list(refs)' if isinstance(refs, Iterable) else '[ref]'})."
         )
     if not _REFERENCES_ONLY.issuperset(map(type, refs)):
         if all(type(ref) in (contract.ObjectRef, generators.ObjectRefGenerator) for ref in refs):
@@ -251,14 +273,16 @@ def wait(
         raise ValueError(
             f"num_returns must lie between 1 and the number of refs ({len(refs)}), but received {num_returns!r}."
         )
-    engine = session.get_open_engine()
     try:
-        there = engine.wait(cast("list[contract.AnyRef]", refs), num_returns, timeout)
-    except KeyboardInterrupt as interrupt:
-        exceptions.hide_frames(interrupt)
+        there = session.get_open_engine().wait(cast("list[contract.AnyRef]", refs), num_returns, timeout)
+    except (exceptions.HocketError, KeyboardInterrupt) as error:
+        exceptions.hide_frames(error)
         raise
     return list(itertools.compress(refs, there)), list(itertools.compress(refs, map(operator.not_, there)))
 
+
+advice.hide_surplus(get)
+advice.hide_surplus(wait)
 
 _REFERENCES_ONLY = frozenset({contract.ObjectRef})
 
@@ -272,6 +296,7 @@ def _wait_for_generators(given: list[W], num_returns: int, timeout: float | None
     return [one for one, head in pairs if head in ready], [one for one, head in pairs if head not in ready]
 
 
+@frames.hide_frames_of
 def cancel(
     ref: contract.ObjectRef[object] | generators.ObjectRefGenerator[object],
     *,
@@ -306,6 +331,7 @@ def cancel(
     engine.cancel(ref, force=force, recursive=recursive)
 
 
+@frames.hide_frames_of
 def kill(handle: actor.ActorHandle | typed.TypedActor, *, no_restart: bool = True) -> None:
     """End an actor now, without letting it finish anything. Its pending calls fail with `ActorDiedError`.
 
@@ -326,6 +352,7 @@ def kill(handle: actor.ActorHandle | typed.TypedActor, *, no_restart: bool = Tru
     engine.kill_actor(handle._ref, no_restart=no_restart)
 
 
+@frames.hide_frames_of
 def get_actor(name: str, namespace: str | None = None) -> actor.ActorHandle:
     """Return a handle on the living actor of that name.
 
@@ -352,12 +379,14 @@ def get_actor(name: str, namespace: str | None = None) -> actor.ActorHandle:
     return actor.ActorHandle(info.ref, info.options)
 
 
+@frames.hide_frames_of
 def get_runtime_context() -> context.RuntimeContext:
     """Return where the calling code runs: ids, resources, names."""
     engine = session.get_engine()
     return context.RuntimeContext(engine.get_context(), engine)
 
 
+@frames.hide_frames_of
 def get_gpu_ids() -> list[Any]:
     """Return the GPUs that the calling task or actor may use, as Ray does: the names that ``CUDA_VISIBLE_DEVICES`` gave
     them when the session was opened (text), and their indices if it was not set.
@@ -365,16 +394,19 @@ def get_gpu_ids() -> list[Any]:
     return list(session.get_engine().get_context().gpu_ids)
 
 
+@frames.hide_frames_of
 def nodes() -> list[dict[str, Any]]:
     """Return a description of each node, with Ray's keys."""
     return session.get_open_engine().list_nodes()
 
 
+@frames.hide_frames_of
 def cluster_resources() -> dict[str, float]:
     """Return what the session has, by resource name."""
     return session.get_open_engine().get_total_resources()
 
 
+@frames.hide_frames_of
 def available_resources() -> dict[str, float]:
     """Return what of it is free now; a resource that is used up is left out."""
     return session.get_open_engine().get_free_resources()

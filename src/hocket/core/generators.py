@@ -95,7 +95,11 @@ class ObjectRefGenerator(Generic[T_co]):
         return self
 
     def __next__(self) -> contract.ObjectRef[T_co]:
-        return self._next_sync()
+        try:
+            return self._next_sync()
+        except (exceptions.HocketError, KeyboardInterrupt) as error:
+            exceptions.hide_frames(error)
+            raise
 
     def __aiter__(self) -> AsyncIterator[contract.ObjectRef[T_co]]:
         return self

@@ -7,7 +7,7 @@ import inspect
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, Unpack, overload
 
-from hocket import texts
+from hocket import exceptions, texts
 from hocket.core import dag, environments, generators, options, placement, session, typed
 from hocket.engine import contract, values
 from hocket.kernel import records
@@ -59,20 +59,28 @@ class RemoteFunction(Generic[P, T_co]):
             TypeError: The arguments do not fit the function's signature, or one cannot travel (`SerializationError`).
             TaskUnschedulableError: It asks for more than the session can ever have.
         """
-        self._signature.check(args, kwargs)
-        engine = contract.get_optional_current_engine() or session.get_engine()
-        exported = self._exported
-        if exported is None:
-            engine.expect_work()
-            exported = self._exported = self._export()
+        try:
+            self._signature.check(args, kwargs)
+        except TypeError as error:
+            exceptions.hide_frames(error, TypeError)
+            raise
         record = self._options
-        if engine.inherited is not None:
-            record = options.inherit(record, engine.inherited)
-        if self._needs_ray is not None:
-            session.check_environment(engine, self._needs_ray)
-        if self._names_nodes:
-            placement.check_nodes(self._given, f"Task `{record.name}`")
-        refs = engine.submit_task(exported, args, kwargs, record)
+        try:
+            engine = contract.get_optional_current_engine() or session.get_engine()
+            exported = self._exported
+            if exported is None:
+                engine.expect_work()
+                exported = self._exported = self._export()
+            if engine.inherited is not None:
+                record = options.inherit(record, engine.inherited)
+            if self._needs_ray is not None:
+                session.check_environment(engine, self._needs_ray)
+            if self._names_nodes:
+                placement.check_nodes(self._given, f"Task `{record.name}`")
+            refs = engine.submit_task(exported, args, kwargs, record)
+        except (exceptions.HocketError, KeyboardInterrupt) as error:
+            exceptions.hide_frames(error)
+            raise
         return refs[0] if record.num_returns == 1 else generators.wrap(refs, record.num_returns)
 
     def _export(self) -> contract.RemoteFunction:

@@ -14,7 +14,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from hocket import exceptions, markup, texts, version
-from hocket.core import amounts, engines, environments
+from hocket.core import amounts, engines, environments, frames
 from hocket.core import labels as core_labels
 from hocket.engine import contract, node
 
@@ -68,6 +68,7 @@ class SessionContext:
         return markup.write_facts("Hocket session", {name: str(value) for name, value in facts.items()})
 
 
+@frames.hide_frames_of
 def init(
     address: str | None = None,
     *,
@@ -96,7 +97,8 @@ def init(
         num_cpus: How many tasks of one CPU run at once. Default: the CPUs that this process may use, by affinity and
             cgroup.
         num_gpus: How many GPUs may be handed out. Default: those that the machine has.
-        resources: Further resources by name, such as ``{"camera": 2}``.
+        resources: Further resources by name, such as ``{"camera": 2}``. How many bytes the option ``memory`` may hand
+            out is not among them: that is ``_memory``, as in Ray; by default what this process may use, by cgroup.
         namespace: Where actors' names live. Default: one of the session's own.
         labels: What can be said about this machine, for options that choose among nodes: ``{"disk": "ssd"}``.
         runtime_env: The environment of all tasks and actors that name none: ``env_vars``, ``working_dir``,
@@ -134,7 +136,7 @@ def init(
     spill_folder = _check_folder("object_spilling_directory", object_spilling_directory) or _check_folder(
         "_temp_dir", _temp_dir
     )
-    _check_amounts(num_cpus, num_gpus, resources)
+    _check_amounts(num_cpus, num_gpus, resources, ignored.get("_memory"))
     if namespace is not None and not isinstance(namespace, str):
         raise TypeError(f"namespace must be a str, such as 'team', but received {namespace!r}.")
     kind, place = _choose_engine(engine, address)
@@ -267,13 +269,22 @@ _IGNORABLE = frozenset(
 )  # fmt: skip
 
 
-def _check_amounts(num_cpus: object, num_gpus: object, resources: object) -> None:
+def _check_amounts(num_cpus: object, num_gpus: object, resources: object, memory: object) -> None:
     """Refuse resources that no machine can have."""
     if resources is not None and not isinstance(resources, Mapping):
         raise TypeError(
             f"resources must be a dict, but received {texts.safe_repr(resources)}. Write resources={{'camera': 2}}."
         )
-    for name, amount in {"num_cpus": num_cpus, "num_gpus": num_gpus, **(resources or {})}.items():
+    custom: Mapping[str, object] = resources or {}
+    for name, amount in custom.items():
+        keyword = node.INIT_KEYWORDS.get(name)
+        if keyword is not None:
+            raise ValueError(
+                f"resources must not name {name!r}, which has a keyword of its own, but received "
+                f"{texts.safe_repr(amount)} for it. Write hocket.init({keyword}={texts.safe_repr(amount)})."
+            )
+    given = {"num_cpus": num_cpus, "num_gpus": num_gpus, "_memory": memory}
+    for name, amount in {**given, **custom}.items():
         if amount is None:
             continue
         if isinstance(amount, bool) or not isinstance(amount, numbers.Real):
@@ -327,6 +338,7 @@ def at_shutdown(function: Callable[[], object]) -> None:
     _at_shutdown.append(function)
 
 
+@frames.hide_frames_of
 def shutdown() -> None:
     """Close the session: every process ends, every object is gone. Calling it again does nothing."""
     current = contract.get_optional_current_engine()

@@ -72,6 +72,18 @@ class ObjectRef(Generic[T_co]):
         self._id = object_id
         self._engine = engine
 
+    if not TYPE_CHECKING:  # or a type checker would let it pass
+
+        def __getattr__(self, name):
+            if name.startswith("_"):
+                raise AttributeError(name, name=name, obj=self)
+            raise AttributeError(
+                f"An ObjectRef has no attribute {name!r}: it stands for a value that is made elsewhere. Write "
+                "hocket.get(ref) for the value.",
+                name=name,
+                obj=self,
+            )
+
     def hex(self) -> str:
         """Return the id in hexadecimal: 16 digits, or 56 on Ray."""
         return self._engine.format_ref(self)

@@ -40,6 +40,7 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Any, Protocol
 
+from hocket import texts
 from hocket.engine import contract
 
 _signal: Any = importlib.import_module("_signal")
@@ -242,7 +243,11 @@ class _Handler:
 
     def __call__(self, number: int, frame: FrameType | None) -> None:
         assert _guard is not None
-        _guard.take(self.function, number, frame)
+        try:
+            _guard.take(self.function, number, frame)
+        except BaseException as error:
+            texts.drop_own_frames(error)
+            raise
 
 
 class _Signals:

@@ -60,7 +60,9 @@ class KernelEngine(contract.Engine):
         self._callbacks: dict[int, list[Callable[[], None]]] = {}
         self._ids = itertools.count(1)
         #: Shapes that have been found feasible; the answer does not change during a session.
-        self._feasible: set[resources.Shape] = {records.DEFAULT_SHAPE}
+        self._feasible: set[resources.Shape] = set()
+        #: The one that most tasks have, if it is feasible.
+        self._usual_shape = records.DEFAULT_SHAPE if kernel.could_ever_fit(records.DEFAULT_SHAPE) else None
         #: What was last found to fit into the machine, with its strategy: groups are often made again and again.
         self._feasible_bundles: tuple[tuple[resources.Demand, ...], str] = (), ""
         self._view = inspection.StateView(

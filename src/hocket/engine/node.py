@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 import socket
+from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from hocket import exceptions
@@ -164,10 +165,24 @@ def explain_infeasible(what: str, shape: resources.Shape, total: Mapping[str, fl
         )
     have = format_resources(total)
     short = [name for name, units in shape.demand if units > total.get(name, 0) * resources.UNIT]
-    remedy = " and ".join(_name_init_argument(name) for name in short)
     return (
         f"{what} asks for {asked}, but this session has {have} in all. Ask for less, or start with "
-        f"hocket.init({remedy})."
+        f"{_write_init(short)}."
+    )
+
+
+def explain_infeasible_bundles(
+    bundles: Sequence[resources.Demand], have: str, total: Mapping[str, float]
+) -> exceptions.InfeasibleResourcesError:
+    """Return the error of a placement group that is larger than the session, which has `have`."""
+    asked = " + ".join(resources.format_demand(bundle) for bundle in bundles)
+    wanted: Counter[str] = Counter()
+    for bundle in bundles:
+        wanted.update(dict(bundle))
+    short = [name for name, units in wanted.items() if units > total.get(name, 0) * resources.UNIT]
+    return exceptions.InfeasibleResourcesError(
+        f"A placement group asks for {asked}, but this session has {have} in all. Ask for less, or start with more: "
+        f"{_write_init(short or list(wanted))}."
     )
 
 
@@ -181,8 +196,20 @@ def hide_internal(total: Mapping[str, float]) -> dict[str, float]:
     return {name: amount for name, amount in total.items() if not name.startswith(("node:", "object_store_memory"))}
 
 
-def _name_init_argument(name: str) -> str:
-    return {"CPU": "num_cpus=...", "GPU": "num_gpus=..."}.get(name, f"resources={{{name!r}: ...}}")
+INIT_KEYWORDS: Mapping[str, str] = {
+    "CPU": "num_cpus",
+    "GPU": "num_gpus",
+    "memory": "_memory",
+    "object_store_memory": "object_store_memory",
+}
+"""Resources that `hocket.init` has a keyword for, and that are not named in its `resources`."""
+
+
+def _write_init(short: Sequence[str]) -> str:
+    """Return the call that opens a session with more of some resources."""
+    keywords = [f"{INIT_KEYWORDS[name]}=..." for name in short if name in INIT_KEYWORDS]
+    custom = ", ".join(f"{name!r}: ..." for name in short if name not in INIT_KEYWORDS)
+    return f"hocket.init({', '.join([*keywords, *([f'resources={{{custom}}}'] if custom else [])])})"
 
 
 def check_bundles(
@@ -190,13 +217,8 @@ def check_bundles(
 ) -> None:
     """Raise if the bundles can never be reserved together on this one node."""
     empty = resources.Pool.build(tuple(pool.total.items()))
-    asked = " + ".join(resources.format_demand(bundle) for bundle in bundles)
     if not resources.all_fit(empty, tuple(bundles)):
-        have = format_resources(total)
-        raise exceptions.InfeasibleResourcesError(
-            f"A placement group asks for {asked}, but this session has {have} in all. Ask for less, or start with "
-            "more: hocket.init(num_cpus=...)."
-        )
+        raise explain_infeasible_bundles(bundles, format_resources(total), total)
     if strategy == "STRICT_SPREAD" and len(bundles) > 1:
         raise exceptions.InfeasibleResourcesError(
             f"A placement group with strategy STRICT_SPREAD asks for {len(bundles)} nodes, but this session has 1. Use "

@@ -51,6 +51,44 @@ def load_pickler() -> type[pickle.Pickler]:
     return Pickler
 
 
+@functools.cache
+def load_error_pickler() -> type[pickle.Pickler]:
+    """Return the same for exceptions whose class cannot be called with ``args``.
+
+    Such a class hands another text to ``super().__init__`` than it takes itself. What is sent of them, and of those
+    within them, is ``args`` and their attributes; no constructor of the user's runs where they arrive.
+    """
+    parent: Any = load_pickler()
+
+    class ErrorPickler(parent):  # type: ignore[misc]
+        def reducer_override(self, value: Any) -> Any:
+            kind = type(value)
+            if not issubclass(kind, BaseException) or kind in self.dispatch_table or _reduces_itself(kind):
+                return super().reducer_override(value)
+            found, args, *state = value.__reduce__()
+            return (_rebuild_error, (found, args), *state)
+
+    return ErrorPickler
+
+
+_IS_WRITTEN_IN_PYTHON = 1 << 9
+"""The flag of a class that was made while the program ran (``Py_TPFLAGS_HEAPTYPE``)."""
+
+
+def _reduces_itself(kind: type) -> bool:
+    """Tell whether a class of exceptions says itself what is to be pickled."""
+    own = [parent for parent in kind.__mro__ if parent.__flags__ & _IS_WRITTEN_IN_PYTHON]
+    return any(name in vars(parent) for parent in own for name in ("__reduce__", "__reduce_ex__"))
+
+
+def _rebuild_error(kind: type[BaseException], args: tuple[object, ...]) -> BaseException:
+    """Return an exception with these ``args``, without calling the constructors of its class that are in Python."""
+    error = kind.__new__(kind, *args)
+    builtin: Any = next(parent for parent in kind.__mro__ if not parent.__flags__ & _IS_WRITTEN_IN_PYTHON)
+    builtin.__init__(error, *args)
+    return error
+
+
 _RUN_PATH = "<run_path>"
 """What `runpy.run_path` calls the module that it runs, unless told otherwise."""
 

@@ -4,7 +4,7 @@ named."""
 from __future__ import annotations
 
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from hocket import texts
@@ -61,6 +61,32 @@ _ADVICE: dict[str, str] = {
 }
 """What to do instead, by the full name of a class. A subclass has its parent's advice."""
 
+_YIELD = "use yield in the function, or return a list"
+_RESULT_ADVICE: dict[str, str] = {
+    "hocket.core.generators.ObjectRefGenerator": "take the references from it, and return these as a list",
+    "concurrent.futures._base.Future": "return its result()",
+    "_asyncio.Future": "await it, and return its result",
+    "sqlite3.Cursor": "return the rows, with .fetchall()",
+    "builtins.generator": _YIELD,
+    "builtins.async_generator": _YIELD,
+    "builtins.coroutine": "await it, or run it with asyncio.run(...), and return its result",
+    "builtins.frame": "return the values that you need of it",
+    "builtins.traceback": "return traceback.format_tb(...) of it",
+    "builtins.module": "return the module's name",
+    "weakref.ReferenceType": "return the object itself",
+    "weakref.ProxyType": "return the object itself",
+    "contextvars.ContextVar": "return its value, with .get()",
+    "_contextvars.ContextVar": "return its value, with .get()",
+    "mmap.mmap": "return the path, or a numpy array of the bytes",
+    "_ctypes._Pointer": "return the value that it points to, with .contents",
+    "re.Match": "return match.groups() or match.group()",
+    "_hashlib.HASH": "return digest() of it",
+    "_io._IOBase": "return the path, or what the file holds",
+    "posix.ScandirIterator": "return a list of the paths",
+}
+"""The same for what a function returns or yields; what is not here has the default."""
+
+_DEFAULT_RESULT_ADVICE = "return plain data, or keep it in an actor"
 _DEFAULT_ADVICE = "create it inside the function or in an actor's constructor, or give its class a __reduce__ method"
 _SEARCH_DEPTH = 8
 
@@ -78,9 +104,18 @@ def get_advice(culprit: object) -> str:
     return _get_optional_advice(culprit) or _DEFAULT_ADVICE
 
 
+def _get_result_advice(culprit: object) -> str:
+    return _get_optional_advice(culprit, _RESULT_ADVICE) or _DEFAULT_RESULT_ADVICE
+
+
 def explain_failure(value: object, what: str, error: Exception) -> str:
     """Return a message with the path to the part that cannot travel, and what to do instead."""
     return _explain(value, what, what, error)
+
+
+def explain_result(value: object, what: str, error: Exception) -> str:
+    """Return the same for what a function has returned or yielded."""
+    return _explain(value, what, what, error, _get_result_advice)
 
 
 def explain_arguments(value: Any, what: str, error: Exception) -> str:
@@ -95,19 +130,21 @@ def explain_arguments(value: Any, what: str, error: Exception) -> str:
     return _explain(value, "a part", what, error)
 
 
-def _explain(value: object, path: str, what: str, error: Exception) -> str:
+def _explain(
+    value: object, path: str, what: str, error: Exception, advise: Callable[[object], str] = get_advice
+) -> str:
     path, culprit = _find_culprit(value, path, set(), 0)
     kind = type(culprit)
-    advice = get_advice(culprit)
+    advice = advise(culprit)
     return (
         f"Cannot send {what} to another process: {path} is a {kind.__module__}.{kind.__name__}, which cannot be "
         f"pickled ({texts.safe_text(error)}). Remedy: {advice}."
     )
 
 
-def _get_optional_advice(value: object) -> str | None:
+def _get_optional_advice(value: object, table: Mapping[str, str] = _ADVICE) -> str | None:
     names = (f"{parent.__module__}.{parent.__qualname__}" for parent in type(value).__mro__)
-    return next((_ADVICE[name] for name in names if name in _ADVICE), None)
+    return next((table[name] for name in names if name in table), None)
 
 
 def _find_culprit(value: object, path: str, seen: set[int], depth: int) -> tuple[str, object]:
@@ -121,6 +158,10 @@ def _find_culprit(value: object, path: str, seen: set[int], depth: int) -> tuple
             if id(part) not in seen and not pickling.can_travel(part):
                 return _find_culprit(part, path + step, seen, depth + 1)
     return path, value
+
+
+_SLOTS = (types.GetSetDescriptorType, types.MemberDescriptorType)
+"""What Python itself puts into a class, such as ``__dict__`` and ``__weakref__``; it holds nothing."""
 
 
 def list_parts(value: object) -> list[tuple[str, object]]:
@@ -140,5 +181,6 @@ def list_parts(value: object) -> list[tuple[str, object]]:
     if isinstance(value, list | tuple | set | frozenset):
         return [(f"[{position}]", part) for position, part in enumerate(value)]
     if isinstance(value, type):
-        return [(f" -> class attribute {name!r}", part) for name, part in vars(value).items()]
+        own = [(name, part) for name, part in vars(value).items() if not isinstance(part, _SLOTS)]
+        return [(f" -> class attribute {name!r}", part) for name, part in own]
     return [(f".{name}", part) for name, part in getattr(value, "__dict__", {}).items()]

@@ -18,7 +18,7 @@ import pickle
 import types
 import warnings
 from collections.abc import Callable, Iterator
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from hocket import exceptions, texts
 from hocket.engine import callers, contract, interrupts, pickling, unsendable
@@ -144,15 +144,20 @@ def encode(
     return Encoded(b"", [memoryview(stream.getvalue()), *buffers], refs)
 
 
-def encode_whole(value: object, what: str = "value") -> Encoded:
+def encode_whole(value: object, what: str = "value", *, pickler: type[pickle.Pickler] | None = None) -> Encoded:
     """Encode a value with all that it holds in the pickle, however large: for what has to fit into one message.
+
+    Args:
+        value: The value.
+        what: Its name in errors.
+        pickler: Another one than `pickling.load_pickler`.
 
     Raises:
         SerializationError: Some part of it cannot travel.
     """
     if is_plain(value):
         return Encoded(pickle.dumps(value, pickling.PROTOCOL), _NO_BUFFERS, _NO_REFS)
-    stream, refs = _dump(value, what, None, None, by_index=False)
+    stream, refs = _dump(value, what, None, None, by_index=False, pickler=pickler)
     return Encoded(stream.getvalue(), _NO_BUFFERS, refs)
 
 
@@ -163,6 +168,7 @@ def _dump(
     take_buffer: Callable[[pickle.PickleBuffer], bool] | None,
     *,
     by_index: bool,
+    pickler: type[pickle.Pickler] | None = None,
 ) -> tuple[io.BytesIO, list[contract.ObjectRef[object]]]:
     outer = contract.encoding.refs
     refs: list[contract.AnyRef] = []
@@ -171,12 +177,14 @@ def _dump(
     contract.encoding.by_index = by_index
     stream = io.BytesIO()
     try:
-        pickling.load_pickler()(stream, pickling.PROTOCOL, buffer_callback=take_buffer).dump(value)
+        kind = pickler or pickling.load_pickler()
+        kind(stream, pickling.PROTOCOL, buffer_callback=take_buffer).dump(value)
     except exceptions.HocketError:
         raise
     except Exception as error:
         if interrupts.is_from_handler(error):  # an alarm of the user's, which found a `__reduce__` at work
             raise
+        texts.drop_own_frames(error)
         raise exceptions.SerializationError(
             unsendable.explain_safely(explain or unsendable.explain_failure, value, what, error)
         ) from error
@@ -213,10 +221,32 @@ def decode(data: bytes | memoryview, buffers: Any = (), refs: list[contract.AnyR
         finally:
             contract.decoding.refs = outer
     except Exception as error:
-        with contextlib.suppress(Exception):  # it is a user's object, whose attributes may raise
-            if _WHERE not in getattr(error, "__notes__", ()):
-                error.add_note(_WHERE)
+        note_decoding(error)
         raise
+
+
+def note_decoding(error: Exception) -> None:
+    """Say of an error that it was raised while something was decoded."""
+    with contextlib.suppress(Exception):  # it is a user's object, whose attributes may raise
+        if not interrupts.is_from_handler(error) and _WHERE not in getattr(error, "__notes__", ()):
+            error.add_note(_WHERE)
+
+
+def is_from_decoding(error: Exception) -> bool:
+    """Tell whether an error was raised while something was decoded."""
+    try:
+        return _WHERE in getattr(error, "__notes__", ())
+    except Exception:  # the same
+        return False
+
+
+def build_decoding_error(what: str, error: Exception) -> exceptions.SerializationError:
+    """Return the error for a value that cannot be rebuilt in this process; `what` is its name."""
+    return exceptions.SerializationError(
+        f"{what} could not be rebuilt here: {texts.describe(error)}. What cannot be rebuilt from its pickle must be "
+        "made where it is used: return plain data, or give its class a __reduce__ method whose arguments its "
+        "constructor takes."
+    )
 
 
 MANY = 100
@@ -371,13 +401,24 @@ def encode_error(error: BaseException) -> bytes:
     """
     if issubclass(type(error), exceptions.TaskError):
         found: Any = error
-        cause, note = _encode_alone(found.cause)
-        return encode_whole(_Sent(found.function_name, f"{_shorten(found.traceback_str)}{note}", cause)).data
-    return _encode_alone(error)[0]
+        sent = _encode_alone(found.cause)
+        text = f"{_shorten(found.traceback_str)}{sent.note}"
+        return encode_whole(_Sent(found.function_name, text, sent.data, sent.is_rebuilt)).data
+    return _encode_alone(error).data
 
 
-def _encode_alone(error: BaseException) -> tuple[bytes, str]:
-    """Return the pickle of an exception, or of what takes its place; and what is to be said of that."""
+class _Alone(NamedTuple):
+    """One exception, encoded."""
+
+    data: bytes
+    """Its pickle, or that of what takes its place."""
+    note: str = ""
+    """What is to be said of that."""
+    is_rebuilt: bool = False
+    """Whether this pickle is another one than Python makes, which could not be opened."""
+
+
+def _encode_alone(error: BaseException) -> _Alone:
     try:
         data = encode_whole(error, "exception").data
         if len(data) > ERROR_BYTES:
@@ -385,17 +426,36 @@ def _encode_alone(error: BaseException) -> tuple[bytes, str]:
                 f"it takes {len(data):,} bytes, and the most is {ERROR_BYTES:,}. Raise one without large data in it; "
                 "put the data into the object store with hocket.put() and raise with the reference."
             )
-        elif issubclass(type(decode(data)), BaseException):
-            return data, ""
         else:
-            failure = "its __reduce__ makes something else of it"
+            failure = _explain_opened(data, error)
+            if failure:
+                rebuilt = encode_whole(error, "exception", pickler=pickling.load_error_pickler()).data
+                if not _explain_opened(rebuilt, error):
+                    return _Alone(rebuilt, is_rebuilt=True)
+            if failure in ("", _CHANGED):
+                return _Alone(data)
     except BaseException as raised:  # a user's __reduce__ may raise anything
         failure = texts.safe_text(raised)
     note = f"(the exception itself could not be sent: {failure})"
     kind = type(error)
     module = texts.safe_text(getattr(kind, "__module__", ""))
     substitute = exceptions.HocketError(f"{module}.{_shorten(texts.describe(error))} {note}")
-    return encode_whole(substitute).data, f"{note}\n"
+    return _Alone(encode_whole(substitute).data, f"{note}\n")
+
+
+_CHANGED: Final = "its text is another one when it is rebuilt"
+
+
+def _explain_opened(data: bytes, error: BaseException) -> str:
+    """Return what is wrong with the pickle of an exception; nothing if that can be opened, and is the same again."""
+    try:
+        opened = decode(data)
+    except BaseException as raised:  # a user's constructor may raise anything
+        text = texts.safe_text(raised)
+        return f"{text}. Pass all arguments of its class to super().__init__(), or define __reduce__ in it"
+    if not issubclass(type(opened), BaseException):
+        return "its __reduce__ makes something else of it"
+    return "" if texts.safe_text(opened) == texts.safe_text(error) else _CHANGED
 
 
 class _Sent:
@@ -408,12 +468,14 @@ class _Sent:
         return _open_sent, self._parts
 
 
-def _open_sent(function_name: str, traceback_str: str, data: bytes) -> exceptions.TaskError:
+def _open_sent(function_name: str, traceback_str: str, data: bytes, is_rebuilt: bool = False) -> exceptions.TaskError:
     try:
         cause: BaseException = decode(data)
     except Exception as failure:  # its module may be missing here, and its __setstate__ may raise anything
         cause = exceptions.HocketError(f"(the exception itself cannot be read here: {texts.describe(failure)})")
-    return exceptions.TaskError(function_name, traceback_str, cause)
+    error = exceptions.TaskError(function_name, traceback_str, cause)
+    error._cause_data = data if is_rebuilt else b""
+    return error
 
 
 def _shorten(text: str) -> str:

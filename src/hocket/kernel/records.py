@@ -72,10 +72,11 @@ class TaskOptions:
     is_direct: bool = False
     """Whether a worker may send the call to the actor without asking anybody: nothing of it has to be counted."""
     is_simple: bool = field(init=False, default=True)
-    """Whether it is a call without a concurrency group and back-pressure."""
+    """Whether a worker need not know of it: there is no concurrency group, no back-pressure, and no list of exceptions
+    that are tried again."""
 
     def __post_init__(self) -> None:
-        if self.concurrency_group or self.backpressure:
+        if self.concurrency_group or self.backpressure or isinstance(self.retry_exceptions, tuple):
             object.__setattr__(self, "is_simple", False)
 
 

@@ -91,7 +91,7 @@ class Execution(base.InProcessState):
             self._starts.pop(task.id, None)
 
     def _yield_item(self, worker: WorkerRecord, task: TaskRecord, index: int, item: object) -> None:
-        payload, contained = payloads.encode(item, f"item {index} of `{task.options.name}`")
+        payload, contained = payloads.encode_result(item, f"item {index} of `{task.options.name}`")
         self.kernel.yield_item(worker, task.id, index, payload, contained)
         self.carry_out()
 
@@ -102,7 +102,7 @@ class Execution(base.InProcessState):
             encoded = [
                 (payloads.encode_error(rules.wrap_error(task.options.name, value.error)), ())
                 if type(value) is items.Failure
-                else payloads.encode(value, f"the result of `{task.options.name}`")
+                else payloads.encode_result(value, f"the result of `{task.options.name}`")
                 for value in results
             ]
         except BaseException as error:  # a user's __reduce__ may raise anything

@@ -4,15 +4,21 @@ from __future__ import annotations
 
 from typing import Any
 
-from hocket.engine import contract, values
+from hocket.engine import contract, unsendable, values
 
 Payload = tuple[Any, ...]
 """``(is_error, data, buffers)``"""
 
 
-def encode(value: object, what: str = "value") -> tuple[Payload, tuple[int, ...]]:
+def encode(value: object) -> tuple[Payload, tuple[int, ...]]:
     """Return a value's payload, and the ids of the references inside it."""
-    encoded = values.encode(value, what, by_index=True)
+    encoded = values.encode(value, by_index=True)
+    return build(encoded), tuple([ref._id for ref in encoded.refs])
+
+
+def encode_result(value: object, what: str) -> tuple[Payload, tuple[int, ...]]:
+    """Return the same for what a function has returned or yielded; `what` names it in errors."""
+    encoded = values.encode(value, what, unsendable.explain_result, by_index=True)
     return build(encoded), tuple([ref._id for ref in encoded.refs])
 
 

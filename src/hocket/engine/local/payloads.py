@@ -25,7 +25,8 @@ line that made the value. `digest`: a checksum, or None without ``HOCKET_DEBUG=1
 
 In a worker the descriptor stands behind the rest once it has arrived: ``payload[-1]``."""
 ERROR = 3
-"""``(ERROR, pickle)``: an exception instead of a value."""
+"""``(ERROR, pickle)``: an exception instead of a value. On its way from a worker it may have a third part: whether it
+is one of those that the task's `retry_exceptions` names."""
 END = 4
 """``(END, pickle)``: no value, but the end of a stream; whoever opens it gets the error that says so."""
 

@@ -237,7 +237,7 @@ class GuardianProcess:
         os.close(self._words_fd)
 
 
-def build_setup(job_id: str, node_id: str, namespace: str, *, has_gpus: bool) -> channel.Message:
+def build_setup(job_id: str, node_id: str, namespace: str, *, has_gpus: bool, has_cpu: bool) -> channel.Message:
     """Return the first message to a worker: what it must know to import what the driver imports."""
     facts = {
         "sys_path": list_paths(),
@@ -246,6 +246,7 @@ def build_setup(job_id: str, node_id: str, namespace: str, *, has_gpus: bool) ->
         "node_id": node_id,
         "namespace": namespace,
         "has_gpus": has_gpus,
+        "has_cpu": has_cpu,
     }
     return (messages.SETUP, facts)
 

@@ -3,9 +3,10 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
-from hocket.engine import events
+from hocket.engine import events, values
 from hocket.kernel import resources
 from hocket.kernel.records import TaskKind, TaskRecord, WorkerRecord
 
@@ -32,6 +33,8 @@ def build_extra(worker: WorkerRecord, task: TaskRecord) -> dict[str, object]:
         extra["environment"] = shape.environment
     if task.options.backpressure:
         extra["backpressure"] = task.options.backpressure
+    if isinstance(task.options.retry_exceptions, tuple) and task.retries_left:
+        extra["retried"] = _encode_classes(task.options.retry_exceptions)
     if task.stream is not None:
         extra["consumed"] = task.stream.read
     if allocation is not None and allocation.gpu_ids:
@@ -52,12 +55,26 @@ def build_extra(worker: WorkerRecord, task: TaskRecord) -> dict[str, object]:
 def build_call_extra(task: TaskRecord) -> dict[str, object] | None:
     """Return it for a call; None for an ordinary one."""
     options = task.options
-    if not (task.attempt or options.concurrency_group or options.backpressure):
+    if options.is_simple and not task.attempt:
         return None
+    retried = options.retry_exceptions if task.retries_left else ()
     consumed = task.stream.read if task.stream is not None else 0
     return {
         "attempt": task.attempt,
         "group": options.concurrency_group,
         "backpressure": options.backpressure,
         "consumed": consumed,
+        "retried": _encode_classes(retried) if isinstance(retried, tuple) and retried else None,
     }
+
+
+@functools.lru_cache(maxsize=256)
+def _encode_classes(classes: tuple[type[BaseException], ...]) -> bytes | None:
+    """Return the pickle of the classes that `retry_exceptions` names; None if they cannot be sent.
+
+    The worker compares: what the exception is here may be no more than a text in place of it.
+    """
+    try:
+        return values.encode_whole(classes, "retry_exceptions").data
+    except Exception:  # noqa: BLE001 (a user's metaclass may raise anything; then the driver compares)
+        return None

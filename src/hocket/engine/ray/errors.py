@@ -98,7 +98,7 @@ def _translate_task_error(error: Any) -> BaseException:
     if isinstance(cause, TypeError) and _UNSENDABLE.search(str(cause)):
         return exceptions.SerializationError(
             f"Cannot send the result of `{name}` to another process ({_strip(str(cause)).splitlines()[-1]}). Remedy: "
-            "return plain data, or give its class a __reduce__ method."
+            "return plain data, or keep it in an actor."
         )
     return exceptions.TaskError(name, text, cause).as_instanceof_cause()
 

@@ -134,10 +134,7 @@ def check_bundles(bundles: Sequence[resources.Demand], strategy: str) -> None:
     each_fits = all(any(_fits(bundle, total) for total in totals) for bundle in bundles)
     if not each_fits or not any(_fits(tuple(asked.items()), room) for room in rooms):
         have = " and ".join(map(_describe_amounts, totals))
-        raise exceptions.InfeasibleResourcesError(
-            f"A placement group asks for {' + '.join(map(resources.format_demand, bundles))}, but this session has "
-            f"{have} in all. Ask for less, or start with more: hocket.init(num_cpus=...)."
-        )
+        raise node.explain_infeasible_bundles(bundles, have, _add_up(totals))
 
 
 def _add_up(amounts: Iterable[Mapping[str, object]]) -> Counter[str]:

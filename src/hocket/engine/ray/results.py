@@ -27,7 +27,7 @@ def install() -> None:
             if pickling.can_travel(value):
                 raise
             what = f"the result of `{ray.get_runtime_context().get_task_name()}`"
-            raise exceptions.SerializationError(unsendable.explain_failure(value, what, error)) from None
+            raise exceptions.SerializationError(unsendable.explain_result(value, what, error)) from None
 
     serialize.explains = True  # type: ignore[attr-defined]
     context.serialize = serialize

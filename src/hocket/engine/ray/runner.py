@@ -122,7 +122,7 @@ def build_failure(error: BaseException, options: records.TaskOptions) -> Callabl
 def _refuse_generator(name: str, result: Any) -> NoReturn:
     """Raise what every engine does where a generator is a result: Ray would take its items for several results."""
     problem = TypeError("cannot pickle 'generator' object")
-    raise exceptions.SerializationError(unsendable.explain_failure(result, f"the result of `{name}`", problem))
+    raise exceptions.SerializationError(unsendable.explain_result(result, f"the result of `{name}`", problem))
 
 
 def _split(name: str, count: int, result: Any) -> tuple[Any, ...] | None:

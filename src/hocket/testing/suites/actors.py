@@ -224,6 +224,28 @@ class ActorLifeContract:
 
         assert api.get(api.remote(max_task_retries=2)(Flaky).remote().work.remote()) == 3
 
+    def test_retry_exceptions_of_methods_with_a_constructor_of_their_own(self) -> None:
+        class CodeError(Exception):
+            def __init__(self, code: int, why: str) -> None:
+                super().__init__(f"{code}: {why}")
+
+        class Flaky:
+            def __init__(self) -> None:
+                self.tries = 0
+
+            @actor.method(retry_exceptions=[CodeError])
+            def work(self, needed: int) -> int:
+                self.tries += 1
+                if self.tries < needed:
+                    raise CodeError(self.tries, "not yet")
+                return self.tries
+
+        flaky = api.remote(max_task_retries=2)(Flaky).remote()
+        assert api.get(flaky.work.remote(3)) == 3
+        with pytest.raises(CodeError, match="6: not yet"):
+            api.get(flaky.work.remote(100))
+        assert api.get(flaky.work.options(retry_exceptions=[KeyError]).remote(0)) == 7
+
     def test_get_if_exists(self) -> None:
         made = [api.remote(programs.Counter).options(name="shared", get_if_exists=True).remote(3) for _ in range(3)]
         assert len(set(made)) == 1

@@ -131,6 +131,29 @@ class TaskContract:
             api.get(fail.remote(counter))
         assert api.get(counter.add.remote(0)) == 1
 
+    def test_exceptions_with_a_constructor_of_their_own_are_caught_and_tried_again(self) -> None:
+        class CodeError(Exception):
+            def __init__(self, code: int, why: str) -> None:
+                super().__init__(f"{code}: {why}")
+                self.code = code
+
+        counter = api.remote(programs.Counter).remote()
+
+        @api.remote(max_retries=5, retry_exceptions=[CodeError])
+        def flaky(counter: Any, tries: int) -> int:
+            count = int(api.get(counter.add.remote()))
+            if count < tries:
+                raise CodeError(count, "not yet")
+            return count
+
+        assert api.get(flaky.remote(counter, 3)) == 3
+        with pytest.raises(CodeError, match="9: not yet") as caught:
+            api.get(flaky.remote(counter, 100))
+        cause: Any = caught.value.cause  # type: ignore[attr-defined]
+        assert (type(cause), cause.code, str(cause)) == (CodeError, 9, "9: not yet")
+        with pytest.raises(CodeError, match="9: not yet"):  # it can be sent once more
+            raise api.get(api.put(caught.value))
+
     def test_error_info_lists_failures(self) -> None:
         @api.remote
         def fail() -> None:

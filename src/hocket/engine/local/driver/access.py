@@ -126,7 +126,11 @@ class ObjectAccess(submission.Submission):
         refs = self._hold_all(record.contained) if record.contained else None
         if kind == payloads.INLINE:
             if refs is None:  # what `decode` would do, without the call: a tenth of a `get`
-                return pickle.loads(payload[1])  # type: ignore[arg-type]
+                try:
+                    return pickle.loads(payload[1])  # type: ignore[arg-type]
+                except Exception as error:
+                    values.note_decoding(error)
+                    raise
             return values.decode(payload[1], (), refs)  # type: ignore[arg-type]
         if kind == payloads.SEGMENT:
             with self.lock:

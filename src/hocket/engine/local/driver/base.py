@@ -95,8 +95,13 @@ class DriverState(kernel_engine.KernelEngine):
         #: Answers of dead actors that we brought to their callers. Such a caller may have had the answer by its direct
         #: channel, too, and be about to announce it.
         self._delivered: set[int] = set()
-        has_gpus = "GPU" in self.kernel.pool.total
-        self._setup = processes.build_setup(self.job_id, self.node_id, self.namespace, has_gpus=has_gpus)
+        self._setup = processes.build_setup(
+            self.job_id,
+            self.node_id,
+            self.namespace,
+            has_gpus="GPU" in self.kernel.pool.total,
+            has_cpu=self._usual_shape is not None,
+        )
         self.guardian: processes.GuardianProcess | None = None
         #: The modules that it was told to load.
         self._loaded: set[str] = set()

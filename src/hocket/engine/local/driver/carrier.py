@@ -135,7 +135,7 @@ class Carrier(base.DriverState):
         else:
             assert function is not None
             extra = None
-            if options.shape is not records.DEFAULT_SHAPE or task.kind or task.attempt or options.backpressure:
+            if options.shape is not records.DEFAULT_SHAPE or task.kind or task.attempt or not options.is_simple:
                 extra = task_facts.build_extra(link.worker, task)
             message = (messages.RUN, task.id, function.id, args, dependencies, borrowed, returns, name, extra)
         if len(dependencies) > FEW:

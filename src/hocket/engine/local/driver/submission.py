@@ -39,7 +39,7 @@ class Submission(events.EventHandling):
             if self.end is not None:
                 raise self.end
             shape = options.shape
-            if shape is not records.DEFAULT_SHAPE and shape not in self._feasible:
+            if shape is not self._usual_shape and shape not in self._feasible:
                 self.check_feasible(shape, exceptions.TaskUnschedulableError, f"Task `{options.name}`")
             task_id = next(self._ids) if options.num_returns == 1 else self._make_ids(options.num_returns)
             arguments = _NO_ARGUMENTS if encoded is None else self._register(encoded, top, stored)

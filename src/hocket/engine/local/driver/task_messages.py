@@ -98,7 +98,7 @@ class TaskMessages(carrier.Carrier):
         seconds: float,
     ) -> None:
         match error, error_type, message, started, seconds:
-            case ((payloads.ERROR, bytes()), str(), str(), float(), float()):
+            case ((payloads.ERROR, bytes(), *_), str(), str(), float(), float()):
                 pass
             case _:
                 raise channel.FrameError(f"message {messages.FAILED!r} does not hold an error")
@@ -108,6 +108,7 @@ class TaskMessages(carrier.Carrier):
             return
         self.failures += 1
         retryable = _is_retryable(task, error)
+        error = error[:2]
         if not retryable:
             self.note_error(task_id, task.options.name, error_type, message)
         self.kernel.fail(
@@ -189,6 +190,8 @@ def _is_retryable(task: TaskRecord, payload: payloads.Payload) -> bool:
     asked = task.options.retry_exceptions
     if not asked or not task.retries_left or task.cancelled:
         return False
+    if len(payload) > 2 and isinstance(payload[2], bool):  # the worker has compared
+        return payload[2]
     error = _decode_foreign(payload)
     cause = error if error is None else exceptions.get_cause(error)
     return asked is True or (asked is not False and issubclass(type(cause), asked))

@@ -10,7 +10,7 @@ import time
 from typing import Any
 
 from hocket import exceptions, texts
-from hocket.engine import callers, faults, items, methods, rules, values
+from hocket.engine import callers, faults, items, methods, rules, unsendable, values
 from hocket.engine.events import Kind, State
 from hocket.engine.local import flow, messages, payloads, surroundings
 from hocket.engine.local.work import Work
@@ -56,7 +56,7 @@ class Answers(state.WorkerState):
         encoded = [
             self._encode_failure(work, value)
             if type(value) is items.Failure
-            else values.encode(value, f"the result of `{work.name}`", by_index=True)
+            else values.encode(value, f"the result of `{work.name}`", unsendable.explain_result, by_index=True)
             for value in results
         ]
         if faults.plan is not None:
@@ -64,8 +64,9 @@ class Answers(state.WorkerState):
         sent = []
         for position, value in enumerate(encoded):
             payload = self._store_result(work, value, position) if value.buffers else (payloads.INLINE, value.data)
-            if type(results[position]) is items.Failure:
-                payload = (payloads.ERROR, value.data)
+            failed = results[position]
+            if type(failed) is items.Failure:
+                payload = _add_comparison((payloads.ERROR, value.data), work, failed.error)
             sent.append((payload, tuple([ref._id for ref in value.refs])))
         self._post_results(work, encoded, sent, started, seconds)
         if faults.plan is not None:
@@ -195,8 +196,8 @@ class Answers(state.WorkerState):
         return rules.wrap_error(work.name, error)
 
     def _send_error(self, work: Work, error: BaseException) -> None:
-        payload = payloads.encode_error(error)
         cause = exceptions.get_cause(error)
+        payload = _add_comparison(payloads.encode_error(error), work, cause)
         error_type, text = texts.name_class(type(cause)), texts.safe_text(cause, 1000)
         seconds = time.perf_counter() - work.started if work.started else 0.0
         with self._engine.lock:
@@ -242,7 +243,7 @@ class Answers(state.WorkerState):
 
     def send_item(self, work: Work, index: int, item: object) -> int:
         """Send one item of a generator; return how many bytes it takes."""
-        encoded = values.encode(item, f"item {index} of `{work.name}`", by_index=True)
+        encoded = values.encode(item, f"item {index} of `{work.name}`", unsendable.explain_result, by_index=True)
         engine = self._engine
         item_id = ids.build_item_id(work.task_id, index)
         payload = engine.store.build_payload(encoded, item_id, lambda: self._describe_maker(work))
@@ -256,6 +257,18 @@ class Answers(state.WorkerState):
             else:
                 engine.flush_later()
         return payloads.measure(payload)
+
+
+def _add_comparison(payload: payloads.Payload, work: Work, cause: BaseException) -> payloads.Payload:
+    """Return the payload of an error with the answer whether the task's `retry_exceptions` names it, if that is asked:
+    the class of the exception may be known nowhere else."""
+    retried = work.extra.get("retried") if work.extra is not None else None
+    if retried is None:
+        return payload
+    try:
+        return (*payload, issubclass(type(cause), values.decode(retried)))
+    except Exception:  # a module may be missing, and a metaclass may raise anything
+        return payload
 
 
 def _split(work: Work, result: Any, count: int) -> tuple[Any, ...]:

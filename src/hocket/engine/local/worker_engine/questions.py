@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import socket
 import time
 from typing import Any
 
@@ -28,6 +29,11 @@ def _build_question(name: str) -> Any:
 
 class Questions(inbox.Inbox):
     """Asks the driver."""
+
+    def __init__(self, worker_id: int, sock: socket.socket, page_fd: int) -> None:
+        super().__init__(worker_id, sock, page_fd)
+        #: Shapes that the driver has found feasible; the answer does not change during a session.
+        self._feasible: set[resources.Shape] = set()
 
     def _ask(self, method: str, *args: object, **kwargs: object) -> Any:
         """Call a method of the driver and wait for what it returns, or raises."""
@@ -64,8 +70,10 @@ class Questions(inbox.Inbox):
     def _check_feasible(
         self, shape: resources.Shape, kind: type[exceptions.InfeasibleResourcesError], what: str
     ) -> None:
-        if shape.demand not in _KNOWN_FEASIBLE:
+        is_usual = shape.demand == _ONE_CPU and not shape.group_id and self.setup["has_cpu"]
+        if shape.demand and not is_usual and shape not in self._feasible:
             self._ask("check_feasible", shape, kind, what)
+            self._feasible.add(shape)
 
     # --- what the driver's engine answers -----------------------------------------------------------------------------
 
@@ -118,5 +126,5 @@ class Questions(inbox.Inbox):
         )
 
 
-_KNOWN_FEASIBLE = frozenset({(), (("CPU", resources.UNIT),)})
-"""Demands that every session can meet, so that common tasks need no question."""
+_ONE_CPU = (("CPU", resources.UNIT),)
+"""What most tasks ask for; whether it can be had is known without a question."""

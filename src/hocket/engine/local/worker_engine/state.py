@@ -101,7 +101,7 @@ class WorkerEngineState(contract.Engine):
         self.lock = threading.RLock()
         self.channel = journal.JournalChannel(sock, page_fd)
         self._thread_state = _ThreadState()
-        self.setup: dict[str, Any] = {"job_id": "", "node_id": "", "namespace": ""}
+        self.setup: dict[str, Any] = {"job_id": "", "node_id": "", "namespace": "", "has_cpu": True}
         self.actor_id: int = 0
         self.actor_extra: dict[str, Any] = {}
         self.cancelled: set[int] = set()

@@ -1,0 +1,87 @@
+"""What to write instead of a call that `hocket.core.api` refuses."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterable, Mapping, ValuesView
+from typing import Any
+
+from hocket import texts
+from hocket.core import actor, remote_function
+from hocket.engine import contract
+
+
+def suggest_call(method: actor.ActorMethod | actor.UnboundMethod) -> str:
+    """Return how a method is called."""
+    if isinstance(method, actor.UnboundMethod):
+        return actor.explain_unbound(method)
+    return f"The methods of an actor are remote already: write actor.{method._name}.remote(...)."
+
+
+def suggest(wrong: object) -> str:
+    """Return what to write instead of what `get` was given."""
+    if isinstance(wrong, remote_function.RemoteFunction | actor.ActorMethod):
+        return "Call it first: hocket.get(name.remote(...))."
+    if isinstance(wrong, actor.UnboundMethod):
+        return actor.explain_unbound(wrong)
+    if isinstance(wrong, actor.ActorHandle):
+        return "Call a method of the actor: hocket.get(actor.method.remote(...))."
+    if getattr(wrong, "__name__", "") == "remote":
+        return "Call it first: .remote(...), with parentheses."
+    if not _holds_references(wrong) and _is_in_task():
+        return "Inside a task, a reference that was given as an argument is its value already: use it as it is."
+    if isinstance(wrong, Mapping):
+        return "Write hocket.get(list(refs.values())) for the values of a dict."
+    if isinstance(wrong, Iterable) and not isinstance(wrong, str | bytes):
+        return "Write hocket.get(list(refs)) for other containers."
+    return "Pass only what .remote() or put() returned."
+
+
+def suggest_flat(wrong: object) -> str:
+    """Return what to write instead of a list of lists; nothing if it is none."""
+    if not isinstance(wrong, list | tuple):
+        return ""
+    return "Flatten the list: hocket.get([ref for part in refs for ref in part])."
+
+
+def _holds_references(value: object) -> bool:
+    parts = value.values() if isinstance(value, Mapping) else value
+    return isinstance(parts, list | tuple | set | frozenset | ValuesView) and any(
+        isinstance(part, contract.ObjectRef) for part in parts
+    )
+
+
+def _is_in_task() -> bool:
+    engine = contract.get_optional_current_engine()
+    return engine is not None and engine.get_context().task_id is not None
+
+
+def explain_surplus(
+    name: str, surplus: tuple[object, ...], unknown: Mapping[str, object], keywords: tuple[str, ...]
+) -> str:
+    """Return what is wrong with arguments that `get` or `wait` does not take.
+
+    Python's own message would name no keyword.
+    """
+    import difflib  # here, because a program without a mistake never needs it
+
+    if unknown:
+        wrong = next(iter(unknown))
+        close = difflib.get_close_matches(wrong, keywords, 1)
+        hint = f"Did you mean {close[0]!r}?" if close else f"It has {' and '.join(map(repr, keywords))}."
+        return f"hocket.{name}() has no keyword {wrong!r}. {hint}"
+    if all(isinstance(one, contract.ObjectRef) for one in surplus):
+        return f"hocket.{name}() takes several references as one list. Write hocket.{name}([first, second, ...])."
+    given = ", ".join(f"{keyword}={texts.safe_repr(one, 80)}" for keyword, one in zip(keywords, surplus, strict=False))
+    return (
+        f"hocket.{name}() takes one argument without a keyword, but received {1 + len(surplus)}. Write "
+        f"hocket.{name}(refs, {given})."
+    )
+
+
+def hide_surplus(function: Any) -> None:
+    """Show the signature of a function without the parameters that only explain mistakes."""
+    shown = inspect.signature(function)
+    kinds = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    parameters = [parameter for parameter in shown.parameters.values() if parameter.kind not in kinds]
+    function.__signature__ = shown.replace(parameters=parameters)
