@@ -15,7 +15,7 @@ import pytest
 
 import hocket
 from hocket.collective import errors, host_group, peer_monitor, rendezvous, segment
-from hocket.engine import stacks
+from hocket.engine import stack_questions
 
 pytestmark = [
     pytest.mark.timeout(60),
@@ -225,7 +225,7 @@ def test_stacks_come_from_python_and_from_c_that_keeps_the_lock(
     tmp_path: Path, instead: Callable[[float], None]
 ) -> None:
     def body(group: Group) -> str:
-        stacks.STACK_SECONDS = 0.2
+        stack_questions.STACK_SECONDS = 0.2
         if group.rank == 1:
             instead(3.0)
         try:

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from hocket import train
-from hocket.engine import stacks
+from hocket.engine import descendants
 from hocket.testing.suites.programs import wait_until
 from hocket.train import collective
 from hocket.train.run import preemption_policy
@@ -219,7 +219,7 @@ def test_the_driver_ends_though_its_ranks_are_stopped(start_script: RunScript) -
     script = start_script(STOPPED)
     assert script.stdout is not None
     pids = [int(script.stdout.readline()) for _ in range(2)]
-    wait_until(lambda: all(map(stacks.is_stopped, pids)))
+    wait_until(lambda: all(map(descendants.is_stopped, pids)))
     script.send_signal(signal.SIGTERM)
     assert "ended: [0, 1]" in script.stdout.read().splitlines()
     assert script.wait() == 0

@@ -14,7 +14,7 @@ from typing import Final, final
 from hocket import settings
 from hocket.collective import errors, segment
 from hocket.collective.arithmetic import ReduceOp
-from hocket.engine import stacks
+from hocket.engine import descendants, stack_questions, stacks
 
 STALL_SECONDS = settings.read_seconds("HOCKET_COLLECTIVE_STALL_S", 20)
 """After how long a rank that waits says so, with everybody's stack. It goes on waiting until the group's time-out."""
@@ -181,7 +181,7 @@ class PeerMonitor:
         return f"waits too, in {self._describe(rank)}."
 
     def _is_stopped(self, rank: int) -> bool:
-        return stacks.is_stopped(self._read(rank, segment.PID))
+        return descendants.is_stopped(self._read(rank, segment.PID))
 
     def _fetch_stack(self, rank: int) -> str:
         """Ask a rank for its stack."""
@@ -190,7 +190,7 @@ class PeerMonitor:
         ):
             return ""
         probe = stacks.StackProbe(self._read(rank, segment.REPORT), self._read(rank, segment.ASK))
-        return stacks.fetch(self._read(rank, segment.PID), probe, self._processes.get(rank))
+        return stack_questions.fetch(self._read(rank, segment.PID), probe, self._processes.get(rank))
 
 
 def join(memory: segment.Segment, rank: int) -> None:

@@ -211,8 +211,8 @@ def read_state(pid: int) -> str:
 
 
 def is_stopped(pid: int) -> bool:
-    """Tell whether somebody has stopped a process, with SIGSTOP for example."""
-    return read_state(pid) == "T"
+    """Tell whether somebody has stopped a process, with SIGSTOP for example, or by a debugger."""
+    return read_state(pid) in ("T", "t")
 
 
 def count_oom_kills() -> int:

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import psutil
 
-from hocket.engine import stacks
+from hocket.engine import descendants, stack_questions
 from hocket.observe import frames
 from hocket.observe.runs import advice, history, log
 
@@ -128,9 +128,9 @@ class Runs:
         return rows
 
     def _look(self, pid: int) -> None:
-        probe = stacks.find_probe(pid)
+        probe = stack_questions.find_probe(pid)
         if probe is not None:
-            self._stacks[pid] = frames.trim(stacks.fetch(pid, probe)), time.time()
+            self._stacks[pid] = frames.trim(stack_questions.fetch(pid, probe)), time.time()
 
 
 def _list_family(pid: int) -> list[int]:
@@ -143,7 +143,7 @@ def _list_family(pid: int) -> list[int]:
 def _find_status(pid: int) -> str:
     if not pid or not Path(f"/proc/{pid}").exists():
         return "gone" if pid else "elsewhere"
-    return "stopped" if stacks.is_stopped(pid) else "runs"
+    return "stopped" if descendants.is_stopped(pid) else "runs"
 
 
 def _describe(path: str, run: history.RunHistory) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from typing import Any
 
 import psutil
 
-from hocket.engine import stacks
+from hocket.engine import descendants, stack_questions
 from hocket.engine.local import endpoint
 from hocket.observe import frames, history, sessions
 
@@ -71,20 +71,20 @@ class Watch:
         """Return what each thread of a process of a session does; None if it is none of its."""
         if not self._has_member(driver_pid, pid):
             return None
-        if stacks.is_stopped(pid):
+        if descendants.is_stopped(pid):
             return f"The process {pid} is stopped, by a signal such as SIGSTOP or by a debugger: it does not answer."
-        probe = stacks.find_probe(pid)
-        return "This process cannot be asked." if probe is None else frames.trim(stacks.fetch(pid, probe))
+        probe = stack_questions.find_probe(pid)
+        return "This process cannot be asked." if probe is None else frames.trim(stack_questions.fetch(pid, probe))
 
     def sample(self, driver_pid: int, pid: int) -> dict[str, int] | None:
         """Look at a process of a session for a second; return how often it was where, by stack.
 
         None if it is none of the session's, is stopped, or does not answer.
         """
-        if not self._has_member(driver_pid, pid) or stacks.is_stopped(pid):
+        if not self._has_member(driver_pid, pid) or descendants.is_stopped(pid):
             return None
-        probe = stacks.find_probe(pid)
-        found = None if probe is None else stacks.sample(pid, probe)
+        probe = stack_questions.find_probe(pid)
+        found = None if probe is None else stack_questions.sample(pid, probe)
         return None if found is None else frames.trim_samples(found)
 
     def _has_member(self, driver_pid: int, pid: int) -> bool:

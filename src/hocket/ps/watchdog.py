@@ -11,7 +11,7 @@ import time
 
 from hocket import exceptions
 from hocket.collective import segment
-from hocket.engine import stacks
+from hocket.engine import descendants, stack_questions
 from hocket.ps import dispatcher, workers
 
 
@@ -64,9 +64,9 @@ def _fetch(one: dispatcher.WorkerDispatcher) -> str:
         return f"{name} is on another machine, {who.host}: its stack cannot be read from here."
     if who.probe is None:
         return f"{name} is a thread of the coordinator's process."
-    if stacks.is_stopped(who.pid):
+    if descendants.is_stopped(who.pid):
         return f"{name} is stopped, as by SIGSTOP or Ctrl-Z. `kill -CONT {who.pid}` lets it go on."
-    return f"{name}:\n{stacks.fetch(who.pid, who.probe)}"
+    return f"{name}:\n{stack_questions.fetch(who.pid, who.probe)}"
 
 
 def _dump_own() -> str:

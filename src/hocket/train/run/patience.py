@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 from hocket import settings, texts
 from hocket.core import api
-from hocket.engine import stacks
+from hocket.engine import descendants
 from hocket.train import errors
 from hocket.train.run import worker_group
 
@@ -84,7 +84,7 @@ class StoppedRanks:
                 for rank, place in enumerate(self._group.places)
                 if place.node_id == self._here and place.introduction.pid != own
             }
-            self._found = tuple([rank for rank, pid in pids.items() if stacks.is_stopped(pid)])
+            self._found = tuple([rank for rank, pid in pids.items() if descendants.is_stopped(pid)])
         return self._found
 
 

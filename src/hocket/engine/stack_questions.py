@@ -1,0 +1,126 @@
+"""Asks other processes of this machine what each of their threads does; see `stacks`."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import signal
+import time
+from pathlib import Path
+from typing import Final
+
+from hocket.engine import stacks
+
+STACK_SECONDS = 1.0
+"""How long a living process may take to write its stack when it is asked, and then when it is told: milliseconds,
+unless it is stopped."""
+
+_HEADER: Final = re.compile(rb"pid (\d+) ask (\d+) told (\d+) answer (\d+)\n")
+_HEADER_BYTES: Final = 80
+
+
+def find_probe(pid: int) -> stacks.StackProbe | None:
+    """Return where a process of this user can be asked; None if it cannot."""
+    with contextlib.suppress(OSError):
+        for entry in Path(f"/proc/{pid}/fd").iterdir():
+            with contextlib.suppress(OSError):  # it was closed meanwhile
+                if str(entry.readlink()).startswith(f"/memfd:{stacks.FILE_NAME} "):
+                    header = _HEADER.match(entry.read_bytes()[:_HEADER_BYTES])
+                    if header is not None and int(header[1]) == pid:  # and not of who it was forked from
+                        return stacks.StackProbe(int(entry.name), int(header[2]))
+    return None
+
+
+def fetch(pid: int, probe: stacks.StackProbe, process: int | None = None) -> str:
+    """Ask a process for its stacks; it must not be stopped.
+
+    Args:
+        pid: Which. It may be the calling one.
+        probe: What it got from `open_probe`.
+        process: A pidfd of it, to be sure which one is told by a signal. Default: it is told by its number.
+    """
+    descriptors = Path(f"/proc/{pid}/fd")
+    file = descriptors / str(probe.report)
+    try:
+        before = file.read_bytes()
+        if pid == os.getpid():
+            stacks.write_own()
+            return _read_answer(file, before, 0.0) or ""
+        _ask(descriptors, probe, stacks.WHERE)
+        answer = _read_answer(file, before, STACK_SECONDS)
+        if answer is None:
+            told = descriptors / str(_find_told(file.read_bytes()))
+            size = told.stat().st_size
+            if process is not None:
+                signal.pidfd_send_signal(process, stacks.SIGNAL)
+            else:
+                os.kill(pid, stacks.SIGNAL)
+            answer = _read_rest(told, size)
+    except OSError as error:
+        return f"(its stack cannot be read: {error})"
+    return answer
+
+
+def sample(pid: int, probe: stacks.StackProbe) -> dict[str, int] | None:
+    """Have another process look at itself for `stacks.SAMPLE_SECONDS`; it must not be stopped.
+
+    Returns:
+        How often it was where: by stack, the outermost frame first, joined by semicolons. None if it does not answer.
+    """
+    descriptors = Path(f"/proc/{pid}/fd")
+    file = descriptors / str(probe.report)
+    try:
+        before = file.read_bytes()
+        _ask(descriptors, probe, stacks.SAMPLE)
+        answer = _read_answer(file, before, stacks.SAMPLE_SECONDS + STACK_SECONDS)
+    except OSError:
+        return None
+    if answer is None:
+        return None
+    lines = [line.rpartition(" ") for line in answer.splitlines()]
+    return {stack: int(count) for stack, _, count in lines if count.isdigit()}
+
+
+def _ask(descriptors: Path, probe: stacks.StackProbe, question: bytes) -> None:
+    pipe = os.open(descriptors / str(probe.ask), os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        with contextlib.suppress(BlockingIOError):  # it has been asked often enough
+            os.write(pipe, question)
+    finally:
+        os.close(pipe)
+
+
+def _read_number(answer: bytes) -> int:
+    header = _HEADER.match(answer[:_HEADER_BYTES])
+    return -1 if header is None else int(header[4])
+
+
+def _find_told(answer: bytes) -> int:
+    header = _HEADER.match(answer[:_HEADER_BYTES])
+    if header is None:
+        raise OSError("it has not said where it would be written")
+    return int(header[3])
+
+
+def _read_answer(file: Path, before: bytes, seconds: float) -> str | None:
+    """Wait for a whole answer that is newer than one; return it, or None if it does not come in time."""
+    deadline = time.monotonic() + seconds
+    while True:
+        found = file.read_bytes()
+        if _read_number(found) > _read_number(before) and stacks.END in found:
+            return found.partition(b"\n")[2].partition(stacks.END)[0].decode(errors="replace")
+        if time.monotonic() > deadline:
+            return None
+        time.sleep(0.005)
+
+
+def _read_rest(file: Path, size: int) -> str:
+    """Return what a signal has added to a file, when it has not grown for a while: it is written line by line."""
+    deadline = time.monotonic() + STACK_SECONDS
+    found, known = b"", -1
+    while time.monotonic() < deadline and not (len(found) > size and len(found) == known):
+        known = len(found)
+        time.sleep(0.03)
+        found = file.read_bytes()
+    return found[size:].decode(errors="replace")
