@@ -73,7 +73,7 @@ def sample(pid: int, probe: stacks.StackProbe) -> dict[str, int] | None:
     try:
         before = file.read_bytes()
         _ask(descriptors, probe, stacks.SAMPLE)
-        answer = _read_answer(file, before, stacks.SAMPLE_SECONDS + STACK_SECONDS)
+        answer = _read_answer(file, before, stacks.SAMPLE_SECONDS + 4 * STACK_SECONDS)
     except OSError:
         return None
     if answer is None:

@@ -71,10 +71,15 @@ class Watch:
         """Return what each thread of a process of a session does; None if it is none of its."""
         if not self._has_member(driver_pid, pid):
             return None
+        probe = stack_questions.find_probe(pid)
+        if probe is None:
+            return "This process cannot be asked."
+        found = "" if descendants.is_stopped(pid) else stack_questions.fetch(pid, probe).strip()
+        if found:
+            return frames.trim(found)
         if descendants.is_stopped(pid):
             return f"The process {pid} is stopped, by a signal such as SIGSTOP or by a debugger: it does not answer."
-        probe = stack_questions.find_probe(pid)
-        return "This process cannot be asked." if probe is None else frames.trim(stack_questions.fetch(pid, probe))
+        return f"The process {pid} does not answer: it has ended, or has had no processor for a while."
 
     def sample(self, driver_pid: int, pid: int) -> dict[str, int] | None:
         """Look at a process of a session for a second; return how often it was where, by stack.
