@@ -94,6 +94,7 @@ def map_groups(
     function: Callable[..., object],
     keys: Sequence[str],
     batch_format: str,
+    is_shared: bool,
     args: tuple[object, ...],
     kwargs: Mapping[str, object],
 ) -> blocks.Block:
@@ -101,7 +102,10 @@ def map_groups(
     what = f"What map_groups(`{name_function(function)}`) returns"
     made: list[blocks.Block] = []
     for start, stop in itertools.pairwise([*find_groups(block, keys).tolist(), block.num_rows]):
-        result = function(block.cut(start, stop).to_batch(batch_format), *args, **kwargs)
+        part = block.cut(start, stop)
+        if not is_shared:
+            part = blocks.join([part])
+        result = function(part.to_batch(batch_format, is_owned=not is_shared), *args, **kwargs)
         results = result if isinstance(result, Iterator) else (result,)
         made += [blocks.build_from_batch(one, what) for one in results]
     return blocks.join(made) if len(made) > 1 else made[0] if made else blocks.Block({}, 0)

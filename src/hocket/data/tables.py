@@ -7,6 +7,7 @@ import functools
 from collections.abc import Iterable, Sequence
 from typing import Any, Final, Generic, Protocol, Self, TypeAlias, TypeVar
 
+from hocket import keywords
 from hocket.data import aggregate as aggregates
 from hocket.data import blocks, calls, columns, plan, reading, relations, steps
 from hocket.data.execution import accumulating
@@ -270,6 +271,7 @@ class TableOperations(abc.ABC):
         return self._then(plan.Relation(query=query, others=others))
 
 
+@keywords.guard_methods
 class GroupedData(Generic[D]):
     """Rows in groups. Made by `Dataset.groupby`.
 
@@ -410,13 +412,16 @@ class GroupedData(Generic[D]):
             )
         return found
 
-    def map_groups(self, fn: Any, *, batch_format: str | None = "default", **how: Any) -> D:
+    def map_groups(
+        self, fn: Any, *, batch_format: str | None = "default", zero_copy_batch: bool = True, **how: Any
+    ) -> D:
         """Call a function with all rows of a group; what it returns are the rows. Groups come in the order of their
         keys, and their rows in the order in which they were. A group has to fit into memory.
 
         Args:
             fn: Takes the group as a batch and returns one, or yields several. Or a class whose instances do.
             batch_format: What `fn` is given; see `Dataset.map_batches`.
+            zero_copy_batch: Whether its arrays are read-only; see there.
             **how: ``fn_args``, ``concurrency`` and others; see `Dataset.map_batches`.
 
         Raises:
@@ -433,8 +438,10 @@ class GroupedData(Generic[D]):
             >>> hocket.shutdown()
         """
         form = blocks.check_format(batch_format)
-        call = calls.read_call("map_groups", fn, how)
-        op = call.build(steps.map_groups, keeps_rows=False, keys=self._keys, batch_format=form)
+        call = calls.read_call("map_groups", fn, how, ("batch_format", "zero_copy_batch"))
+        op = call.build(
+            steps.map_groups, keeps_rows=False, keys=self._keys, batch_format=form, is_shared=zero_copy_batch
+        )
         found: Any = self._dataset
         if self._keys:
             engine.load("groupby()")
