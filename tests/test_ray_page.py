@@ -36,11 +36,12 @@ def read_page() -> dict[str, tuple[list[str], list[str]]]:
     return names_pages.read(PAGE, "###")
 
 
-def has(module: object, name: str) -> bool:
-    try:
-        return hasattr(module, name)
-    except ImportError:  # a name that is refused with its reason
-        return False
+def test_names_that_only_refuse_are_found() -> None:
+    schedulers, state = importlib.import_module("hocket.tune.schedulers"), importlib.import_module("hocket.util.state")
+    assert names_pages.only_refuses(schedulers.ResourceChangingScheduler)
+    assert names_pages.only_refuses(state.get_log)
+    assert not names_pages.only_refuses(schedulers.ASHAScheduler)
+    assert not names_pages.only_refuses(state.get_task)
 
 
 def test_what_the_page_says_is_so():
@@ -48,8 +49,8 @@ def test_what_the_page_says_is_so():
     assert sum(len(there) for there, _ in pages.values()) > 200
     for title, (there, gone) in pages.items():
         module = importlib.import_module(title.replace("ray", "hocket", 1))
-        assert [name for name in there if not has(module, name)] == [], f"{title}: the page says that they are there"
-        assert [name for name in gone if has(module, name)] == [], f"{title}: the page says that they are not there"
+        assert [name for name in there if not names_pages.is_there(module, name)] == [], f"{title}: the page says that they are there"
+        assert [name for name in gone if names_pages.is_there(module, name)] == [], f"{title}: the page says that they are not there"
 
 
 @pytest.mark.slow
