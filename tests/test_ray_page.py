@@ -49,8 +49,12 @@ def test_what_the_page_says_is_so():
     assert sum(len(there) for there, _ in pages.values()) > 200
     for title, (there, gone) in pages.items():
         module = importlib.import_module(title.replace("ray", "hocket", 1))
-        assert [name for name in there if not names_pages.is_there(module, name)] == [], f"{title}: the page says that they are there"
-        assert [name for name in gone if names_pages.is_there(module, name)] == [], f"{title}: the page says that they are not there"
+        assert [name for name in there if not names_pages.is_there(module, name)] == [], (
+            f"{title}: the page says that they are there"
+        )
+        assert [name for name in gone if names_pages.is_there(module, name)] == [], (
+            f"{title}: the page says that they are not there"
+        )
 
 
 @pytest.mark.slow

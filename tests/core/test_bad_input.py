@@ -272,6 +272,8 @@ def test_references_of_an_earlier_session(session: hocket.SessionContext) -> Non
         ([{"CPU": -1}], "PACK", ValueError, "of bundle 0 must be 0 or more, but received -1"),
         ([3], "PACK", TypeError, "Bundle 0 must be a dict"),
         ([{"CPU": 1}], "NEAR", ValueError, "Invalid placement group strategy 'NEAR'"),
+        ([{"CPU": 1, "cpu": 1}], "PACK", hocket.exceptions.InfeasibleResourcesError, r"Did you mean 'CPU' by 'cpu'\?$"),
+        ([{"GPU": 99}], "PACK", hocket.exceptions.InfeasibleResourcesError, r"hocket\.init\(num_gpus=\.\.\.\)\.$"),
         ([{"CPU": 1}] * 2, "STRICT_SPREAD", hocket.exceptions.InfeasibleResourcesError, "asks for 2 nodes.*has 1"),
     ],
 )

@@ -641,7 +641,9 @@ def test_a_keyword_that_is_none_is_told_at_once(make: Any, message: str) -> None
 
 def test_what_rays_remote_arguments_are_is_taken(session: None) -> None:
     rows = data.range(10).random_shuffle(seed=1, num_cpus=1, scheduling_strategy="SPREAD")
-    found = rows.map(lambda row: row, max_retries=1, retry_exceptions=[OSError], ray_remote_args_fn=None, memory=1 << 20)
+    found = rows.map(
+        lambda row: row, max_retries=1, retry_exceptions=[OSError], ray_remote_args_fn=None, memory=1 << 20
+    )
     assert sorted(row["id"] for row in found.take_all()) == list(range(10))
 
     def write(group: dict[str, np.ndarray]) -> dict[str, np.ndarray]:

@@ -193,9 +193,12 @@ def check_bundles(
     asked = " + ".join(resources.format_demand(bundle) for bundle in bundles)
     if not resources.all_fit(empty, tuple(bundles)):
         have = format_resources(total)
+        names = dict.fromkeys(name for bundle in bundles for name, _ in bundle)
+        wanted = {name: sum(dict(bundle).get(name, 0) for bundle in bundles) / resources.UNIT for name in names}
+        short = [name for name, amount in wanted.items() if amount > total.get(name, 0.0)] or ["CPU"]
         raise exceptions.InfeasibleResourcesError(
             f"A placement group asks for {asked}, but this session has {have} in all. Ask for less, or start with "
-            "more: hocket.init(num_cpus=...)."
+            f"more: hocket.init({', '.join(map(_name_init_argument, short))})."
         )
     if strategy == "STRICT_SPREAD" and len(bundles) > 1:
         raise exceptions.InfeasibleResourcesError(
