@@ -52,3 +52,21 @@ def _calls_what_raises(made: Any, line: ast.stmt) -> bool:
         return False
     called = made.__globals__.get(ast.unparse(line.value.func))
     return getattr(called, "__annotations__", {}).get("return") == "NoReturn"
+
+
+def read_reasons(page: Path, heading: str) -> dict[str, dict[str, str]]:
+    """Return of each section what is said of the names that are not there, as plain text."""
+    found: dict[str, dict[str, str]] = {}
+    for section in re.split(rf"^{heading} ", page.read_text(), flags=re.MULTILINE)[1:]:
+        title, _, text = section.partition("\n")
+        text = re.split(r"^#+ ", text, maxsplit=1, flags=re.MULTILINE)[0]
+        said = ""
+        for names, reason in re.findall(r"^\| (`.*?) \| (.*) \|$", text, re.MULTILINE):
+            said = said if reason == "the same" else make_plain(reason)
+            found.setdefault(title.strip("`"), {}).update(dict.fromkeys(re.findall(r"`([\w.]+)`", names), said))
+    return found
+
+
+def make_plain(text: str) -> str:
+    """Return text of a page without its marks, as a message has it."""
+    return re.sub(r"\[(.*?)\]\(.*?\)", r"\1", text).replace("`", "")

@@ -6,15 +6,19 @@ import functools
 import importlib
 import importlib.util
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from hocket import missing
 from tests import names_pages
 
 PAGE = Path(__file__).parents[1] / "docs" / "coming_from" / "ray.md"
+DATA_PAGE = Path(__file__).parents[1] / "docs" / "data_names.md"
+PARTS = "Parts that are not here"
 
 RAYS = """
 import importlib, json, sys, types
@@ -55,6 +59,56 @@ def test_what_the_page_says_is_so():
         assert [name for name in gone if names_pages.is_there(module, name)] == [], (
             f"{title}: the page says that they are not there"
         )
+
+
+@functools.cache
+def read_reasons() -> dict[str, dict[str, str]]:
+    """Return what the pages say of names that are not there, by the owners that `missing` knows them by."""
+    found: dict[str, dict[str, str]] = {}
+    pages = {**names_pages.read_reasons(PAGE, "###"), **names_pages.read_reasons(DATA_PAGE, "##")}
+    for title, reasons in pages.items():
+        for name, reason in reasons.items():
+            owner, _, member = name.rpartition(".")
+            found.setdefault(owner or title.replace("ray", "hocket", 1), {})[member] = reason
+    return {owner: reasons for owner, reasons in found.items() if not owner.startswith("Expr")}
+
+
+def spread(table: dict[str, str]) -> dict[str, str]:
+    return {name: reason for names, reason in table.items() for name in names.split()}
+
+
+def test_what_is_said_of_missing_names_is_what_the_pages_say() -> None:
+    assert {owner: spread(table) for owner, table in missing.NAMES.items()} == read_reasons()
+    parts = names_pages.read_reasons(PAGE, "##")[PARTS]
+    assert spread(missing.PARTS) == {name.replace("ray", "hocket", 1): reason for name, reason in parts.items()}
+
+
+def test_each_missing_name_says_what_to_write() -> None:
+    for owner, reasons in read_reasons().items():
+        if not owner.startswith("hocket"):
+            continue
+        module = importlib.import_module(owner)
+        for name, reason in reasons.items():
+            if name in vars(module):  # it refuses when it is used
+                continue
+            with pytest.raises(AttributeError) as found:
+                getattr(module, name)
+            assert str(found.value) == f"{owner} has no {name}, which Ray has: {reason}."
+            with pytest.raises(ImportError) as refused:
+                exec(f"from {owner} import {name}")
+            assert str(refused.value) == str(found.value)
+
+
+@pytest.mark.parametrize("name", list(spread(missing.PARTS)))
+def test_each_missing_part_says_what_to_write(name: str) -> None:
+    reason = re.escape(spread(missing.PARTS)[name])
+    with pytest.raises(ModuleNotFoundError, match=f"^There is no module {name}, which Ray has: {reason}") as found:
+        importlib.import_module(f"{name}.inner")
+    assert found.value.name == name
+    package, _, last = name.rpartition(".")
+    assert not hasattr(importlib.import_module(package), last)
+    with pytest.raises(ImportError, match=f"{last}, which Ray has: "):
+        exec(f"from {package} import {last}")
 
 
 @pytest.mark.slow

@@ -68,6 +68,7 @@ import pickle
 from typing import Any, NamedTuple, NoReturn
 
 from hocket import deaths, texts
+from hocket import missing as _missing
 
 
 class HocketError(Exception):
@@ -521,3 +522,6 @@ class ErrorRecord(NamedTuple):
     message: str
     timestamp: float
     """Seconds since the epoch."""
+
+
+_missing.explain(__name__)

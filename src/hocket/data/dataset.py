@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, TypeVar, final
 
-from hocket import keywords, markup
+from hocket import keywords, markup, missing
 from hocket.data import (
     blocks,
     calls,
@@ -27,6 +27,7 @@ from hocket.engine import contract
 T = TypeVar("T")
 
 
+@missing.explain_attributes
 @keywords.guard_methods
 @final
 class Dataset(looking.Looking, operations.RowOperations, splits.Splits, conversions.Conversions, writers.Writers):

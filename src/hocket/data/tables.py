@@ -7,7 +7,7 @@ import functools
 from collections.abc import Iterable, Sequence
 from typing import Any, Final, Generic, Protocol, Self, TypeAlias, TypeVar
 
-from hocket import keywords
+from hocket import keywords, missing
 from hocket.data import aggregate as aggregates
 from hocket.data import blocks, calls, columns, plan, reading, relations, steps
 from hocket.data.execution import accumulating
@@ -271,6 +271,7 @@ class TableOperations(abc.ABC):
         return self._then(plan.Relation(query=query, others=others))
 
 
+@missing.explain_attributes
 @keywords.guard_methods
 class GroupedData(Generic[D]):
     """Rows in groups. Made by `Dataset.groupby`.
