@@ -233,11 +233,15 @@ def hide_frames(error: BaseException) -> None:
     """
     seen: set[int] = set()
     link: BaseException | None = error
-    while isinstance(link, (HocketError, KeyboardInterrupt)) and id(link) not in seen and not texts.SHOWS_ALL:
+    while link is not None and _is_ours(link) and id(link) not in seen and not texts.SHOWS_ALL:
         seen.add(id(link))
         if not texts.passed_user(link):
             BaseException.with_traceback(link, None)
         link = link.__cause__
+
+
+def _is_ours(error: BaseException) -> bool:
+    return isinstance(error, (HocketError, KeyboardInterrupt)) or texts.is_told(error)
 
 
 def _hold(name: str) -> object:

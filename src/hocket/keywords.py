@@ -12,6 +12,8 @@ import types
 from collections.abc import Callable, Iterable
 from typing import Any, Final, NoReturn, ParamSpec, TypeVar
 
+from hocket import exceptions
+
 P = ParamSpec("P")
 R = TypeVar("R")
 K = TypeVar("K", bound=type)
@@ -97,19 +99,26 @@ def list_names(function: Callable[..., object]) -> list[str]:
 
 
 def guard(function: Callable[P, R]) -> Callable[P, R]:
-    """Return a function that refuses keywords which it does not have; the same one, if it takes any."""
+    """Return a function that refuses keywords which it does not have; the same one, if it takes any.
+
+    From errors of this package that it raises, frames of this package are taken; see `exceptions.hide_frames`.
+    """
     if function.__code__.co_flags & inspect.CO_VARKEYWORDS:  # type: ignore[attr-defined]  # it is a function
         return function
     shown = list_names(function)
     names = frozenset(shown)
-    tell = refuse
+    tell, hide = refuse, exceptions.hide_frames
     is_init = function.__name__ == "__init__"
 
     def call(*args: Any, **kwargs: Any) -> Any:
         if not names.issuperset(kwargs):
             caller = f"{type(args[0]).__name__}()" if is_init else f"{function.__name__}()"
             tell(caller, next(name for name in kwargs if name not in names), shown)
-        return function(*args, **kwargs)  # type: ignore[call-arg]  # checked by whoever calls
+        try:
+            return function(*args, **kwargs)  # type: ignore[call-arg]  # checked by whoever calls
+        except Exception as error:
+            hide(error)
+            raise
 
     # With the globals of the module in which it is written, where doctest looks for it.
     made = types.FunctionType(call.__code__, function.__globals__, call.__name__, None, call.__closure__)  # type: ignore[attr-defined]

@@ -20,7 +20,7 @@ from pyarrow import parquet
 
 import hocket
 from hocket import data
-from hocket.data import blocks, execution, plan
+from hocket.data import blocks, execution, expressions, plan, preprocessors
 
 # --- on each engine ---------------------------------------------------------------------------------------------------
 
@@ -731,3 +731,32 @@ def test_files_of_all_that_is_read(session: None, tmp_path: Path) -> None:
         parquet.write_table(pa.table({"id": [1, 2]}), path)
     first, second, third = (data.read_parquet(path) for path in paths)
     assert first.union(second.join(third, on="id")).input_files() == paths
+
+
+@pytest.mark.parametrize(
+    "look",
+    [
+        lambda rows: rows.sum("xx"),
+        lambda rows: rows.groupby("xx").count().take_all(),
+        lambda rows: rows.filter(expr="xx > 1").take_all(),
+        lambda rows: rows.map(lambda row: row).sort("xx").take_all(),
+        lambda rows: rows.map(lambda row: row).select_columns("xx").take_all(),
+        lambda rows: rows.with_column("y", expressions.col("xx")).take(1),
+        lambda rows: preprocessors.StandardScaler(["xx"]).fit(rows),
+        lambda rows: rows.unique("xx"),
+        lambda rows: rows.join(rows, on="xx").take_all(),
+    ],
+)
+def test_a_column_that_is_not_there_is_told_without_our_frames(session: None, look: Any) -> None:
+    with pytest.raises(KeyError, match="There is no column 'xx': the columns are 'id'") as found:
+        look(data.range(10, override_num_blocks=2))
+    package = str(Path(hocket.__file__).parent)
+    assert [frame.path for frame in found.traceback if str(frame.path).startswith(package)] == []
+    assert package not in str(found.value)
+
+
+def test_mistakes_of_ours_keep_their_frames(session: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(data.Dataset, "_stream", lambda self: {}["missing"])
+    with pytest.raises(KeyError, match="missing") as found:
+        data.range(3).filter(lambda row: True).count()
+    assert any(str(frame.path).endswith("looking.py") for frame in found.traceback)
