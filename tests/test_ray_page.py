@@ -61,6 +61,35 @@ def test_what_the_page_says_is_so():
         )
 
 
+PROGRAM = """
+import ray
+import ray.data as rd
+import ray.util
+from ray import tune
+from ray.util.queue import Queue
+
+import rayon
+
+def count():
+    import ray
+    import ray as same
+    from ray.train import report
+    return ray is same, rd.range(3).count(), ray.util.ActorPool.__name__, ray.train.report is report, rayon.WORD
+
+print(count(), Queue.__name__, tune.choice([1]).__class__.__module__)
+"""
+
+
+def test_the_pages_command_changes_a_program(tmp_path: Path) -> None:
+    (line,) = re.findall(r"^\$ (sed .*)$", PAGE.read_text(), re.MULTILINE)
+    (tmp_path / "before.py").write_text(PROGRAM)
+    (tmp_path / "rayon.py").write_text("WORD = 'left alone'\n")
+    subprocess.run(["bash", "-c", line], cwd=tmp_path, check=True)
+    done = subprocess.run([sys.executable, "after.py"], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.stderr == ""
+    assert done.stdout == "(True, 3, 'ActorPool', True, 'left alone') Queue hocket.tune.search.domains\n"
+
+
 @functools.cache
 def read_reasons() -> dict[str, dict[str, str]]:
     """Return what the pages say of names that are not there, by the owners that `missing` knows them by."""
