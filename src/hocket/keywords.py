@@ -19,17 +19,21 @@ R = TypeVar("R")
 K = TypeVar("K", bound=type)
 
 _OTHER_WORDS: Final = {
+    "full": "full_outer",
     "how": "join_type",
+    "left": "left_outer",
     "local_dir": "storage_path",
     "max_concurrent_trials": "max_concurrent",
     "max_iter": "max_t",
     "n_samples": "num_samples",
+    "outer": "full_outer",
     "parallelism": "override_num_blocks",
     "random_state": "seed",
     "randomize": "shuffle",
+    "right": "right_outer",
     "train_size": "test_size",
 }
-"""What other libraries, and older versions of Ray, call a keyword."""
+"""What other libraries, and older versions of Ray, call a keyword, or what is given for one."""
 
 
 def suggest(name: str, known: Iterable[str], form: str = "{!r}") -> str:
@@ -49,7 +53,8 @@ def suggest(name: str, known: Iterable[str], form: str = "{!r}") -> str:
 
     names = list(known)
     other = _OTHER_WORDS.get(name)
-    close = [other] if other in names else difflib.get_close_matches(name, names, 1)
+    longer = [one for one in names if one.startswith(f"{name}_")]
+    close = [other] if other in names else difflib.get_close_matches(name, names, 1) or longer
     return f" Did you mean {form.format(close[0])}?" if close else ""
 
 
@@ -136,4 +141,10 @@ def guard_methods(kind: K) -> K:
             guarded.__qualname__ = f"{kind.__qualname__}.{name}"
             guarded.__module__ = kind.__module__
             setattr(kind, name, guarded)
+    return kind
+
+
+def guard_init(kind: K) -> K:
+    """Have a class refuse keywords which its constructor does not have."""
+    kind.__init__ = guard(kind.__init__)  # type: ignore[misc]  # it is the class's own
     return kind

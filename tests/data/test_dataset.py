@@ -292,7 +292,7 @@ def test_what_a_function_is_given_is_shared_unless_it_asks_for_a_copy() -> None:
 
     given = np.zeros(3)
     with hocket.init(num_cpus=2, engine="inprocess"):
-        with pytest.raises(ValueError, match="read-only"):
+        with pytest.raises(ValueError, match=r"read-only(.|\n)*Write zero_copy_batch=False for copies"):
             data.from_numpy(given).map_batches(spoil).take_all()
         assert data.from_numpy(given).map_batches(spoil, zero_copy_batch=False).take_batch()["data"].tolist() == [
             1,

@@ -156,7 +156,10 @@ class TableOperations(abc.ABC):
         """
         how: object = join_type
         if not isinstance(how, str) or how not in relations.JOINS:
-            raise ValueError(f"join_type must be one of {', '.join(relations.JOINS)}, but received {join_type!r}.")
+            question = keywords.suggest(how, relations.JOINS) if isinstance(how, str) else ""
+            raise ValueError(
+                f"join_type must be one of {', '.join(relations.JOINS)}, but received {join_type!r}.{question}"
+            )
         if not isinstance(ds, TableOperations):
             raise TypeError(f"join() takes a data set, but received {ds!r:.80}. Make one, as with from_pandas().")
         keys = _check_keys("join", on)
