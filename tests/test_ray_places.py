@@ -150,20 +150,30 @@ def test_wrong_arguments_are_told(call: Any, error: type[Exception], match: str)
         call(hocket)
 
 
+ANY_HOCKET: Any = hocket
+"""Without types, which would refuse what is tried."""
+
+
 @pytest.mark.parametrize(
     ("ask", "match"),
     [
         (
-            lambda: hocket.data.range(1).set_name("x"),
+            lambda: ANY_HOCKET.data.range(1).set_name("x"),
             "Dataset has no set_name, which Ray has: names are for Ray's dashb",
         ),
-        (lambda: hocket.data.range(1).write_delta("x"), "Dataset has no write_delta, .* write with it in a Datasink"),
-        (lambda: hocket.data.range(1).groupby("id").with_column, "GroupedData has no with_column, .* write map_groups"),
-        (lambda: hocket.train.Checkpoint.from_dict({}), "Checkpoint has no from_dict, .* a folder of files"),
-        (lambda: hocket.train.Checkpoint("/tmp").to_dict(), "Checkpoint has no to_dict, .* a folder of files"),
-        (lambda: hocket.data.range(1).nonsense, "^'Dataset' object has no attribute 'nonsense'$"),
-        (lambda: hocket.train.Checkpoint.nonsense, "^type object 'Checkpoint' has no attribute 'nonsense'$"),
-        (lambda: hocket.tune.nonsense, "^module 'hocket.tune' has no attribute 'nonsense'$"),
+        (
+            lambda: ANY_HOCKET.data.range(1).write_delta("x"),
+            "Dataset has no write_delta, .* write with it in a Datasink",
+        ),
+        (
+            lambda: ANY_HOCKET.data.range(1).groupby("id").with_column,
+            "GroupedData has no with_column, .* write map_groups",
+        ),
+        (lambda: ANY_HOCKET.train.Checkpoint.from_dict({}), "Checkpoint has no from_dict, .* a folder of files"),
+        (lambda: ANY_HOCKET.train.Checkpoint("/tmp").to_dict(), "Checkpoint has no to_dict, .* a folder of files"),
+        (lambda: ANY_HOCKET.data.range(1).nonsense, "^'Dataset' object has no attribute 'nonsense'$"),
+        (lambda: ANY_HOCKET.train.Checkpoint.nonsense, "^type object 'Checkpoint' has no attribute 'nonsense'$"),
+        (lambda: ANY_HOCKET.tune.nonsense, "^module 'hocket.tune' has no attribute 'nonsense'$"),
     ],
 )
 def test_attributes_of_rays_say_what_to_write(ask: Any, match: str) -> None:

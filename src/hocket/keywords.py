@@ -97,7 +97,7 @@ def check(caller: str, given: Iterable[str], known: Iterable[str], also: str = "
 
 def list_names(function: Callable[..., object]) -> list[str]:
     """Return the names of a function's own arguments, without those behind two stars."""
-    code = function.__code__  # type: ignore[attr-defined]  # it is a function
+    code = function.__code__
     return [
         name for name in code.co_varnames[: code.co_argcount + code.co_kwonlyargcount] if name not in ("self", "cls")
     ]
@@ -108,7 +108,7 @@ def guard(function: Callable[P, R]) -> Callable[P, R]:
 
     From errors of this package that it raises, frames of this package are taken; see `exceptions.hide_frames`.
     """
-    if function.__code__.co_flags & inspect.CO_VARKEYWORDS:  # type: ignore[attr-defined]  # it is a function
+    if function.__code__.co_flags & inspect.CO_VARKEYWORDS:
         return function
     shown = list_names(function)
     names = frozenset(shown)
@@ -120,13 +120,13 @@ def guard(function: Callable[P, R]) -> Callable[P, R]:
             caller = f"{type(args[0]).__name__}()" if is_init else f"{function.__name__}()"
             tell(caller, next(name for name in kwargs if name not in names), shown)
         try:
-            return function(*args, **kwargs)  # type: ignore[call-arg]  # checked by whoever calls
+            return function(*args, **kwargs)
         except Exception as error:
             hide(error)
             raise
 
     # With the globals of the module in which it is written, where doctest looks for it.
-    made = types.FunctionType(call.__code__, function.__globals__, call.__name__, None, call.__closure__)  # type: ignore[attr-defined]
+    made = types.FunctionType(call.__code__, function.__globals__, call.__name__, None, call.__closure__)
     return functools.update_wrapper(made, function)
 
 

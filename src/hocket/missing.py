@@ -308,7 +308,7 @@ class Finder:
         """
         if not fullname.startswith("hocket."):
             return
-        package, _, name = fullname.rpartition(".")
+        package, name = fullname.rpartition(".")[::2]
         reason = get_optional_reason(package, name)
         if reason is not None:
             raise ModuleNotFoundError(f"There is no module {fullname}, which Ray has: {reason}.", name=fullname)
@@ -316,4 +316,4 @@ class Finder:
 
 def install() -> None:
     """Have `Finder` asked for modules that nobody else has found."""
-    sys.meta_path.append(Finder)  # type: ignore[arg-type]  # it has all that is asked of it
+    sys.meta_path.append(Finder)

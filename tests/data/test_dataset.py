@@ -588,49 +588,72 @@ def test_take_works_on_no_more_rows_than_it_needs(session: None, tmp_path: Path)
     ][:5]
 
 
+ANY_DATA: Any = data
+ANY_TWO: Any = TWO
+"""Without types, which would refuse what is tried."""
+
+
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: TWO.random_shuffle(sed=1), r"^random_shuffle\(\) has no keyword 'sed'\. Did you mean 'seed'\?$"),
-        (lambda: TWO.random_shuffle(sd_card=1), r"It takes seed, num_blocks; and the options of hocket\.remote\(\)\.$"),
-        (lambda: TWO.streaming_train_test_split(0.5, sed=1), "Did you mean 'seed'"),
+        (lambda: ANY_TWO.random_shuffle(sed=1), r"^random_shuffle\(\) has no keyword 'sed'\. Did you mean 'seed'\?$"),
         (
-            lambda: TWO.map_batches(len, batchsize=3),
+            lambda: ANY_TWO.random_shuffle(sd_card=1),
+            r"It takes seed, num_blocks; and the options of hocket\.remote\(\)\.$",
+        ),
+        (lambda: ANY_TWO.streaming_train_test_split(0.5, sed=1), "Did you mean 'seed'"),
+        (
+            lambda: ANY_TWO.map_batches(len, batchsize=3),
             r"^map_batches\(\) has no keyword 'batchsize'\. Did you mean 'batch_s",
         ),
-        (lambda: TWO.map(len, batch_size=3), r"^map\(\) has no keyword 'batch_size'\. It takes fn_args, fn_kwargs"),
-        (lambda: TWO.map(len, fn_kwarg={}), r"^map\(\) has no keyword 'fn_kwarg'\. Did you mean 'fn_kwargs'"),
+        (lambda: ANY_TWO.map(len, batch_size=3), r"^map\(\) has no keyword 'batch_size'\. It takes fn_args, fn_kwargs"),
+        (lambda: ANY_TWO.map(len, fn_kwarg={}), r"^map\(\) has no keyword 'fn_kwarg'\. Did you mean 'fn_kwargs'"),
         (
-            lambda: TWO.flat_map(len, concurency=3),
+            lambda: ANY_TWO.flat_map(len, concurency=3),
             r"^flat_map\(\) has no keyword 'concurency'\. Did you mean 'concurren",
         ),
         (
-            lambda: TWO.filter(len, max_retris=3),
+            lambda: ANY_TWO.filter(len, max_retris=3),
             r"^filter\(\) has no keyword 'max_retris'\. Did you mean 'max_retries'",
         ),
-        (lambda: TWO.filter(expr="id > 1", concurency=3), "Did you mean 'concurrency'"),
-        (lambda: TWO.groupby("id").map_groups(len, zero_copy=0), r"^map_groups\(\) .*Did you mean 'zero_copy_batch'"),
-        (lambda: TWO.map(len, max_retries="x"), "type of keyword 'max_retries' must be int, but received type str"),
-        (lambda: TWO.join(TWO, how="left", on="id"), r"^join\(\) has no keyword 'how'\. Did you mean 'join_type'\?$"),
+        (lambda: ANY_TWO.filter(expr="id > 1", concurency=3), "Did you mean 'concurrency'"),
         (
-            lambda: TWO.iter_batches(batchsize=3),
+            lambda: ANY_TWO.groupby("id").map_groups(len, zero_copy=0),
+            r"^map_groups\(\) .*Did you mean 'zero_copy_batch'",
+        ),
+        (lambda: ANY_TWO.map(len, max_retries="x"), "type of keyword 'max_retries' must be int, but received type str"),
+        (
+            lambda: ANY_TWO.join(ANY_TWO, how="left", on="id"),
+            r"^join\(\) has no keyword 'how'\. Did you mean 'join_type'\?$",
+        ),
+        (
+            lambda: ANY_TWO.iter_batches(batchsize=3),
             r"^iter_batches\(\) has no keyword 'batchsize'\. Did you mean 'batch_siz",
         ),
-        (lambda: TWO.to_pandas(limt=3), r"^to_pandas\(\) has no keyword 'limt'\. Did you mean 'limit'"),
-        (lambda: TWO.train_test_split(0.5, sed=3), r"^train_test_split\(\) has no keyword 'sed'\. Did you mean 'seed'"),
-        (lambda: TWO.count(exact=True), r"^count\(\) has no keyword 'exact'\. It takes none\.$"),
-        (lambda: data.range(9, parallelism=2), r"^range\(\) .* 'parallelism'\. Did you mean 'override_num_blocks'\?$"),
-        (lambda: data.from_items([], num_block=2), r"^from_items\(\) .* Did you mean 'override_num_blocks'\?$"),
-        (lambda: data.read_text("x", encodin="ascii"), r"^read_text\(\) .* Did you mean 'encoding'\?$"),
-        (lambda: data.read_csv("x", parse_option=1), r"^read_csv\(\) .* Did you mean 'parse_options'\?$"),
-        (lambda: data.read_parquet("x", colums=["x"]), r"^read_parquet\(\) .* Did you mean 'columns'\?$"),
+        (lambda: ANY_TWO.to_pandas(limt=3), r"^to_pandas\(\) has no keyword 'limt'\. Did you mean 'limit'"),
         (
-            lambda: TWO.write_parquet("x", compres="gzip"),
+            lambda: ANY_TWO.train_test_split(0.5, sed=3),
+            r"^train_test_split\(\) has no keyword 'sed'\. Did you mean 'seed'",
+        ),
+        (lambda: ANY_TWO.count(exact=True), r"^count\(\) has no keyword 'exact'\. It takes none\.$"),
+        (
+            lambda: ANY_DATA.range(9, parallelism=2),
+            r"^range\(\) .* 'parallelism'\. Did you mean 'override_num_blocks'\?$",
+        ),
+        (lambda: ANY_DATA.from_items([], num_block=2), r"^from_items\(\) .* Did you mean 'override_num_blocks'\?$"),
+        (lambda: ANY_DATA.read_text("x", encodin="ascii"), r"^read_text\(\) .* Did you mean 'encoding'\?$"),
+        (lambda: ANY_DATA.read_csv("x", parse_option=1), r"^read_csv\(\) .* Did you mean 'parse_options'\?$"),
+        (lambda: ANY_DATA.read_parquet("x", colums=["x"]), r"^read_parquet\(\) .* Did you mean 'columns'\?$"),
+        (
+            lambda: ANY_TWO.write_parquet("x", compres="gzip"),
             r"^write_parquet\(\) .* 'compres'\. Did you mean 'compression'",
         ),
-        (lambda: TWO.write_csv("x", write_option=1), r"^write_csv\(\) .* Did you mean 'write_options'\?$"),
-        (lambda: TWO.write_orc("x", stripe=1), r"^write_orc\(\) .* Did you mean 'stripe_size'\?$"),
-        (lambda: TWO.write_json("x", mod="error"), r"^write_json\(\) has no keyword 'mod'\. Did you mean 'mode'\?$"),
+        (lambda: ANY_TWO.write_csv("x", write_option=1), r"^write_csv\(\) .* Did you mean 'write_options'\?$"),
+        (lambda: ANY_TWO.write_orc("x", stripe=1), r"^write_orc\(\) .* Did you mean 'stripe_size'\?$"),
+        (
+            lambda: ANY_TWO.write_json("x", mod="error"),
+            r"^write_json\(\) has no keyword 'mod'\. Did you mean 'mode'\?$",
+        ),
     ],
 )
 def test_a_keyword_that_is_none_is_told_at_once(make: Any, message: str) -> None:
@@ -756,7 +779,8 @@ def test_a_column_that_is_not_there_is_told_without_our_frames(session: None, lo
 
 
 def test_mistakes_of_ours_keep_their_frames(session: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(data.Dataset, "_stream", lambda self: {}["missing"])
+    nothing: dict[str, Any] = {}
+    monkeypatch.setattr(data.Dataset, "_stream", lambda self: nothing["missing"])
     with pytest.raises(KeyError, match="missing") as found:
         data.range(3).filter(lambda row: True).count()
     assert any(str(frame.path).endswith("looking.py") for frame in found.traceback)

@@ -76,23 +76,29 @@ def test_first_in_first_out() -> None:
     assert fifo.choose_trial_to_run(controls) is None
 
 
+ANY_SCHEDULERS: Any = schedulers
+ANY_SEARCH: Any = search
+ANY_TUNE: Any = tune
+"""Without types, which would refuse what is tried."""
+
+
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: schedulers.ASHAScheduler(max_ts=3), r"has no keyword 'max_ts'\. Did you mean 'max_t'\?$"),
-        (lambda: schedulers.HyperBandScheduler(reduction=3), r"Did you mean 'reduction_factor'\?$"),
-        (lambda: schedulers.MedianStoppingRule(grace=3), r"Did you mean 'grace_period'\?$"),
+        (lambda: ANY_SCHEDULERS.ASHAScheduler(max_ts=3), r"has no keyword 'max_ts'\. Did you mean 'max_t'\?$"),
+        (lambda: ANY_SCHEDULERS.HyperBandScheduler(reduction=3), r"Did you mean 'reduction_factor'\?$"),
+        (lambda: ANY_SCHEDULERS.MedianStoppingRule(grace=3), r"Did you mean 'grace_period'\?$"),
         (
-            lambda: schedulers.PopulationBasedTraining(hyperparam_mutation={}),
+            lambda: ANY_SCHEDULERS.PopulationBasedTraining(hyperparam_mutation={}),
             r"^PopulationBasedTraining\(\) has no keyword 'hyperparam_mutation'\. Did you mean 'hyperparam_mutations'\?$",
         ),
-        (lambda: schedulers.PB2(hyperparam_bound={}), r"^PB2\(\) .*Did you mean 'hyperparam_bounds'\?$"),
+        (lambda: ANY_SCHEDULERS.PB2(hyperparam_bound={}), r"^PB2\(\) .*Did you mean 'hyperparam_bounds'\?$"),
         (
-            lambda: search.ConcurrencyLimiter(search.BasicVariantGenerator(), max_concurent=1),
+            lambda: ANY_SEARCH.ConcurrencyLimiter(search.BasicVariantGenerator(), max_concurent=1),
             "Did you mean 'max_concurr",
         ),
         (
-            lambda: tune.run(print, local_dir="x"),
+            lambda: ANY_TUNE.run(print, local_dir="x"),
             r"^run\(\) has no keyword 'local_dir'\. Did you mean 'storage_path'\?$",
         ),
     ],

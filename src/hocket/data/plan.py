@@ -433,8 +433,8 @@ def _count_after(op: Op, count: int | None) -> int | None:
             counts = [count, *(other.get_optional_count() for other in op.others)]
             return None if None in counts else sum(one or 0 for one in counts)
         case Zip():
-            counts = {count, *(other.get_optional_count() for other in op.others)}
-            return count if len(counts) == 1 else None  # of others nobody knows whether they have as many rows
+            different = {count, *(other.get_optional_count() for other in op.others)}
+            return count if len(different) == 1 else None  # of others nobody knows whether they have as many rows
         case Relation():
             return count if op.query.keeps_rows else None
         case _:
