@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import importlib
+import importlib.util
+import pickle
 import runpy
 from pathlib import Path
 from typing import Any
@@ -145,3 +148,44 @@ class NoText:
 def test_wrong_arguments_are_told(call: Any, error: type[Exception], match: str) -> None:
     with pytest.raises(error, match=match):
         call(hocket)
+
+
+ANY_HOCKET: Any = hocket
+"""Without types, which would refuse what is tried."""
+
+
+@pytest.mark.parametrize(
+    ("ask", "match"),
+    [
+        (
+            lambda: ANY_HOCKET.data.range(1).set_name("x"),
+            "Dataset has no set_name, which Ray has: names are for Ray's dashb",
+        ),
+        (
+            lambda: ANY_HOCKET.data.range(1).write_delta("x"),
+            "Dataset has no write_delta, .* write with it in a Datasink",
+        ),
+        (
+            lambda: ANY_HOCKET.data.range(1).groupby("id").with_column,
+            "GroupedData has no with_column, .* write map_groups",
+        ),
+        (lambda: ANY_HOCKET.train.Checkpoint.from_dict({}), "Checkpoint has no from_dict, .* a folder of files"),
+        (lambda: ANY_HOCKET.train.Checkpoint("/tmp").to_dict(), "Checkpoint has no to_dict, .* a folder of files"),
+        (lambda: ANY_HOCKET.data.range(1).nonsense, "^'Dataset' object has no attribute 'nonsense'$"),
+        (lambda: ANY_HOCKET.train.Checkpoint.nonsense, "^type object 'Checkpoint' has no attribute 'nonsense'$"),
+        (lambda: ANY_HOCKET.tune.nonsense, "^module 'hocket.tune' has no attribute 'nonsense'$"),
+    ],
+)
+def test_attributes_of_rays_say_what_to_write(ask: Any, match: str) -> None:
+    with pytest.raises(AttributeError, match=match):
+        ask()
+
+
+def test_names_that_are_nobodys_are_missing_as_ever() -> None:
+    with pytest.raises(ModuleNotFoundError, match=r"^No module named 'hocket\.nonsense'$"):
+        importlib.import_module("hocket.nonsense")
+    assert importlib.util.find_spec("hocket.nonsense") is None
+    with pytest.raises(ImportError, match=r"^cannot import name 'nonsense' from 'hocket\.train'"):
+        exec("from hocket.train import nonsense")
+    data = hocket.data.range(3)
+    assert pickle.loads(pickle.dumps(data)).count() == copy.copy(data).count() == 3

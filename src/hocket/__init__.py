@@ -27,6 +27,7 @@ from types import ModuleType as _ModuleType
 
 from hocket import actor as actor
 from hocket import exceptions as exceptions
+from hocket import missing as _missing
 from hocket import runtime_env as runtime_env
 from hocket.core.actor import ActorClass as ActorClass
 from hocket.core.actor import ActorHandle as ActorHandle
@@ -60,6 +61,8 @@ from hocket.version import __version__ as __version__
 ObjectID = ObjectRef
 """Ray's older name."""
 
+_missing.install()
+
 _LATER = ("cloudpickle", "collective", "dag", "data", "mesh", "ps", "spark", "testing", "train", "tune", "util")
 _ROOMS = ("actor", "exceptions", "runtime_env")
 
@@ -81,8 +84,7 @@ else:  # or no wrong name would be found
         where it is not used."""
         if name in _LATER:
             return _importlib.import_module(f"hocket.{name}")
-        # With the name and the module Python can add "Did you mean".
-        raise AttributeError(f"module 'hocket' has no attribute {name!r}", name=name, obj=_sys.modules[__name__])
+        raise _missing.build_error(_sys.modules[__name__], name, _sys._getframe(1))
 
     def __dir__() -> list[str]:
         inner = {name for name, value in globals().items() if type(value) is _ModuleType} - {*_LATER, *_ROOMS}

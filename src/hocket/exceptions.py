@@ -68,6 +68,7 @@ import pickle
 from typing import Any, NamedTuple, NoReturn
 
 from hocket import deaths, texts
+from hocket import missing as _missing
 
 
 class HocketError(Exception):
@@ -246,7 +247,9 @@ def hide_frames(error: BaseException, *also: type[BaseException]) -> None:
     kinds: tuple[type[BaseException], ...] = (HocketError, KeyboardInterrupt, *also)
     seen: set[int] = set()
     link: BaseException | None = error
-    while isinstance(link, kinds) and id(link) not in seen and not texts.SHOWS_ALL:
+    while link is not None and id(link) not in seen and not texts.SHOWS_ALL:
+        if not (isinstance(link, kinds) or texts.is_told(link)):
+            break
         seen.add(id(link))
         if not texts.passed_user(link):
             BaseException.with_traceback(link, None)
@@ -548,3 +551,6 @@ class ErrorRecord(NamedTuple):
     message: str
     timestamp: float
     """Seconds since the epoch."""
+
+
+_missing.explain(__name__)

@@ -21,7 +21,9 @@ import re
 import traceback
 from collections.abc import Callable
 from types import TracebackType
-from typing import Any, Final
+from typing import Any, Final, TypeVar
+
+E = TypeVar("E", bound=BaseException)
 
 MOST_NAME: Final = 200
 """How long a name may be in a line."""
@@ -55,7 +57,9 @@ SHOWS_ALL: Final = os.environ.get("HOCKET_FULL_TRACEBACKS", "0") == "1"
 """Whether tracebacks keep the frames of this package. Default: no; a user can do nothing about them."""
 
 _OUR_MISTAKES: Final = (AssertionError, LookupError, NameError)
-"""What our code never raises on purpose: its frames are the evidence."""
+"""What our code never raises on purpose, unless `mark_told` was asked first: its frames are the evidence."""
+
+_TOLD: Final = "_hocket_is_told"
 
 
 # --- one value --------------------------------------------------------------------------------------------------------
@@ -183,6 +187,26 @@ def format_frames(error: BaseException) -> str:
         return ""
 
 
+def mark_told(error: E) -> E:
+    """Mark an error that our code raises on purpose, whose kind is among `_OUR_MISTAKES`: its text says all.
+
+    Example:
+        >>> from hocket import texts
+        >>> texts.is_told(texts.mark_told(KeyError("There is no column 'x'.")))
+        True
+    """
+    vars(error)[_TOLD] = True
+    return error
+
+
+def is_told(error: BaseException) -> bool:
+    """Return whether `mark_told` has marked an error."""
+    try:
+        return _TOLD in object.__getattribute__(error, "__dict__")
+    except BaseException:  # a user's class may have none
+        return False
+
+
 def _read(error: BaseException, name: str) -> Any:
     """Return what every exception has, past the attributes of its class."""
     return vars(BaseException)[name].__get__(error)
@@ -231,7 +255,7 @@ def _format_one(error: BaseException, has_hints: bool) -> str:
 
 def _format_frames(error: BaseException) -> str:
     trace: TracebackType | None = _read(error, "__traceback__")
-    frames = _choose_frames(traceback.extract_tb(trace), type(error))
+    frames = _choose_frames(traceback.extract_tb(trace), None if is_told(error) else type(error))
     return "".join(traceback.StackSummary.from_list(frames).format())
 
 

@@ -443,6 +443,8 @@ def test_references_of_an_earlier_session(session: hocket.SessionContext) -> Non
             hocket.exceptions.InfeasibleResourcesError,
             r"hocket\.init\(num_cpus=\.\.\., _memory=\.\.\., resources=\{'lidar': \.\.\.\}\)",
         ),
+        ([{"CPU": 1, "cpu": 1}], "PACK", hocket.exceptions.InfeasibleResourcesError, r"Did you mean 'CPU' by 'cpu'\?$"),
+        ([{"GPU": 99}], "PACK", hocket.exceptions.InfeasibleResourcesError, r"hocket\.init\(num_gpus=\.\.\.\)\.$"),
         ([{"CPU": 1}] * 2, "STRICT_SPREAD", hocket.exceptions.InfeasibleResourcesError, "asks for 2 nodes.*has 1"),
     ],
 )

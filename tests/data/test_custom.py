@@ -75,6 +75,7 @@ def test_a_source_of_a_users() -> None:
     assert [row["x"] for row in rows.take_all()] == [0, 1, 2, 3, 4, 0, 5, 6, 7, 8, 9, 5]
     unknown = data.read_datasource(Numbers(10, is_known=False), parallelism=5, compute=None)
     assert (unknown.num_blocks(), unknown.count()) == (5, 15)
+    assert (unknown.repartition(3).num_blocks(), rows.repartition(3).num_blocks()) == (3, 3)
     assert rows.map(lambda row: {"y": 2 * row["x"]}).sum("y") == 100
     with pytest.raises(TypeError, match=r"read_datasource\(\) takes a Datasource, but received 3"):
         data.read_datasource(as_any(3))

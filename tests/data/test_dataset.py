@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import datetime as dt
+import inspect
+import pickle
 import subprocess
 import sys
 import threading
@@ -18,7 +20,7 @@ from pyarrow import parquet
 
 import hocket
 from hocket import data
-from hocket.data import blocks, execution, plan
+from hocket.data import blocks, execution, expressions, plan, preprocessors
 
 # --- on each engine ---------------------------------------------------------------------------------------------------
 
@@ -290,7 +292,7 @@ def test_what_a_function_is_given_is_shared_unless_it_asks_for_a_copy() -> None:
 
     given = np.zeros(3)
     with hocket.init(num_cpus=2, engine="inprocess"):
-        with pytest.raises(ValueError, match="read-only"):
+        with pytest.raises(ValueError, match=r"read-only(.|\n)*Write zero_copy_batch=False for copies"):
             data.from_numpy(given).map_batches(spoil).take_all()
         assert data.from_numpy(given).map_batches(spoil, zero_copy_batch=False).take_batch()["data"].tolist() == [
             1,
@@ -584,3 +586,201 @@ def test_take_works_on_no_more_rows_than_it_needs(session: None, tmp_path: Path)
     assert [row["id"] for row in rows.random_shuffle(seed=1).take(5)] == [
         row["id"] for row in rows.random_shuffle(seed=1).take(9)
     ][:5]
+
+
+ANY_DATA: Any = data
+ANY_TWO: Any = TWO
+"""Without types, which would refuse what is tried."""
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: ANY_TWO.random_shuffle(sed=1), r"^random_shuffle\(\) has no keyword 'sed'\. Did you mean 'seed'\?$"),
+        (
+            lambda: ANY_TWO.random_shuffle(sd_card=1),
+            r"It takes seed, num_blocks; and the options of hocket\.remote\(\)\.$",
+        ),
+        (lambda: ANY_TWO.streaming_train_test_split(0.5, sed=1), "Did you mean 'seed'"),
+        (
+            lambda: ANY_TWO.map_batches(len, batchsize=3),
+            r"^map_batches\(\) has no keyword 'batchsize'\. Did you mean 'batch_s",
+        ),
+        (lambda: ANY_TWO.map(len, batch_size=3), r"^map\(\) has no keyword 'batch_size'\. It takes fn_args, fn_kwargs"),
+        (lambda: ANY_TWO.map(len, fn_kwarg={}), r"^map\(\) has no keyword 'fn_kwarg'\. Did you mean 'fn_kwargs'"),
+        (
+            lambda: ANY_TWO.flat_map(len, concurency=3),
+            r"^flat_map\(\) has no keyword 'concurency'\. Did you mean 'concurren",
+        ),
+        (
+            lambda: ANY_TWO.filter(len, max_retris=3),
+            r"^filter\(\) has no keyword 'max_retris'\. Did you mean 'max_retries'",
+        ),
+        (lambda: ANY_TWO.filter(expr="id > 1", concurency=3), "Did you mean 'concurrency'"),
+        (
+            lambda: ANY_TWO.groupby("id").map_groups(len, zero_copy=0),
+            r"^map_groups\(\) .*Did you mean 'zero_copy_batch'",
+        ),
+        (lambda: ANY_TWO.map(len, max_retries="x"), "type of keyword 'max_retries' must be int, but received type str"),
+        (
+            lambda: ANY_TWO.join(ANY_TWO, how="left", on="id"),
+            r"^join\(\) has no keyword 'how'\. Did you mean 'join_type'\?$",
+        ),
+        (
+            lambda: ANY_TWO.iter_batches(batchsize=3),
+            r"^iter_batches\(\) has no keyword 'batchsize'\. Did you mean 'batch_siz",
+        ),
+        (lambda: ANY_TWO.to_pandas(limt=3), r"^to_pandas\(\) has no keyword 'limt'\. Did you mean 'limit'"),
+        (
+            lambda: ANY_TWO.train_test_split(0.5, sed=3),
+            r"^train_test_split\(\) has no keyword 'sed'\. Did you mean 'seed'",
+        ),
+        (lambda: ANY_TWO.count(exact=True), r"^count\(\) has no keyword 'exact'\. It takes none\.$"),
+        (
+            lambda: ANY_DATA.range(9, parallelism=2),
+            r"^range\(\) .* 'parallelism'\. Did you mean 'override_num_blocks'\?$",
+        ),
+        (lambda: ANY_DATA.from_items([], num_block=2), r"^from_items\(\) .* Did you mean 'override_num_blocks'\?$"),
+        (lambda: ANY_DATA.read_text("x", encodin="ascii"), r"^read_text\(\) .* Did you mean 'encoding'\?$"),
+        (lambda: ANY_DATA.read_csv("x", parse_option=1), r"^read_csv\(\) .* Did you mean 'parse_options'\?$"),
+        (lambda: ANY_DATA.read_parquet("x", colums=["x"]), r"^read_parquet\(\) .* Did you mean 'columns'\?$"),
+        (
+            lambda: ANY_TWO.write_parquet("x", compres="gzip"),
+            r"^write_parquet\(\) .* 'compres'\. Did you mean 'compression'",
+        ),
+        (lambda: ANY_TWO.write_csv("x", write_option=1), r"^write_csv\(\) .* Did you mean 'write_options'\?$"),
+        (lambda: ANY_TWO.write_orc("x", stripe=1), r"^write_orc\(\) .* Did you mean 'stripe_size'\?$"),
+        (
+            lambda: ANY_TWO.write_json("x", mod="error"),
+            r"^write_json\(\) has no keyword 'mod'\. Did you mean 'mode'\?$",
+        ),
+    ],
+)
+def test_a_keyword_that_is_none_is_told_at_once(make: Any, message: str) -> None:
+    with pytest.raises(TypeError, match=message):
+        make()
+    assert not hocket.is_initialized()
+
+
+def test_what_rays_remote_arguments_are_is_taken(session: None) -> None:
+    rows = data.range(10).random_shuffle(seed=1, num_cpus=1, scheduling_strategy="SPREAD")
+    found = rows.map(
+        lambda row: row, max_retries=1, retry_exceptions=[OSError], ray_remote_args_fn=None, memory=1 << 20
+    )
+    assert sorted(row["id"] for row in found.take_all()) == list(range(10))
+
+    def write(group: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+        group["id"] += 1
+        return group
+
+    changed = data.range(3).groupby("id").map_groups(write, zero_copy_batch=False)
+    assert changed.take_all() == [{"id": 1}, {"id": 2}, {"id": 3}]
+
+
+def test_methods_that_refuse_keywords_are_the_class_s_own() -> None:
+    assert pickle.loads(pickle.dumps(data.Dataset.count)) is data.Dataset.count
+    assert data.Dataset.join.__qualname__ == "Dataset.join"
+    assert "join_type" in inspect.signature(data.Dataset.join).parameters
+    assert "override_num_blocks" in inspect.signature(data.range).parameters
+
+
+@pytest.mark.parametrize(
+    "look",
+    [
+        lambda rows: rows.count(),
+        lambda rows: rows.num_blocks(),
+        lambda rows: rows.schema(),
+        lambda rows: rows.columns(),
+        lambda rows: rows.size_bytes(),
+        lambda rows: rows.sum("id"),
+        lambda rows: rows.limit(2).count(),
+        lambda rows: rows.union(rows).count(),
+        lambda rows: rows.repartition(2).num_blocks(),
+        lambda rows: rows.materialize(),
+        lambda rows: rows.take(1),
+    ],
+)
+def test_no_shortcut_leaves_the_check_of_zip_out(session: None, look: Any) -> None:
+    rows = data.range(100).zip(data.range(5))
+    assert repr(rows) == "Dataset(? blocks, ? rows -> zip)"
+    with pytest.raises(ValueError, match=r"need as many rows, but they have \[100, 5\]"):
+        look(rows)
+    assert data.range(5).zip(data.range(5)).count() == 5
+
+
+@pytest.mark.parametrize(
+    ("make", "known"),
+    [
+        (lambda rows: rows, 4),
+        (lambda rows: rows.map(lambda row: row), 4),
+        (lambda rows: rows.filter(keep_none), 4),
+        (lambda rows: rows.repartition(3), 3),
+        (lambda rows: rows.repartition(1000), 100),
+        (lambda rows: rows.repartition(target_num_rows_per_block=30), 4),
+        (lambda rows: rows.random_shuffle(seed=1, num_blocks=7), 7),
+        (lambda rows: rows.randomize_block_order(seed=1), 4),
+        (lambda rows: rows.union(rows, rows), 12),
+        (lambda rows: rows.limit(30), 2),
+        (lambda rows: rows.limit(0), 1),
+        (lambda rows: rows.zip(rows.repartition(2)), 4),
+        (lambda rows: rows.sort("id"), None),
+        (lambda rows: rows.filter(keep_none).repartition(3), None),
+        (lambda rows: rows.filter(keep_some).repartition(3), None),
+        (lambda rows: rows.filter(keep_some).limit(2), None),
+        (lambda rows: rows.filter(keep_some).random_shuffle(seed=1), None),
+        (lambda rows: rows.union(rows.sort("id")), None),
+    ],
+)
+def test_number_of_blocks_is_that_which_comes(session: None, make: Any, known: int | None) -> None:
+    rows = make(data.range(100, override_num_blocks=4))
+    shown = "?" if known is None else known
+    assert repr(rows).startswith(f"Dataset({shown} blocks")
+    assert rows.num_blocks() == sum(1 for _ in rows._stream())
+    assert known is None or rows.num_blocks() == known
+    assert ("not known before they are made" in rows._repr_html_()) == (known is None)
+
+
+def keep_none(row: dict[str, Any]) -> bool:
+    return False
+
+
+def keep_some(row: dict[str, Any]) -> bool:
+    return bool(row["id"] < 3)
+
+
+def test_files_of_all_that_is_read(session: None, tmp_path: Path) -> None:
+    paths = [str(tmp_path / f"{name}.parquet") for name in "abc"]
+    for path in paths:
+        parquet.write_table(pa.table({"id": [1, 2]}), path)
+    first, second, third = (data.read_parquet(path) for path in paths)
+    assert first.union(second.join(third, on="id")).input_files() == paths
+
+
+@pytest.mark.parametrize(
+    "look",
+    [
+        lambda rows: rows.sum("xx"),
+        lambda rows: rows.groupby("xx").count().take_all(),
+        lambda rows: rows.filter(expr="xx > 1").take_all(),
+        lambda rows: rows.map(lambda row: row).sort("xx").take_all(),
+        lambda rows: rows.map(lambda row: row).select_columns("xx").take_all(),
+        lambda rows: rows.with_column("y", expressions.col("xx")).take(1),
+        lambda rows: preprocessors.StandardScaler(["xx"]).fit(rows),
+        lambda rows: rows.unique("xx"),
+        lambda rows: rows.join(rows, on="xx").take_all(),
+    ],
+)
+def test_a_column_that_is_not_there_is_told_without_our_frames(session: None, look: Any) -> None:
+    with pytest.raises(KeyError, match="There is no column 'xx': the columns are 'id'") as found:
+        look(data.range(10, override_num_blocks=2))
+    package = str(Path(hocket.__file__).parent)
+    assert [frame.path for frame in found.traceback if str(frame.path).startswith(package)] == []
+    assert package not in str(found.value)
+
+
+def test_mistakes_of_ours_keep_their_frames(session: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    nothing: dict[str, Any] = {}
+    monkeypatch.setattr(data.Dataset, "_stream", lambda self: nothing["missing"])
+    with pytest.raises(KeyError, match="missing") as found:
+        data.range(3).filter(lambda row: True).count()
+    assert any(str(frame.path).endswith("looking.py") for frame in found.traceback)

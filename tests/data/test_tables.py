@@ -380,6 +380,7 @@ def test_groups_are_whole_whatever_the_blocks() -> None:
         (lambda rows: rows.groupby("gone").count().take_all(), KeyError, "no column 'gone'"),
         (lambda rows: rows.sum("text"), TypeError, r"Sum\('text'\) needs numbers, but the column holds string"),
         (lambda rows: rows.mean("gone"), KeyError, "no column 'gone'"),
+        (lambda rows: rows.join(rows, "left"), ValueError, r"received 'left'\. Did you mean 'left_outer'\?$"),
         (lambda rows: rows.join(rows, "cross"), ValueError, "join_type must be one of inner, .* received 'cross'"),
         (lambda rows: rows.join(3), TypeError, "takes a data set, but received 3"),
         (lambda rows: rows.join(rows, on="gone").take(1), KeyError, "left data set: There is no column 'gone'"),

@@ -318,6 +318,7 @@ def test_torch_takes_both_of_rays_init_methods() -> None:
             train.ScalingConfig(resources_per_worker={"lidar": 1}),
             r"open the session with more of lidar: hocket\.init\(resources",
         ),
+        (train.ScalingConfig(resources_per_worker={"cpu": 1}), r"Did you mean 'CPU' by 'cpu'\?$"),
         (train.ScalingConfig(num_workers=99), r"give each less .*hocket\.init\(num_cpus=\.\.\.\)"),
     ],
 )

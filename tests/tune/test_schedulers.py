@@ -8,7 +8,8 @@ from typing import Any, cast
 
 import pytest
 
-from hocket.tune import schedulers
+from hocket import tune
+from hocket.tune import schedulers, search
 from hocket.tune import trial as trials
 from hocket.tune.schedulers import TrialControls, create_scheduler
 from hocket.tune.schedulers.creation import NAMES
@@ -73,3 +74,53 @@ def test_first_in_first_out() -> None:
         assert fifo.choose_trial_to_run(controls) is listed[number]
         listed[number].status = trials.Status.RUNNING
     assert fifo.choose_trial_to_run(controls) is None
+
+
+ANY_SCHEDULERS: Any = schedulers
+ANY_SEARCH: Any = search
+ANY_TUNE: Any = tune
+"""Without types, which would refuse what is tried."""
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: ANY_SCHEDULERS.ASHAScheduler(max_ts=3), r"has no keyword 'max_ts'\. Did you mean 'max_t'\?$"),
+        (lambda: ANY_SCHEDULERS.HyperBandScheduler(reduction=3), r"Did you mean 'reduction_factor'\?$"),
+        (lambda: ANY_SCHEDULERS.MedianStoppingRule(grace=3), r"Did you mean 'grace_period'\?$"),
+        (
+            lambda: ANY_SCHEDULERS.PopulationBasedTraining(hyperparam_mutation={}),
+            r"^PopulationBasedTraining\(\) has no keyword 'hyperparam_mutation'\. Did you mean 'hyperparam_mutations'\?$",
+        ),
+        (lambda: ANY_SCHEDULERS.PB2(hyperparam_bound={}), r"^PB2\(\) .*Did you mean 'hyperparam_bounds'\?$"),
+        (
+            lambda: ANY_SEARCH.ConcurrencyLimiter(search.BasicVariantGenerator(), max_concurent=1),
+            "Did you mean 'max_concurr",
+        ),
+        (
+            lambda: ANY_TUNE.run(print, local_dir="x"),
+            r"^run\(\) has no keyword 'local_dir'\. Did you mean 'storage_path'\?$",
+        ),
+    ],
+)
+def test_a_keyword_that_is_none_is_told(make: Any, message: str) -> None:
+    with pytest.raises(TypeError, match=message):
+        make()
+
+
+@pytest.mark.parametrize(
+    "make", [schedulers.ASHAScheduler, schedulers.HyperBandScheduler, schedulers.MedianStoppingRule]
+)
+def test_a_time_that_no_report_has_is_told_once(make: Any, caplog: pytest.LogCaptureFixture) -> None:
+    simulate(make(time_attr="epoch"), [[0.5, 0.6]] * 3, num_workers=1, metric="acc", mode="max")
+    (line,) = caplog.messages
+    assert line.startswith(f"{make.__name__} has decided nothing: no report has 'epoch', which is its time_attr.")
+    caplog.clear()
+    simulate(make(time_attr="training_iteration"), [[0.5, 0.6]] * 3, num_workers=1, metric="acc", mode="max")
+    assert not caplog.messages
+
+
+def test_metrics_as_keywords_are_told() -> None:
+    report: Any = tune.report
+    with pytest.raises(TypeError, match=r"received the keywords \['loss'\]\. Write report\(\{'loss': 0\.5\}\)"):
+        report(loss=1)

@@ -250,6 +250,22 @@ def test_nobody_goes_on_from_a_trial_without_checkpoint() -> None:
     assert search.exploits == []
 
 
+def test_trials_that_save_nothing_are_told_once(caplog: pytest.LogCaptureFixture) -> None:
+    search = make_search(2)
+    for trial in search.trials:
+        trial.checkpoint = None
+    search.report(0, 4, 1)
+    search.report(1, 4, 0)
+    assert not caplog.messages  # one may save yet
+    search.finish(0)
+    search.finish(1)
+    (line,) = caplog.messages
+    assert line.startswith(
+        "PopulationBasedTraining has changed nothing, 1 times, because none of the better trials had"
+    )
+    assert "tune.report(metrics, checkpoint=...)" in line
+
+
 def test_trial_gives_way_to_those_that_wait() -> None:
     search = make_search(3)
     search.trials[2].status = trials.Status.PENDING

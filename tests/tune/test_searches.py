@@ -260,6 +260,10 @@ def test_more_than_there_is(tmp_path: Path) -> None:
         exceptions.InfeasibleResourcesError, match=r"Trial \w+ holds .*but the session has 0 of unobtainium"
     ):
         search(tune.with_resources(programs.report_steps, {"unobtainium": 1}), tmp_path, {"x": 1})
+    with pytest.raises(exceptions.InfeasibleResourcesError, match=r"start with more: hocket\.init\(num_gpus=\.\.\.\)"):
+        search(tune.with_resources(programs.report_steps, {"gpu": 99}), tmp_path / "gpu", {"x": 1})
+    with pytest.raises(exceptions.InfeasibleResourcesError, match=r"Did you mean 'cpu' by 'cpus'\?$"):
+        search(tune.with_resources(programs.report_steps, {"cpus": 1}), tmp_path / "cpus", {"x": 1})
 
 
 @pytest.mark.parametrize("kind", ["history", "curves", "parallel", "slices", "importance", "lineage"])

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Collection, Iterable
 
+from hocket import keywords
 from hocket.kernel import resources
 
 WHOLE = frozenset({"GPU", "TPU", "NPU", "HPU", "RBLN", "neuron_cores"})
@@ -34,3 +36,30 @@ def explain_amount(what: str, resource: str, amount: float) -> str | None:
             "0.5."
         )
     return None
+
+
+_MEANT = {"cpu": "CPU", "cpus": "CPU", "num_cpus": "CPU", "gpu": "GPU", "gpus": "GPU", "num_gpus": "GPU"}
+"""What names of resources are meant to be that somebody has spelt as a keyword: ``cpu``, ``num_gpus``."""
+
+
+def ask_for_names(given: Iterable[str], there: Collection[str], spell: Callable[[str], str] = str) -> str:
+    """Return the questions whether other names were meant by those that the session has nothing of, after a space each.
+
+    Args:
+        given: The names of what is asked for.
+        there: The names of what the session has.
+        spell: How the caller's users write ``CPU`` and ``GPU``.
+
+    Example:
+        >>> from hocket.core import amounts
+        >>> amounts.ask_for_names(["cpu", "camera"], ["CPU", "memory"])
+        " Did you mean 'CPU' by 'cpu'?"
+    """
+    found = ""
+    for name in given:
+        meant = _MEANT.get(name.lower())
+        if name in there or name == meant:
+            continue
+        question = f" Did you mean {spell(meant)!r}?" if meant else keywords.suggest(name, there)
+        found += f"{question.removesuffix('?')} by {name!r}?" if question else ""
+    return found

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import warnings
 from collections.abc import Mapping, Sequence
@@ -395,8 +396,15 @@ def placement_group(
                 f"Bundle {index} must ask for something, but received {bundle!r}. Write for example {{'CPU': 1}}."
             )
         demands.append(demand)
-    is_detached = lifetime == "detached"
-    return PlacementGroup(session.get_engine().reserve(demands, strategy, name, is_detached=is_detached), bundles)
+    engine, is_detached = session.get_engine(), lifetime == "detached"
+    try:
+        return PlacementGroup(engine.reserve(demands, strategy, name, is_detached=is_detached), bundles)
+    except exceptions.InfeasibleResourcesError as error:
+        names = dict.fromkeys(itertools.chain.from_iterable(bundles))
+        question = amounts.ask_for_names(names, engine.get_total_resources())
+        if not question:
+            raise
+        raise type(error)(f"{error}{question}") from None
 
 
 def remove_placement_group(placement_group: PlacementGroup) -> None:

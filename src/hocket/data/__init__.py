@@ -13,6 +13,7 @@ shuffle behind it; `exact` adds up an evaluation so that the number of ranks can
 numpy alone.
 """
 
+from hocket import missing as _missing
 from hocket.data import aggregate as aggregate
 from hocket.data.blocks import Schema as Schema
 from hocket.data.calls import ActorPoolStrategy as ActorPoolStrategy
@@ -62,3 +63,5 @@ from hocket.data.sources.sinks import BlockBasedFileDatasink as BlockBasedFileDa
 from hocket.data.sources.sinks import RowBasedFileDatasink as RowBasedFileDatasink
 from hocket.data.sources.writing import SaveMode as SaveMode
 from hocket.data.tables import GroupedData as GroupedData
+
+_missing.explain(__name__)

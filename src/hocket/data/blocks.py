@@ -274,10 +274,11 @@ def check_columns(asked: Sequence[str], there: Sequence[str]) -> None:
     """
     missing = [name for name in asked if name not in there]
     if missing:
-        raise KeyError(
+        error = KeyError(
             f"There is no column {', '.join(map(repr, missing))}: the columns are {', '.join(map(repr, there))}. Ask "
             "for one of these."
         )
+        raise texts.mark_told(error)
 
 
 def check_format(batch_format: str | None) -> str:

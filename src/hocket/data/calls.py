@@ -9,6 +9,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, final
 
+from hocket import keywords
+from hocket.core import options
 from hocket.data import blocks, plan, reading, steps
 
 
@@ -231,10 +233,50 @@ _HOW = {
 }
 
 
-def read_call(verb: str, fn: object, how: Mapping[str, Any]) -> Call:
-    """Return how a function is called, of the keywords that a user gave."""
+_OF_RAY = ("udf_modifying_row_count", "ray_remote_args_fn")
+"""Keywords of Ray's that have no effect."""
+
+_OURS = ("name", "num_returns", "_generator_backpressure_num_objects")
+"""Options of tasks and actors that a step sets itself."""
+
+
+def read_call(verb: str, fn: object, how: Mapping[str, Any], own: Iterable[str] = ()) -> Call:
+    """Return how a function is called, of the keywords that a user gave.
+
+    Args:
+        verb: The method that was given them.
+        fn: The function.
+        how: The keywords.
+        own: Those that the method has besides.
+
+    Raises:
+        TypeError: There is no such keyword.
+        ValueError: The value of one cannot be.
+    """
     known = {_HOW[name]: value for name, value in how.items() if name in _HOW}
-    return Call(verb=verb, fn=fn, more={name: value for name, value in how.items() if name not in _HOW}, **known)
+    more = {name: value for name, value in how.items() if name not in _HOW}
+    return Call(verb=verb, fn=fn, more=read_options(verb, fn, more, [*own, *_HOW]), **known)
+
+
+def read_options(verb: str, fn: object, given: Mapping[str, object], known: Iterable[str]) -> dict[str, object]:
+    """Return which further options of tasks or actors a user gave.
+
+    Args:
+        verb: The method that was given them.
+        fn: A function, which tasks call, or a class, of which actors are made. None: neither is known.
+        given: The keywords.
+        known: Those that the method has itself.
+
+    Raises:
+        TypeError: There is no such option.
+        ValueError: The value of one cannot be.
+    """
+    there = options.ACTOR_OPTIONS if isinstance(fn, type) else options.TASK_OPTIONS
+    theirs = {name: option for name, option in there.items() if name not in _OURS}
+    keywords.check(f"{verb}()", given, known, "; and the options of hocket.remote()", [*theirs, *_OF_RAY])
+    found = {name: value for name, value in given.items() if name not in _OF_RAY}
+    options.validate(found, theirs, f"{verb}()")
+    return found
 
 
 def _bind(

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from hocket import texts
+from hocket import keywords, texts
 from hocket.data import arrow, blocks, dataset, frames, plan, reading, settings
 from hocket.data.execution import references
 from hocket.data.sources import custom, programs
@@ -41,6 +41,7 @@ def _build_joined(
     return _build(blocks.join([blocks.build_from_batch(part, caller) for part in parts]), num_blocks)
 
 
+@keywords.guard
 def from_items(items: Sequence[object], *, override_num_blocks: int | None = None) -> dataset.Dataset:
     """Return a data set of rows that the program has.
 
@@ -69,6 +70,7 @@ def from_items(items: Sequence[object], *, override_num_blocks: int | None = Non
     return _build(blocks.build_from_rows(rows, "from_items()"), override_num_blocks)
 
 
+@keywords.guard
 def from_numpy(
     ndarrays: arrow.Array | Sequence[arrow.Array] | Mapping[str, arrow.Array],
     *,
@@ -106,6 +108,7 @@ def from_numpy(
     return _build(blocks.build(columns, "from_numpy()"), override_num_blocks)
 
 
+@keywords.guard
 def from_pandas(dfs: object, *, override_num_blocks: int | None = None) -> dataset.Dataset:
     """Return a data set of a pandas DataFrame, or a list of them. The index is left behind.
 
@@ -118,6 +121,7 @@ def from_pandas(dfs: object, *, override_num_blocks: int | None = None) -> datas
     )
 
 
+@keywords.guard
 def from_arrow(tables: object, *, override_num_blocks: int | None = None) -> dataset.Dataset:
     """Return a data set of an Arrow table, or a list of them.
 
@@ -130,6 +134,7 @@ def from_arrow(tables: object, *, override_num_blocks: int | None = None) -> dat
     return _build_joined(tables, lambda table: isinstance(table, pa.Table | pa.RecordBatch), words, override_num_blocks)
 
 
+@keywords.guard
 def from_blocks(blocks: Sequence[Any]) -> dataset.Dataset:
     """Return a data set of Arrow tables, data frames, or dicts of arrays, each of which is a block.
 
@@ -143,6 +148,7 @@ def _read_block(given: Any) -> blocks.Block:
     return blocks.Block({}, 0) if given is None else blocks.build_from_batch(given, "A block of from_blocks()")
 
 
+@keywords.guard
 def from_arrow_refs(tables: Any) -> dataset.Dataset:
     """Return a data set of references on Arrow tables; each is a block. See `Dataset.to_arrow_refs`.
 
@@ -152,17 +158,20 @@ def from_arrow_refs(tables: Any) -> dataset.Dataset:
     return dataset.Dataset(references.list_reads(tables, "from_arrow_refs()"))
 
 
+@keywords.guard
 def from_pandas_refs(dfs: Any) -> dataset.Dataset:
     """Return a data set of references on data frames; see `from_arrow_refs`."""
     return dataset.Dataset(references.list_reads(dfs, "from_pandas_refs()"))
 
 
+@keywords.guard
 def from_numpy_refs(ndarrays: Any) -> dataset.Dataset:
     """Return a data set of references on arrays, whose first axis is the rows, as the column ``data``; or on dicts of
     them. See `from_arrow_refs`."""
     return dataset.Dataset(references.list_reads(ndarrays, "from_numpy_refs()"))
 
 
+@keywords.guard
 def range(n: int, *, override_num_blocks: int | None = None) -> dataset.Dataset:  # noqa: A001 (Ray's name)
     """Return a data set of the numbers from 0 to ``n - 1``, in a column named ``id``.
 
@@ -185,6 +194,7 @@ def range(n: int, *, override_num_blocks: int | None = None) -> dataset.Dataset:
     return dataset.Dataset([plan.RangeRead(start, stop) for start, stop in plan.cut_evenly(n, count)])
 
 
+@keywords.guard
 def range_tensor(n: int, *, shape: tuple[int, ...] = (1,), override_num_blocks: int | None = None) -> dataset.Dataset:
     """Return a data set of whole numbers from 0, each in an array, as the column ``data``.
 
@@ -216,6 +226,7 @@ def _spread(shape: tuple[int, ...], block: blocks.Block) -> blocks.Block:
     return blocks.Block({"data": np.broadcast_to(numbers, (block.num_rows, *shape)).copy()}, block.num_rows)
 
 
+@keywords.guard
 def from_generators(generators: Sequence[Callable[[], Iterable[object]]]) -> dataset.Dataset:
     """Return a data set of what functions yield, one after the other. Each runs in a task of its own.
 
@@ -246,6 +257,7 @@ def from_generators(generators: Sequence[Callable[[], Iterable[object]]]) -> dat
     return dataset.Dataset([programs.GeneratorRead(one, "a function of from_generators()") for one in generators])
 
 
+@keywords.guard
 def read_datasource(
     datasource: custom.Datasource,
     *,
@@ -285,6 +297,7 @@ def read_datasource(
     )
 
 
+@keywords.guard
 def read_sql(
     sql: str,
     connection_factory: Callable[[], Any],
@@ -323,6 +336,7 @@ def read_sql(
     return dataset.Dataset([programs.QueryRead(sql, connection_factory, sql_params)])
 
 
+@keywords.guard
 def from_torch(dataset_: Any, local_read: bool = False, *, override_num_blocks: int | None = None) -> dataset.Dataset:
     """Return a data set of one of PyTorch's. Its items are made in tasks; those that are no dicts are the column
     ``item``.
@@ -358,6 +372,7 @@ def _loop_items(source: Iterable[object]) -> Iterator[object]:
         yield item if isinstance(item, dict) else {"item": item}
 
 
+@keywords.guard
 def from_spark(df: Any, *, path: str | os.PathLike[str] | None = None) -> dataset.Dataset:
     """Have Spark write a data frame as Parquet files now, and return a data set that reads them.
 
@@ -381,6 +396,7 @@ def from_spark(df: Any, *, path: str | os.PathLike[str] | None = None) -> datase
     return dataset.Dataset(receiving.receive(df, path))
 
 
+@keywords.guard
 def from_tf(dataset_: Any) -> dataset.Dataset:
     """Return a data set of a ``tf.data.Dataset``, which is read here and now.
 
@@ -400,6 +416,7 @@ def from_tf(dataset_: Any) -> dataset.Dataset:
     return from_items(rows)
 
 
+@keywords.guard
 def from_huggingface(dataset_: Any, *, override_num_blocks: int | None = None) -> dataset.Dataset:
     """Return a data set of one of Hugging Face's.
 

@@ -6,9 +6,10 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, TypeVar, final
 
-from hocket import markup
+from hocket import keywords, markup, missing
 from hocket.data import (
     blocks,
+    calls,
     conversions,
     execution,
     feed,
@@ -26,6 +27,8 @@ from hocket.engine import contract
 T = TypeVar("T")
 
 
+@missing.explain_attributes
+@keywords.guard_methods
 @final
 class Dataset(looking.Looking, operations.RowOperations, splits.Splits, conversions.Conversions, writers.Writers):
     """Rows in blocks, and the plan of what is done to them. Made by `from_items`, `read_parquet` and their like.
@@ -55,12 +58,15 @@ class Dataset(looking.Looking, operations.RowOperations, splits.Splits, conversi
     def __repr__(self) -> str:
         steps = "".join(f" -> {plan.describe(op)}" for op in self._plan.ops)
         count = self._plan.get_optional_count()
-        return f"Dataset({self.num_blocks()} blocks, {'?' if count is None else count} rows{steps})"
+        sizes = self._plan.get_optional_sizes()
+        num_blocks = "?" if sizes is None else len(sizes)
+        return f"Dataset({num_blocks} blocks, {'?' if count is None else count} rows{steps})"
 
     def _repr_html_(self) -> str:
         count = self._plan.get_optional_count()
         facts = {"rows": "not known before they are read" if count is None else f"{count:,}"}
-        facts["blocks"] = f"{self.num_blocks():,}"
+        sizes = self._plan.get_optional_sizes()
+        facts["blocks"] = "not known before they are made" if sizes is None else f"{len(sizes):,}"
         if self._plan.ops:
             facts["steps"] = ", ".join(plan.describe(op) for op in self._plan.ops)
         schema = self.schema(fetch_if_missing=False)  # nothing is executed to be shown
@@ -96,6 +102,7 @@ class Dataset(looking.Looking, operations.RowOperations, splits.Splits, conversi
 
         Raises:
             ValueError: The seed is no whole number, or negative.
+            TypeError: There is no such keyword.
 
         Example:
             >>> import hocket
@@ -105,6 +112,7 @@ class Dataset(looking.Looking, operations.RowOperations, splits.Splits, conversi
             [2, 3, 0, 4, 1, 5]
             >>> hocket.shutdown()
         """
+        calls.read_options("random_shuffle", None, of_ray, ("seed", "num_blocks"))
         shuffled = self._then(plan.Shuffle(operations.choose_seed(seed)))
         return shuffled if num_blocks is None else shuffled.repartition(num_blocks)
 

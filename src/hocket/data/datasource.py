@@ -1,5 +1,6 @@
 """Where rows come from and go to, under Ray's names: sources and targets that users write, folders that are columns."""
 
+from hocket import missing as _missing
 from hocket.data.sources.choosing import FileShuffleConfig as FileShuffleConfig
 from hocket.data.sources.custom import Datasink as Datasink
 from hocket.data.sources.custom import Datasource as Datasource
@@ -13,3 +14,5 @@ from hocket.data.sources.partitions import PathPartitionFilter as PathPartitionF
 from hocket.data.sources.sinks import BlockBasedFileDatasink as BlockBasedFileDatasink
 from hocket.data.sources.sinks import RowBasedFileDatasink as RowBasedFileDatasink
 from hocket.data.sources.writing import SaveMode as SaveMode
+
+_missing.explain(__name__)

@@ -86,8 +86,17 @@ class Looking(feed.Feed):
         return self._record.describe()
 
     def num_blocks(self) -> int:
-        """Return how many blocks the source has."""
-        return len(self._plan.reads)
+        """Return how many blocks there are. The plan is executed if that cannot be known without.
+
+        Of files and sources of which a task reads several blocks, it is how many tasks read.
+
+        Example:
+            >>> from hocket import data
+            >>> data.range(10).repartition(3).num_blocks()
+            3
+        """
+        known = self._plan.get_optional_sizes()
+        return sum(1 for _ in self._stream()) if known is None else len(known)
 
     def schema(self, fetch_if_missing: bool = True) -> blocks.Schema | None:
         """Return the names and types of the columns, as the first block with rows has them; None if no block has any.
@@ -183,9 +192,10 @@ class Looking(feed.Feed):
         return blocks.join(found or [blocks.Block({}, 0)]).to_batch("pyarrow")
 
     def input_files(self) -> list[str]:
-        """Return the files that are read, each once, in their order."""
-        files = [file for read in self._plan.reads for file in getattr(read, "files", ())]
-        files += [read.file for read in self._plan.reads if hasattr(read, "file")]
+        """Return the files that are read, each once, in their order; also those of data sets that are joined to it."""
+        reads = list(self._plan.list_reads())
+        files = [file for read in reads for file in getattr(read, "files", ())]
+        files += [read.file for read in reads if hasattr(read, "file")]
         return list(dict.fromkeys(file.path for file in files))
 
     def size_bytes(self) -> int:

@@ -8,11 +8,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, Self, TypeAlias, final
 
+from hocket import keywords
 from hocket.data import blocks, calls, column_operations, order, plan, reading, steps
 from hocket.data.expressions import text, tree
-
-_OF_RAY = ("udf_modifying_row_count", "ray_remote_args_fn")
-"""Keywords of Ray's that have no effect."""
 
 
 class RowOperations(column_operations.ColumnOperations):
@@ -97,7 +95,7 @@ class RowOperations(column_operations.ColumnOperations):
             num_cpus=num_cpus,
             num_gpus=num_gpus,
             memory=memory,
-            more={name: value for name, value in remote_args.items() if name not in _OF_RAY},
+            more=calls.read_options("map_batches", fn, remote_args, keywords.list_names(RowOperations.map_batches)),
         )
         form = blocks.check_format(batch_format)
         return self._then(
@@ -173,7 +171,8 @@ class RowOperations(column_operations.ColumnOperations):
         if (fn is None) == (expr is None):
             raise ValueError("filter() takes a function, or expr=, and one of them. Write filter(expr='x > 3').")
         if expr is None:
-            return self._then(calls.read_call("filter", fn, how).build(steps.filter_rows, keeps_rows=False))
+            return self._then(calls.read_call("filter", fn, how, ("expr",)).build(steps.filter_rows, keeps_rows=False))
+        calls.read_call("filter", fn, how, ("expr",))  # what is no keyword at all is said first
         if how:
             raise ValueError(f"filter(expr=...) calls no function, so {sorted(how)} says nothing. Leave it out.")
         step = functools.partial(steps.filter_expression, expression=text.read(expr), given=f"{expr!s:.80}")

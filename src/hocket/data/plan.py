@@ -369,6 +369,21 @@ class Plan:
             count = _count_after(op, count)
         return count
 
+    def get_optional_sizes(self) -> list[int | None] | None:
+        """Return how many rows each block will have, None of those of which that is not known; None if not even the
+        number of blocks is known before the plan is executed. A read that gives several counts as one."""
+        sizes: _Sizes = [None if gives_many(read) else read.num_rows for read in self.reads]
+        for at, op in enumerate(self.ops):
+            sizes = _list_sizes_after(op, sizes, Plan(self.reads, self.ops[:at]).get_optional_count())
+        return sizes
+
+    def list_reads(self) -> Iterator[Read]:
+        """Give all reads, also those of other plans that operations join to this one."""
+        yield from self.reads
+        for op in self.ops:
+            if isinstance(op, Union | Zip | Relation):
+                yield from itertools.chain.from_iterable(other.list_reads() for other in op.others)
+
     def narrow(self) -> Plan:
         """Return a plan that reads only the columns that its first operation looks at, if it is known which."""
         first = self.ops[0] if self.ops else None
@@ -417,10 +432,47 @@ def _count_after(op: Op, count: int | None) -> int | None:
         case Union():
             counts = [count, *(other.get_optional_count() for other in op.others)]
             return None if None in counts else sum(one or 0 for one in counts)
+        case Zip():
+            different = {count, *(other.get_optional_count() for other in op.others)}
+            return count if len(different) == 1 else None  # of others nobody knows whether they have as many rows
         case Relation():
             return count if op.query.keeps_rows else None
         case _:
             return count
+
+
+_Sizes: TypeAlias = list[int | None] | None
+"""The sizes of blocks, as `Plan.get_optional_sizes` returns them."""
+
+
+def _list_sizes_after(op: Op, sizes: _Sizes, count: int | None) -> _Sizes:
+    """Return the sizes of the blocks that an operation makes of some, which have so many rows together."""
+    match op:
+        case Repartition() if op.least_rows is None:
+            return None if count is None else [len(rows) for rows in op.rearrange([count])]
+        case Step() | Pool():
+            return sizes if sizes is None or op.keeps_rows else [None for _ in sizes]
+        case Union():
+            others = [sizes, *(other.get_optional_sizes() for other in op.others)]
+            return None if None in others else [size for one in others for size in one or ()]
+        case Relation():
+            return None
+    if sizes is None or None in sizes:  # which blocks are empty, and are left out, is not known
+        return None
+    known = [size for size in sizes if size is not None]
+    if isinstance(op, Limit):
+        return list(_cut_sizes(known, op.num_rows))
+    if isinstance(op, Zip) and _count_after(op, count) is None:
+        return None
+    return [size for size in known if size]
+
+
+def _cut_sizes(sizes: Sequence[int], left: int) -> Iterator[int]:
+    for size in sizes:
+        yield min(size, left)
+        left -= min(size, left)
+        if not left:
+            return
 
 
 def _put_together(sizes: Sequence[int], least: int) -> Iterator[range]:

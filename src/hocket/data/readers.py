@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from hocket import keywords
 from hocket.data import arrow, dataset, reading
 from hocket.data.expressions import computing, text, tree
 from hocket.data.sources import archives, choosing, files, formats, parquet, partitions
@@ -36,22 +37,22 @@ def _read(
     caller: str, paths: Paths, form: files.Format, endings: Sequence[str], given: dict[str, Any]
 ) -> dataset.Dataset:
     how = {name: value for name, value in given.items() if name not in _OF_RAY}
-    unknown = sorted(set(how) - set(_HOW))
-    if unknown:
-        raise TypeError(f"{caller} has no keyword {unknown[0]!r}. It takes {', '.join(_HOW)}.")
+    keywords.check(caller, how, _HOW, others=_list_own(caller))
     reading.check_count("override_num_blocks", how.get("override_num_blocks"), 1)
     choice = choosing.Choice(**{name: how.pop(name) for name in _WHICH if name in how})
     return dataset.Dataset(files.plan_files(caller, paths, form, endings, choice=choice, **how))
 
 
+def _list_own(caller: str) -> list[str]:
+    """Return the keywords that a reader has of its own."""
+    return keywords.list_names(globals()[caller.removesuffix("()")])
+
+
 def _check_options(caller: str, given: dict[str, object], known: Sequence[str]) -> dict[str, object]:
     """Return the keywords that are for Arrow's reader."""
     options = {name: value for name, value in given.items() if name not in (*_OF_RAY, *_HOW, "lines")}
-    unknown = sorted(set(options) - set(known))
-    if unknown:
-        raise TypeError(
-            f"{caller} has no keyword {unknown[0]!r}. It takes {', '.join(_HOW)}; and, for Arrow, {', '.join(known)}."
-        )
+    also = f"; and, for Arrow, {', '.join(known)}"
+    keywords.check(caller, options, _HOW, also, [*known, *_list_own(caller)])
     return options
 
 

@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final, TypeAlias, final
 
+from hocket import texts
 from hocket.data import aggregate as aggregates
 from hocket.data import arrow, blocks, transport
 
@@ -172,7 +173,7 @@ class Join(Query):
             try:
                 blocks.check_columns(keys, list(table))
             except KeyError as error:
-                raise KeyError(f"join(), {side} data set: {error.args[0]}") from None
+                raise texts.mark_told(KeyError(f"join(), {side} data set: {error.args[0]}")) from None
         here, there = _places(left), _places(right, 1)
         conditions = []
         for key, other in zip(self.on, self.right_on, strict=True):

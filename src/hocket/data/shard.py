@@ -19,6 +19,7 @@ from typing import Any, TypeVar, final
 
 import numpy as np
 
+from hocket import keywords, missing
 from hocket.data import blocks, cursor, dataset, execution, feed, ledger, loader, order, reading
 
 T = TypeVar("T")
@@ -73,6 +74,8 @@ class Windows:
 
 
 @final
+@missing.explain_attributes
+@keywords.guard_methods
 class DataIterator(loader.WeighedLoader, feed.Feed):
     """A rank's part of a data set. Made by `hocket.train.get_dataset_shard`.
 

@@ -10,7 +10,7 @@ import secrets
 from collections.abc import Iterable, Sequence
 from typing import Any, Literal, Self
 
-from hocket.data import execution, plan, reading, steps, tables
+from hocket.data import calls, execution, plan, reading, steps, tables
 
 MAX_PARTS = 100_000
 """Into how many parts a data set can be split."""
@@ -63,6 +63,8 @@ class Splits(tables.TableOperations):
             100
             >>> hocket.shutdown()
         """
+        own = ("test_size", "split_type", "hash_column", "seed")
+        calls.read_options("streaming_train_test_split", None, of_ray, own)
         if not _is_share(test_size):
             raise ValueError(f"test_size must be a share between 0 and 1, but received {test_size!r}. Write 0.2.")
         if split_type not in {"hash", "random"} or (split_type == "hash") != (hash_column is not None):

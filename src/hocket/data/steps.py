@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import re
 import zlib
@@ -39,10 +40,22 @@ def map_batches(
         part = block.cut(start, start + size)
         if not is_shared:
             part = blocks.join([part])
-        result = function(part.to_batch(batch_format, is_owned=not is_shared), *args, **kwargs)
-        results = result if isinstance(result, Iterator) else (result,)
-        made += [blocks.build_from_batch(one, what) for one in results]
+        with _advise_copies(is_shared):
+            result = function(part.to_batch(batch_format, is_owned=not is_shared), *args, **kwargs)
+            results = result if isinstance(result, Iterator) else (result,)
+            made += [blocks.build_from_batch(one, what) for one in results]
     return blocks.join(made) if len(made) > 1 else made[0] if made else blocks.Block({}, 0)
+
+
+@contextlib.contextmanager
+def _advise_copies(is_shared: bool) -> Iterator[None]:
+    """Add to the error of a function that writes into what is read-only how it is given what may be written to."""
+    try:
+        yield
+    except ValueError as error:
+        if is_shared and "read-only" in str(error):
+            error.add_note("What a function is given looks into shared memory. Write zero_copy_batch=False for copies.")
+        raise
 
 
 def map_rows(
@@ -94,6 +107,7 @@ def map_groups(
     function: Callable[..., object],
     keys: Sequence[str],
     batch_format: str,
+    is_shared: bool,
     args: tuple[object, ...],
     kwargs: Mapping[str, object],
 ) -> blocks.Block:
@@ -101,9 +115,13 @@ def map_groups(
     what = f"What map_groups(`{name_function(function)}`) returns"
     made: list[blocks.Block] = []
     for start, stop in itertools.pairwise([*find_groups(block, keys).tolist(), block.num_rows]):
-        result = function(block.cut(start, stop).to_batch(batch_format), *args, **kwargs)
-        results = result if isinstance(result, Iterator) else (result,)
-        made += [blocks.build_from_batch(one, what) for one in results]
+        part = block.cut(start, stop)
+        if not is_shared:
+            part = blocks.join([part])
+        with _advise_copies(is_shared):
+            result = function(part.to_batch(batch_format, is_owned=not is_shared), *args, **kwargs)
+            results = result if isinstance(result, Iterator) else (result,)
+            made += [blocks.build_from_batch(one, what) for one in results]
     return blocks.join(made) if len(made) > 1 else made[0] if made else blocks.Block({}, 0)
 
 

@@ -7,6 +7,7 @@ import functools
 from collections.abc import Iterable, Sequence
 from typing import Any, Final, Generic, Protocol, Self, TypeAlias, TypeVar
 
+from hocket import keywords, missing
 from hocket.data import aggregate as aggregates
 from hocket.data import blocks, calls, columns, plan, reading, relations, steps
 from hocket.data.execution import accumulating
@@ -155,7 +156,10 @@ class TableOperations(abc.ABC):
         """
         how: object = join_type
         if not isinstance(how, str) or how not in relations.JOINS:
-            raise ValueError(f"join_type must be one of {', '.join(relations.JOINS)}, but received {join_type!r}.")
+            question = keywords.suggest(how, relations.JOINS) if isinstance(how, str) else ""
+            raise ValueError(
+                f"join_type must be one of {', '.join(relations.JOINS)}, but received {join_type!r}.{question}"
+            )
         if not isinstance(ds, TableOperations):
             raise TypeError(f"join() takes a data set, but received {ds!r:.80}. Make one, as with from_pandas().")
         keys = _check_keys("join", on)
@@ -270,6 +274,8 @@ class TableOperations(abc.ABC):
         return self._then(plan.Relation(query=query, others=others))
 
 
+@missing.explain_attributes
+@keywords.guard_methods
 class GroupedData(Generic[D]):
     """Rows in groups. Made by `Dataset.groupby`.
 
@@ -410,13 +416,16 @@ class GroupedData(Generic[D]):
             )
         return found
 
-    def map_groups(self, fn: Any, *, batch_format: str | None = "default", **how: Any) -> D:
+    def map_groups(
+        self, fn: Any, *, batch_format: str | None = "default", zero_copy_batch: bool = True, **how: Any
+    ) -> D:
         """Call a function with all rows of a group; what it returns are the rows. Groups come in the order of their
         keys, and their rows in the order in which they were. A group has to fit into memory.
 
         Args:
             fn: Takes the group as a batch and returns one, or yields several. Or a class whose instances do.
             batch_format: What `fn` is given; see `Dataset.map_batches`.
+            zero_copy_batch: Whether its arrays are read-only; see there.
             **how: ``fn_args``, ``concurrency`` and others; see `Dataset.map_batches`.
 
         Raises:
@@ -433,8 +442,10 @@ class GroupedData(Generic[D]):
             >>> hocket.shutdown()
         """
         form = blocks.check_format(batch_format)
-        call = calls.read_call("map_groups", fn, how)
-        op = call.build(steps.map_groups, keeps_rows=False, keys=self._keys, batch_format=form)
+        call = calls.read_call("map_groups", fn, how, ("batch_format", "zero_copy_batch"))
+        op = call.build(
+            steps.map_groups, keeps_rows=False, keys=self._keys, batch_format=form, is_shared=zero_copy_batch
+        )
         found: Any = self._dataset
         if self._keys:
             engine.load("groupby()")

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import abc
 import functools
+import inspect
 import secrets
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Self
 
+from hocket import keywords
 from hocket.data import arrow, blocks, plan, reading
 from hocket.data.sources import custom, forms, naming, sinks, writing
 
@@ -17,6 +19,9 @@ _HOW = (
 )
 _OF_RAY = ("try_create_dir", "ray_remote_args", "arrow_open_stream_args", "min_bytes_per_file")
 """Keywords of Ray's writers that say how writing is scheduled: they have no effect."""
+
+_NOT_FOR_USERS = ("table", "data", "where", "output_file", "schema", "filesystem", "kwargs", "options")
+"""What Arrow's writers are given by ours."""
 
 
 class Writers(abc.ABC):
@@ -70,7 +75,7 @@ class Writers(abc.ABC):
             10
             >>> hocket.shutdown()
         """
-        how, options = _split_options(how, "arrow_parquet_args_fn")
+        how, options = _split_options("write_parquet()", how, "arrow_parquet_args_fn", ("write_table", "ParquetWriter"))
         self._write("write_parquet()", path, writing.Parquet(options), how, columns=_check_partitions(partition_cols))
 
     def write_csv(self, path: Any, **how: Any) -> None:
@@ -80,7 +85,7 @@ class Writers(abc.ABC):
             path: A folder.
             **how: See `write_parquet`; all others are for ``pyarrow.csv.write_csv``.
         """
-        how, options = _split_options(how, "arrow_csv_args_fn")
+        how, options = _split_options("write_csv()", how, "arrow_csv_args_fn", ("write_csv",))
         self._write("write_csv()", path, writing.Csv(options), how)
 
     def write_orc(self, path: Any, **how: Any) -> None:
@@ -90,7 +95,7 @@ class Writers(abc.ABC):
             path: A folder.
             **how: See `write_parquet`; all others are for ``pyarrow.orc.write_table``.
         """
-        how, options = _split_options(how, "arrow_orc_args_fn")
+        how, options = _split_options("write_orc()", how, "arrow_orc_args_fn", ("write_table",))
         self._write("write_orc()", path, forms.Orc(options), how)
 
     def write_json(self, path: Any, **how: Any) -> None:
@@ -242,19 +247,38 @@ class Writers(abc.ABC):
         writing.finish(caller, folder, target.run, written)
 
 
-def _split_options(given: Mapping[str, Any], function: str) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the keywords that all writers take, and those for Arrow; a function of Ray's may return more of these."""
+def _split_options(
+    caller: str, given: Mapping[str, Any], function: str, arrows: Sequence[str]
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the keywords that all writers take, and those for Arrow; a function of Ray's may return more of these.
+
+    Args:
+        caller: The writer.
+        given: The keywords that it was given.
+        function: What that function is called.
+        arrows: Arrow's own functions and classes that take the others.
+
+    Raises:
+        TypeError: One is for nobody.
+    """
     how = {name: value for name, value in given.items() if name in (*_HOW, *_OF_RAY)}
-    options = {name: value for name, value in given.items() if name not in (*how, function)}
     make = given.get(function)
-    return how, {**(make() if make is not None else {}), **options}
+    options = {
+        **(make() if make is not None else {}),
+        **{name: value for name, value in given.items() if name not in (*how, function)},
+    }
+    module = arrow.load(caller, f"pyarrow.{caller.partition('_')[2].removesuffix('()')}")
+    theirs = {name: None for one in arrows for name in inspect.signature(getattr(module, one)).parameters}
+    known = [name for name in theirs if name not in _NOT_FOR_USERS]
+    own = keywords.list_names(getattr(Writers, caller.removesuffix("()")))
+    keywords.check(caller, options, _HOW, f"; and, for Arrow, {', '.join(known)}", [*known, *own, *_OF_RAY])
+    return how, options
 
 
 def _read_sizes(caller: str, how: Mapping[str, Any]) -> tuple[int | None, int | None]:
     """Return how many rows a file has at least and at most."""
-    unknown = sorted(set(how) - {*_HOW, *_OF_RAY})
-    if unknown:
-        raise TypeError(f"{caller} has no keyword {unknown[0]!r}. It takes {', '.join(_HOW)}.")
+    own = keywords.list_names(getattr(Writers, caller.removesuffix("()"), open))
+    keywords.check(caller, how, _HOW, others=[*_OF_RAY, *own])
     for name in ("min_rows_per_file", "max_rows_per_file", "num_rows_per_file", "concurrency"):
         reading.check_count(name, how.get(name), 1)
     names = how.get("filename_provider")

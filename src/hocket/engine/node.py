@@ -6,7 +6,7 @@ import itertools
 import os
 import socket
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from hocket import exceptions
 from hocket.kernel import records, resources
@@ -167,7 +167,7 @@ def explain_infeasible(what: str, shape: resources.Shape, total: Mapping[str, fl
     short = [name for name, units in shape.demand if units > total.get(name, 0) * resources.UNIT]
     return (
         f"{what} asks for {asked}, but this session has {have} in all. Ask for less, or start with "
-        f"{_write_init(short)}."
+        f"{write_init_call(short)}."
     )
 
 
@@ -182,7 +182,7 @@ def explain_infeasible_bundles(
     short = [name for name, units in wanted.items() if units > total.get(name, 0) * resources.UNIT]
     return exceptions.InfeasibleResourcesError(
         f"A placement group asks for {asked}, but this session has {have} in all. Ask for less, or start with more: "
-        f"{_write_init(short or list(wanted))}."
+        f"{write_init_call(short or list(wanted))}."
     )
 
 
@@ -205,7 +205,7 @@ INIT_KEYWORDS: Mapping[str, str] = {
 """Resources that `hocket.init` has a keyword for, and that are not named in its `resources`."""
 
 
-def _write_init(short: Sequence[str]) -> str:
+def write_init_call(short: Collection[str]) -> str:
     """Return the call that opens a session with more of some resources."""
     keywords = [f"{INIT_KEYWORDS[name]}=..." for name in short if name in INIT_KEYWORDS]
     custom = ", ".join(f"{name!r}: ..." for name in short if name not in INIT_KEYWORDS)

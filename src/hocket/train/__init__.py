@@ -14,6 +14,7 @@ The rooms, from the outside in:
 Nothing here but the first two groups imports a framework.
 """
 
+from hocket import missing as _missing
 from hocket.train import collective as collective
 from hocket.train.checkpoints.checkpoint import Checkpoint as Checkpoint
 from hocket.train.checkpoints.reported import CheckpointConsistencyMode as CheckpointConsistencyMode
@@ -62,3 +63,5 @@ from hocket.train.user_callback import UserCallback as UserCallback
 from hocket.train.validation import ValidationConfig as ValidationConfig
 from hocket.train.validation import ValidationFn as ValidationFn
 from hocket.train.validation import ValidationTaskConfig as ValidationTaskConfig
+
+_missing.explain(__name__)

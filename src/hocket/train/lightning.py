@@ -18,6 +18,7 @@ from typing import Any, Final, final
 
 import torch
 
+from hocket import missing as _missing
 from hocket import texts
 from hocket.train.checkpoints import checkpoint as checkpoint_module
 from hocket.train.frameworks.torch import devices
@@ -119,3 +120,6 @@ def prepare_trainer(trainer: Any) -> Any:
             f"{texts.name_kind(environment)}. Pass that plugin to the Trainer."
         )
     return trainer
+
+
+_missing.explain(__name__)

@@ -13,10 +13,8 @@ The rooms, from the outside in:
 Optuna is imported by `search.optuna` alone, when it is used.
 """
 
-from typing import NoReturn
-
+from hocket import missing as _missing
 from hocket.train.checkpoints.checkpoint import Checkpoint as Checkpoint
-from hocket.tune import refusals as _refusals
 from hocket.tune.callback import Callback as Callback
 from hocket.tune.configs import CheckpointConfig as CheckpointConfig
 from hocket.tune.configs import FailureConfig as FailureConfig
@@ -60,6 +58,4 @@ from hocket.tune.stopper import Stopper as Stopper
 from hocket.tune.trainable import Trainable as Trainable
 from hocket.tune.tuner import Tuner as Tuner
 
-
-def __getattr__(name: str) -> NoReturn:
-    _refusals.refuse(name)
+_missing.explain(__name__)

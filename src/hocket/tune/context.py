@@ -2,15 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, final
+import functools
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any, ParamSpec, final
 
 from hocket.train.checkpoints import checkpoint as checkpoint_module
 from hocket.train.checkpoints import storage
 from hocket.tune import resources
 from hocket.tune.worker import trial_session
 
+P = ParamSpec("P")
 
+
+def _tell_of_keywords(report: Callable[P, None]) -> Callable[P, None]:
+    """Return `report` so that metrics given by keywords, as Ray Tune once took them, are told what to write."""
+    names = frozenset(inspect.signature(report).parameters)
+
+    @functools.wraps(report)
+    def tell(*args: P.args, **kwargs: P.kwargs) -> None:
+        if not names.issuperset(kwargs):
+            raise TypeError(
+                f"report() takes one dict in a trial's function, but received the keywords {sorted(kwargs)}. Write "
+                "report({'loss': 0.5}), with checkpoint=... beside it."
+            )
+        report(*args, **kwargs)
+
+    return tell
+
+
+@_tell_of_keywords
 def report(metrics: Mapping[str, Any], *, checkpoint: checkpoint_module.Checkpoint | None = None) -> None:
     """Hand metrics, and maybe a checkpoint, to the search, and wait until it has decided whether the trial goes on.
 

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, Final
 
+from hocket import keywords
 from hocket.stores import places
 from hocket.train import configs as train_configs
 from hocket.tune import callback, checks, configs, errors, experiment_analysis, resources, tuner
@@ -40,6 +41,7 @@ class Experiment:
     max_failures: int = 0
 
 
+@keywords.guard
 def run(
     run_or_experiment: Any,
     *,
@@ -221,6 +223,7 @@ def _list_experiments(given: Any) -> list[Experiment]:
     )
 
 
+@keywords.guard
 def run_experiments(
     experiments: Experiment | Mapping[str, Any] | Sequence[Experiment],
     scheduler: contract.TrialScheduler | None = None,

@@ -3,6 +3,7 @@
 `queue`, `metrics`, `multiprocessing` and `joblib` are modules of their own, to be imported.
 """
 
+from hocket import missing as _missing
 from hocket.util.actor_group import ActorGroup as ActorGroup
 from hocket.util.actor_pool import ActorPool as ActorPool
 from hocket.util.check_serialize import inspect_serializability as inspect_serializability
@@ -19,3 +20,5 @@ from hocket.util.placement_group import placement_group_table as placement_group
 from hocket.util.placement_group import remove_placement_group as remove_placement_group
 from hocket.util.serialization import deregister_serializer as deregister_serializer
 from hocket.util.serialization import register_serializer as register_serializer
+
+_missing.explain(__name__)

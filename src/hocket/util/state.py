@@ -30,6 +30,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
+from hocket import missing as _missing
 from hocket.core import session
 
 DEFAULT_LIMIT = 100
@@ -486,3 +487,6 @@ def summarize_objects(
         "ref_type_counts": dict(Counter(row["reference_type"] for row in rows)),
     }
     return {"cluster": {"summary": {"all": summary}, "total_objects": len(rows), "summary_by": "callsite"}}
+
+
+_missing.explain(__name__)

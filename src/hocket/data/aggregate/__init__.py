@@ -3,6 +3,7 @@
 Those of `sql` are computed by the engine for tables, those of `accumulating` by Python functions.
 """
 
+from hocket import missing as _missing
 from hocket.data.aggregate.accumulating import Accumulating as Accumulating
 from hocket.data.aggregate.accumulating import AggregateFn as AggregateFn
 from hocket.data.aggregate.accumulating import AggregateFnV2 as AggregateFnV2
@@ -23,3 +24,5 @@ from hocket.data.aggregate.sql import Std as Std
 from hocket.data.aggregate.sql import Sum as Sum
 from hocket.data.aggregate.sql import Unique as Unique
 from hocket.data.aggregate.sql import ZeroPercentage as ZeroPercentage
+
+_missing.explain(__name__)

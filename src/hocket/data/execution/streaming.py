@@ -107,7 +107,8 @@ def _store(found: Blocks, options: settings.ExecutionOptions) -> list[plan.Store
 def find_block(whole: plan.Plan, options: settings.ExecutionOptions) -> blocks.Block:
     """Return the first block of a plan that has rows; the first one if none has."""
     if whole.get_optional_count() and all(isinstance(op, plan.Step | plan.Pool) for op in whole.ops):
-        whole = plan.Plan(whole.reads[:1], whole.ops)
+        first_read = next(read for read in whole.reads if read.num_rows)
+        whole = plan.Plan((first_read,), whole.ops)
     first: plan.Held | plan.Stored | None = None
     for found in stream(whole, options):
         if found.num_rows:

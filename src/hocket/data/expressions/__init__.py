@@ -5,8 +5,11 @@ as a text; `computing` computes it, of the columns of a block, or hands it to Ar
 they call.
 """
 
+from hocket import missing as _missing
 from hocket.data.expressions.tree import Expr as Expr
 from hocket.data.expressions.tree import col as col
 from hocket.data.expressions.tree import lit as lit
 from hocket.data.expressions.tree import pyarrow_udf as pyarrow_udf
 from hocket.data.expressions.tree import udf as udf
+
+_missing.explain(__name__)

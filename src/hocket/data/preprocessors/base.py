@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Self, TypeAlias, final
 
-from hocket import texts
+from hocket import keywords, texts
 from hocket.data import blocks, calls, dataset, reading
 from hocket.data.preprocessors import saving
 
@@ -63,6 +63,7 @@ class Preprocessor(abc.ABC):
 
     # --- learning -----------------------------------------------------------------------------------------------------
 
+    @keywords.guard
     def fit(self, ds: dataset.Dataset) -> Self:
         """Learn from a data set what the transformation needs, and return this preprocessor.
 
@@ -91,6 +92,7 @@ class Preprocessor(abc.ABC):
 
     # --- transforming -------------------------------------------------------------------------------------------------
 
+    @keywords.guard
     def fit_transform(
         self,
         ds: dataset.Dataset,
@@ -109,6 +111,7 @@ class Preprocessor(abc.ABC):
             concurrency=transform_concurrency,
         )
 
+    @keywords.guard
     def transform(
         self,
         ds: dataset.Dataset,
@@ -140,6 +143,7 @@ class Preprocessor(abc.ABC):
         step = NamedStep(repr(self), self._copy()._apply)
         return add_step(ds, "transform", step, num_cpus=num_cpus, memory=memory, concurrency=concurrency)
 
+    @keywords.guard
     def transform_batch(self, data: blocks.Batch) -> blocks.Batch:
         """Return a batch transformed: a dict of arrays for a dict, a DataFrame for a DataFrame. The one given stays.
 
@@ -152,6 +156,7 @@ class Preprocessor(abc.ABC):
         self._check_fitted("transform_batch")
         return self._apply_to_batch(data)
 
+    @keywords.guard
     def transform_row(self, row: Mapping[str, Any]) -> blocks.Row:
         """Return a row transformed, as `Dataset.take` would give it: for one request at a time.
 

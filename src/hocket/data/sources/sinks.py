@@ -7,6 +7,7 @@ import secrets
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, final
 
+from hocket import keywords
 from hocket.data import blocks
 from hocket.data.sources import custom, forms, naming, writing
 
@@ -91,6 +92,10 @@ class BlockAccessor:
         return self._block.list_rows()
 
 
+_OF_RAY = ("try_create_dir", "open_stream_args", "dataset_uuid", "min_bytes_per_file")
+"""Keywords of Ray's targets that have no effect."""
+
+
 class _FileDatasink(custom.Datasink, abc.ABC):
     """What the bases of users' own formats of files have in common.
 
@@ -117,6 +122,8 @@ class _FileDatasink(custom.Datasink, abc.ABC):
         min_rows_per_file: int | None = None,
         **of_ray: object,
     ) -> None:
+        own = keywords.list_names(_FileDatasink.__init__)
+        keywords.check(f"{type(self).__name__}()", of_ray, own, others=_OF_RAY)
         self.path = path
         self.min_rows_per_write = min_rows_per_file
         self._how = (filesystem, mode)

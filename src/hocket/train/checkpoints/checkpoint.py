@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final, final
 
+from hocket import missing
 from hocket.stores import commits, files, places
 from hocket.train import errors
 
@@ -32,8 +33,9 @@ Fetch = Callable[[str], str]
 """Brings the files of a folder of the driver's to this node; returns the path of the copy."""
 
 
+@missing.explain_attributes
 @final
-class Checkpoint:
+class Checkpoint(metaclass=missing.Explaining):
     """A handle on a folder of files. It owns nothing: the folder stays when the handle goes.
 
     Two handles are equal if they name the same folder of the same run, wherever they are; a copy on another node does

@@ -10,7 +10,10 @@ except ImportError as _error:
         "hocket.train.lightgbm needs LightGBM, which cannot be imported. Run pip install 'hocket[lightgbm]'."
     ) from _error
 
+from hocket import missing as _missing
 from hocket.train.frameworks.boosters.lightgbm.callbacks import RayTrainReportCallback as RayTrainReportCallback
 from hocket.train.frameworks.boosters.lightgbm.config import LightGBMConfig as LightGBMConfig
 from hocket.train.frameworks.boosters.lightgbm.network import get_network_params as get_network_params
 from hocket.train.frameworks.boosters.lightgbm.trainer import LightGBMTrainer as LightGBMTrainer
+
+_missing.explain(__name__)

@@ -11,7 +11,7 @@ from typing import Any
 
 from hocket import exceptions, settings
 from hocket.collective import world
-from hocket.core import actor, api, placement, remote_function, session
+from hocket.core import actor, amounts, api, placement, remote_function, session
 from hocket.engine import contract, node
 from hocket.train import configs, errors
 from hocket.train.checkpoints import cache
@@ -271,7 +271,7 @@ class _Demand:
         if short and "CPU" not in short:
             return (
                 f"Use fewer workers, or open the session with more of {', '.join(short)}: "
-                "hocket.init(resources={...})."
+                f"{node.write_init_call(short)}.{amounts.ask_for_names(short, there)}"
             )
         return (
             "Use fewer workers, give each less with ScalingConfig(resources_per_worker={'CPU': 0.5}), or open "

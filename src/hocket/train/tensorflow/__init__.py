@@ -15,7 +15,10 @@ if _util.find_spec("tensorflow") is None:
         "hocket.train.tensorflow needs TensorFlow, which cannot be imported. Run pip install 'hocket[tensorflow]'."
     )
 
+from hocket import missing as _missing
 from hocket.train.frameworks.tf_keras.config import TensorflowConfig as TensorflowConfig
 from hocket.train.frameworks.tf_keras.loaders import prepare_dataset_shard as prepare_dataset_shard
 from hocket.train.frameworks.tf_keras.parameter_servers import ParameterServers as ParameterServers
 from hocket.train.frameworks.tf_keras.trainer import TensorflowTrainer as TensorflowTrainer
+
+_missing.explain(__name__)

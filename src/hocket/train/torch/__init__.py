@@ -12,6 +12,7 @@ except ImportError as _error:
         "hocket.train.torch needs PyTorch, which cannot be imported. Run pip install 'hocket[torch]'."
     ) from _error
 
+from hocket import missing as _missing
 from hocket.train.frameworks.torch.checkpoints import load_model as load_model
 from hocket.train.frameworks.torch.checkpoints import save_model as save_model
 from hocket.train.frameworks.torch.config import TorchConfig as TorchConfig
@@ -37,3 +38,5 @@ from hocket.train.strategies import PowerSGD as PowerSGD
 from hocket.train.strategies import Ranks as Ranks
 from hocket.train.strategies import Sharded as Sharded
 from hocket.train.strategies import Strategy as Strategy
+
+_missing.explain(__name__)

@@ -18,7 +18,8 @@ from dataclasses import dataclass, field
 from typing import Any, Final, final
 
 from hocket import exceptions
-from hocket.core import actor, api
+from hocket.core import actor, amounts, api
+from hocket.engine import node
 from hocket.tune import encoding, errors
 from hocket.tune import trial as trials
 from hocket.tune.run import live_trial
@@ -264,7 +265,7 @@ def check_feasible(live: live_trial.LiveTrial, total: Mapping[str, float]) -> No
             raise exceptions.InfeasibleResourcesError(
                 f"Trial {live.trial.trial_id} holds {dict(live.resources)}, but the session has "
                 f"{total.get(name, 0.0):g} of {name}. Ask for less with tune.with_resources(...), or start with more: "
-                "hocket.init(num_cpus=...)."
+                f"{node.write_init_call([name])}.{amounts.ask_for_names([name], total, str.lower)}"
             )
 
 

@@ -21,10 +21,12 @@ import random
 from collections.abc import Mapping
 from typing import Any, Final, final
 
+from hocket import keywords
 from hocket.tune import trial as trials
 from hocket.tune.schedulers import checks, contract, fifo
 
 
+@keywords.guard_init
 @final
 class AsyncHyperBandScheduler(fifo.FIFOScheduler):
     """Stops trials that are not among the best at rungs of growing time (ASHA). Nothing ever waits.
@@ -79,7 +81,7 @@ class AsyncHyperBandScheduler(fifo.FIFOScheduler):
         checks.check_count("brackets", brackets)
         checks.check_seed(seed)
         self.metric, self.mode = metric, mode
-        self._time_attr = time_attr
+        self._clock = checks.Clock(time_attr)
         self._max_t = max_t
         self._seed = seed
         self._stops_last = stop_last_trials
@@ -104,7 +106,7 @@ class AsyncHyperBandScheduler(fifo.FIFOScheduler):
         self, controls: contract.TrialControls, trial: trials.Trial, result: Mapping[str, Any]
     ) -> contract.Decision:
         """Stop a trial that has come to `max_t`, or to a rung where it is not among the best."""
-        time, score = checks.read_time(result, self._time_attr), self.get_score(result)
+        time, score = self._clock.read(result), self.get_score(result)
         if time is None or score is None:
             return self.CONTINUE
         is_over = time >= self._max_t and self._stops_last
@@ -118,7 +120,8 @@ class AsyncHyperBandScheduler(fifo.FIFOScheduler):
         self, controls: contract.TrialControls, trial: trials.Trial, result: Mapping[str, Any]
     ) -> None:
         """Note the last report of a trial at its rung."""
-        time, score = checks.read_time(result, self._time_attr), self.get_score(result)
+        self._clock.note_end(self, result)
+        time, score = self._clock.read(result), self.get_score(result)
         if time is not None and score is not None:
             self._note(trial, time, score)
         self._places.pop(trial.trial_id, None)

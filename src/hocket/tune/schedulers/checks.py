@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, final
 
 from hocket.train.tracking import plain
 from hocket.tune.schedulers import contract
+
+_log = logging.getLogger(__name__)
 
 
 def check_search(metric: object, mode: object, time_attr: object = "training_iteration") -> None:
@@ -102,3 +105,34 @@ def read_number(value: object) -> float | None:
 def read_time(result: Mapping[str, Any], time_attr: str) -> float | None:
     """Return the time of a report; None if the report does not have it."""
     return read_number(plain.get_metric(result, time_attr))
+
+
+@final
+class Clock:
+    """Reads the time of reports, and says once that trials have ended and no report had it: the scheduler does nothing
+    then.
+
+    Args:
+        time_attr: What counts as time.
+    """
+
+    def __init__(self, time_attr: str) -> None:
+        self._time_attr = time_attr
+        self._is_found = False
+
+    def read(self, result: Mapping[str, Any]) -> float | None:
+        """Return the time of a report; None if the report does not have it."""
+        time = read_time(result, self._time_attr)
+        self._is_found = self._is_found or time is not None
+        return time
+
+    def note_end(self, scheduler: contract.TrialScheduler, result: Mapping[str, Any]) -> None:
+        """Note that a trial has ended by itself, with its last report."""
+        if self._is_found or not result:
+            return
+        self._is_found = True  # once is enough
+        _log.warning(
+            "%s has decided nothing: no report has %r, which is its time_attr. Report it beside the metric, or write "
+            "time_attr='training_iteration', which counts reports.",
+            type(scheduler).__name__, self._time_attr,
+        )  # fmt: skip

@@ -26,10 +26,12 @@ import math
 from collections.abc import Mapping
 from typing import Any, final
 
+from hocket import keywords
 from hocket.tune import trial as trials
 from hocket.tune.schedulers import checks, contract, fifo
 
 
+@keywords.guard_init
 class HyperBandScheduler(fifo.FIFOScheduler):
     """Runs trials in brackets, which are halved when all of their trials have come to a milestone.
 
@@ -73,7 +75,7 @@ class HyperBandScheduler(fifo.FIFOScheduler):
         checks.check_number("max_t", max_t, least=1)
         checks.check_number("reduction_factor", reduction_factor, above=1)
         self.metric, self.mode = metric, mode
-        self._time_attr = time_attr
+        self._clock = checks.Clock(time_attr)
         self._max_t = max_t
         self._eta = reduction_factor
         self._stops_last = stop_last_trials
@@ -113,7 +115,7 @@ class HyperBandScheduler(fifo.FIFOScheduler):
             self._halve(controls, bracket)
             if trial.trial_id not in self._places:
                 return self.STOP
-        time, score = checks.read_time(result, self._time_attr), self.get_score(result)
+        time, score = self._clock.read(result), self.get_score(result)
         if time is None or score is None:
             return self.CONTINUE
         if time >= self._max_t and self._stops_last:
@@ -149,6 +151,7 @@ class HyperBandScheduler(fifo.FIFOScheduler):
         self, controls: contract.TrialControls, trial: trials.Trial, result: Mapping[str, Any]
     ) -> None:
         """Take a trial that has ended out of its bracket."""
+        self._clock.note_end(self, result)
         self._leave(controls, trial)
 
     def on_trial_error(self, controls: contract.TrialControls, trial: trials.Trial) -> None:

@@ -22,10 +22,12 @@ import math
 from collections.abc import Mapping
 from typing import Any, Final, final
 
+from hocket import keywords
 from hocket.tune import trial as trials
 from hocket.tune.schedulers import checks, contract, fifo
 
 
+@keywords.guard_init
 @final
 class MedianStoppingRule(fifo.FIFOScheduler):
     """Stops a trial whose best is worse than the median of the other trials' running means.
@@ -70,7 +72,7 @@ class MedianStoppingRule(fifo.FIFOScheduler):
         checks.check_count("min_samples_required", min_samples_required)
         checks.check_number("min_time_slice", min_time_slice, least=0)
         self.metric, self.mode = metric, mode
-        self._time_attr = time_attr
+        self._clock = checks.Clock(time_attr)
         self._grace_period = grace_period
         self._num_samples = min_samples_required
         self._slice = min_time_slice
@@ -95,7 +97,7 @@ class MedianStoppingRule(fifo.FIFOScheduler):
         self, controls: contract.TrialControls, trial: trials.Trial, result: Mapping[str, Any]
     ) -> contract.Decision:
         """Stop a trial that is worse than the median."""
-        time, score = checks.read_time(result, self._time_attr), self.get_score(result)
+        time, score = self._clock.read(result), self.get_score(result)
         if time is None or score is None or trial.trial_id in self._stopped:
             return self.CONTINUE
         self._note(trial, time, score)
@@ -120,7 +122,8 @@ class MedianStoppingRule(fifo.FIFOScheduler):
         self, controls: contract.TrialControls, trial: trials.Trial, result: Mapping[str, Any]
     ) -> None:
         """Note the last report, if it is a new one."""
-        time, score = checks.read_time(result, self._time_attr), self.get_score(result)
+        self._clock.note_end(self, result)
+        time, score = self._clock.read(result), self.get_score(result)
         if time is not None and score is not None and trial.trial_id not in self._stopped:
             self._note(trial, time, score)
 

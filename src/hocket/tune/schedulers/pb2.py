@@ -13,11 +13,13 @@ import random
 from collections.abc import Callable, Mapping
 from typing import Any, final
 
+from hocket import keywords
 from hocket.tune import errors
 from hocket.tune import trial as trials
 from hocket.tune.schedulers import bandit, checks, contract, pbt
 
 
+@keywords.guard_init
 @final
 class PB2(pbt.PopulationBasedTraining):
     """Has bad trials go on from the checkpoints of good ones, with hyperparameters that a model proposes.

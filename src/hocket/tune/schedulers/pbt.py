@@ -22,18 +22,21 @@ proposed, and a trial gives way only to others that are there.
 
 from __future__ import annotations
 
+import logging
 import math
 import random
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, final
 
+from hocket import keywords
 from hocket.train.tracking import plain
 from hocket.tune import errors
 from hocket.tune import trial as trials
 from hocket.tune.schedulers import checks, contract, fifo, lineage, mutations, pbt_replay
 
 
+@keywords.guard_init
 class PopulationBasedTraining(fifo.FIFOScheduler):
     """Has bad trials go on from the checkpoints of good ones, with changed hyperparameters.
 
@@ -123,6 +126,8 @@ class PopulationBasedTraining(fifo.FIFOScheduler):
         #: With `synch`: the time at which all wait for each other.
         self._meeting = max(self._interval, self._burn_in)
         self._num_changes = 0
+        #: How often a trial was to go on as a better one, and none of these had a checkpoint.
+        self._num_missed: float = 0
 
     # --- what comes in ------------------------------------------------------------------------------------------------
 
@@ -169,6 +174,13 @@ class PopulationBasedTraining(fifo.FIFOScheduler):
         self, controls: contract.TrialControls, trial: trials.Trial, result: Mapping[str, Any]
     ) -> None:
         """Go on without a trial that has ended."""
+        if trial.checkpoint is None and self._num_missed > 0:
+            _log.warning(
+                "%s has changed nothing, %d times, because none of the better trials had a checkpoint to go on from. "
+                "Report one: tune.report(metrics, checkpoint=...), or write save_checkpoint in a Trainable.",
+                type(self).__name__, self._num_missed,
+            )  # fmt: skip
+            self._num_missed = -math.inf  # once is enough
         self._leave(controls, trial)
 
     def on_trial_error(self, controls: contract.TrialControls, trial: trials.Trial) -> None:
@@ -233,6 +245,7 @@ class PopulationBasedTraining(fifo.FIFOScheduler):
         member = self._members[trial]
         sources = [source for source in sources if source.checkpoint is not None]
         if not sources:
+            self._num_missed += 1
             return
         drawn = self._open_generator("change", trial.number, member.time)
         source = drawn.choice(sources)
@@ -292,6 +305,8 @@ class PopulationBasedTraining(fifo.FIFOScheduler):
 
 PopulationBasedTrainingReplay = pbt_replay.PopulationBasedTrainingReplay
 """Ray has it in this module."""
+
+_log = logging.getLogger(__name__)
 
 
 @final

@@ -6,10 +6,12 @@ import pathlib
 from collections.abc import Mapping, Sequence
 from typing import Any, final
 
+from hocket import keywords
 from hocket.tune import trial as trials
 from hocket.tune.schedulers import checks, contract, fifo, lineage
 
 
+@keywords.guard_init
 @final
 class PopulationBasedTrainingReplay(fifo.FIFOScheduler):
     """Runs one trial with the configurations of a trial of a population and those that it went on from.

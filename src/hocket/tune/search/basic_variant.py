@@ -8,10 +8,12 @@ from typing import Any, final
 
 import numpy as np
 
+from hocket import keywords
 from hocket.tune import errors
 from hocket.tune.search import points, searcher, variants
 
 
+@keywords.guard_init
 @final
 class BasicVariantGenerator(searcher.Searcher):
     """Goes through grids, and draws the other values. What a search uses if it is given no searcher.

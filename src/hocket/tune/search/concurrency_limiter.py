@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, final
 
+from hocket import keywords
 from hocket.tune.search import searcher as searchers
 
 
@@ -21,6 +22,7 @@ def check_searcher(wrapper: str, searcher: object) -> None:
         )
 
 
+@keywords.guard_init
 @final
 class ConcurrencyLimiter(searchers.Searcher):
     """Lets only so many trials of a searcher run at once, so that each proposal knows more results.

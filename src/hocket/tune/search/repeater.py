@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, final
 
+from hocket import keywords
 from hocket.train.tracking import plain
 from hocket.tune.search import concurrency_limiter
 from hocket.tune.search import searcher as searchers
@@ -33,6 +34,7 @@ class _Group:
     """How many trials it has so far."""
 
 
+@keywords.guard_init
 @final
 class Repeater(searchers.Searcher):
     """Tries each proposal several times, and gives the searcher the mean of the metric.

@@ -9,11 +9,13 @@ from typing import Any, final
 
 import numpy as np
 
+from hocket import keywords
 from hocket.train.tracking import plain
 from hocket.tune import errors
 from hocket.tune.stopper import stoppers
 
 
+@keywords.guard_init
 @final
 class TrialPlateauStopper(stoppers.Stopper):
     """Ends a trial whose metric has stopped to change.
@@ -77,6 +79,7 @@ class TrialPlateauStopper(stoppers.Stopper):
         return False
 
 
+@keywords.guard_init
 @final
 class ExperimentPlateauStopper(stoppers.Stopper):
     """Ends the search when the best results of all trials have stopped to change.

@@ -14,6 +14,8 @@ from typing import Any, final
 
 import numpy as np
 
+from hocket import keywords
+
 
 class Stopper(abc.ABC):
     """Decides after each report whether its trial ends, and whether the search does.
@@ -56,6 +58,7 @@ class NoopStopper(Stopper):
         return False
 
 
+@keywords.guard_init
 @final
 class FunctionStopper(Stopper):
     """Ends a trial when a function says so.
@@ -87,6 +90,7 @@ class FunctionStopper(Stopper):
         return False
 
 
+@keywords.guard_init
 @final
 class MaximumIterationStopper(Stopper):
     """Ends each trial after so many reports.
@@ -117,6 +121,7 @@ class MaximumIterationStopper(Stopper):
         return False
 
 
+@keywords.guard_init
 @final
 class TimeoutStopper(Stopper):
     """Ends the search after some time. The clock starts when it is first asked, and the time of other processes, before

@@ -2,6 +2,9 @@
 
 from multiprocessing import TimeoutError as TimeoutError  # noqa: A004 (the name that programs catch)
 
+from hocket import missing as _missing
 from hocket.util.multiprocessing.pool import Pool as Pool
 from hocket.util.multiprocessing.results import AsyncResult as AsyncResult
 from hocket.util.multiprocessing.results import IMapIterator as IMapIterator
+
+_missing.explain(__name__)

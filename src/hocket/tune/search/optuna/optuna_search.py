@@ -21,6 +21,7 @@ from typing import Any, Final, final
 
 import cloudpickle
 
+from hocket import keywords
 from hocket.train.tracking import plain
 from hocket.tune import errors
 from hocket.tune.search import paths, points, searcher
@@ -35,6 +36,7 @@ _ANONYMOUS: Final = "_metric"
 """The metric if only a mode is given. Ray's name."""
 
 
+@keywords.guard_init
 @final
 class OptunaSearch(searcher.Searcher):
     """Proposes configurations by a sampler of Optuna's. Needs the extra ``tune``.

@@ -1,0 +1,319 @@
+"""Names of Ray that are not here, and what to write instead: asking for one, or importing it, says so.
+
+What is said stands on the pages `docs/coming_from/ray.md` and `docs/data_names.md`, and a test holds these tables to
+them. A package calls `explain` for its names. `Finder` is asked last of all for modules of this package that nobody
+else has found.
+
+Asking for an attribute that is not there is an AttributeError, so that `hasattr` and `getattr` with a default do what
+they should, and ``from hocket import serve`` is an ImportError. Both are one call of a module's ``__getattr__``, and
+after an AttributeError Python says of an import only that there is no such name. So `_is_import` looks at the
+instruction that asks.
+"""
+
+from __future__ import annotations
+
+import sys
+from types import FrameType, ModuleType
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+K = TypeVar("K", bound=type)
+
+NAMES: Final[dict[str, dict[str, str]]] = {
+    "hocket": {
+        "ActorClassID ActorID FunctionID JobID NodeID PlacementGroupID TaskID UniqueID WorkerID": (
+            "ids are text, with Ray's hex(), binary(), is_nil()"
+        ),
+        "ClientBuilder client": 'write hocket.init(address="ray://host:10001")',
+        "Language cpp_function java_actor_class java_function": "other languages",
+        "LoggingConfig": "use Python's logging; loggers are named hocket",
+        "SCRIPT_MODE WORKER_MODE internal widgets": "Ray's own affairs",
+        "autoscaler": "a cluster's; Ray's own is used there",
+        "workflow": "not here; use checkpoints, or a search that is restored",
+    },
+    "hocket.exceptions": {
+        "OufOfBandObjectRefSerializationException": (
+            "a reference that is pickled by hand is good in its session; in another one get raises ObjectLostError"
+        ),
+        "PlasmaObjectNotAvailable UnserializableException": "Ray's own affairs",
+        "RayCgraphCapacityExceeded RayChannelError RayChannelTimeoutError RayDirectTransportError": (
+            "for compiled graphs, which are not here"
+        ),
+        "StreamingGeneratorReplayInconsistentError": "one that is tried again goes on behind the items that were taken",
+    },
+    "hocket.util": {
+        "accelerators get_node_instance_id": "kinds of hardware; use resources",
+        "collective": "write hocket.collective: see its page",
+        "connect disconnect": "write hocket.init, hocket.shutdown",
+        "disable_log_once_globally enable_periodic_logging": "switches of Ray's own logs",
+        "iter": "no longer documented in Ray; use a generator or hocket.data",
+        "pdb ray_debugpy": "write breakpoint()",
+    },
+    "hocket.util.multiprocessing": {
+        "JoinableQueue": "Ray's is multiprocessing's own; import it from there",
+    },
+    "hocket.util.state": {
+        "StateApiClient": "there is no server to ask; call the functions",
+        "get_log list_logs": (
+            "no log files are kept: what workers print is in the driver's terminal; see hocket.error_info()"
+        ),
+    },
+    "hocket.train": {
+        "NCCLHangError": "a rank that does not come is a TrainingFailedError with its stack",
+        "SyncConfig": "files are written where they belong: RunConfig(storage_path=...)",
+    },
+    "Checkpoint": {
+        "from_dict to_dict from_bytes to_bytes": (
+            "a checkpoint is a folder of files, as in Ray: write files, and Checkpoint.from_directory(path)"
+        ),
+    },
+    "hocket.train.torch": {
+        "TorchCheckpoint": "write torch.save and Checkpoint.from_directory",
+    },
+    "hocket.train.lightning": {
+        "RayDeepSpeedStrategy RayFSDPStrategy": "not here; see sharding",
+    },
+    "hocket.train.tensorflow": {
+        "TensorflowCheckpoint": "write model.save and Checkpoint.from_directory",
+    },
+    "hocket.train.xgboost": {
+        "XGBoostCheckpoint": "write RayTrainReportCallback.get_model(checkpoint)",
+    },
+    "hocket.train.lightgbm": {
+        "LightGBMCheckpoint": "write RayTrainReportCallback.get_model(checkpoint)",
+        "normalize_pandas_for_lightgbm": "give a frame of pandas with numpy's types: frame.astype(...)",
+    },
+    "hocket.tune": {
+        "SyncConfig": "files are written where they belong: RunConfig(storage_path=...)",
+        "register_env": "for reinforcement learning, which is not here",
+    },
+    "hocket.tune.schedulers": {
+        "ResourceChangingScheduler": (
+            "a trial keeps what it has begun with; give the scheduler that it was to wrap, and tune.with_resources"
+        ),
+    },
+    "hocket.tune.search": {
+        "SearchGenerator": "a Searcher is used as it is",
+        "UNDEFINED_METRIC_MODE UNDEFINED_SEARCH_SPACE UNRESOLVED_SEARCH_SPACE": "Ray's own texts",
+        "grid_search": "write hocket.tune.grid_search",
+    },
+    "hocket.data": {
+        (
+            "Catalog CatalogAccessMode DatabricksUnityCatalog ReaderFormat ResolvedSource read_delta_sharing_tables "
+            "read_unity_catalog"
+        ): "a catalog of tables; ask it for the files, and read these",
+        "ClickHouseTableSettings SinkMode": "for a writer that is not there",
+        "DatasetContext": "an older name of DataContext",
+        "DatasetIterator": "an older name of DataIterator",
+        "ExecutionResources": "what an execution may use is ExecutionOptions",
+        "KafkaAuthConfig": "for a reader that is not there",
+        "MixStoppingCondition": "alpha in Ray; write union, and random_shuffle or a local shuffle",
+        "NodeIdStr": "one machine has no nodes to name",
+        "from_daft from_dask from_mars from_modin": (
+            "another program's cluster; write Parquet files there, and read them, or use from_pandas, from_arrow"
+        ),
+        "list_stats_summaries": "numbers of an execution are stats()",
+        (
+            "read_audio read_avro read_clickhouse read_delta read_hudi read_iceberg read_kafka read_lance "
+            "read_lerobot read_mcap read_mongo read_snowflake read_videos read_zarr"
+        ): (
+            "needs a library of its own, which is no part of the extra data; read with it in from_generators or a "
+            "Datasource"
+        ),
+    },
+    "Dataset": {
+        "context": "one DataContext for the process",
+        "copy": "copy.copy(ds); a data set never changes",
+        "deserialize_lineage has_serializable_lineage serialize_lineage": (
+            "a data set is pickled whole: pickle.dumps(ds)"
+        ),
+        "get_dataset_id get_internal_block_refs iter_internal_ref_bundles map_batches_internal": (
+            "a part of Ray's inside"
+        ),
+        "get_stats_summary": "numbers of an execution are stats()",
+        "mix": "alpha in Ray; write union, and random_shuffle or a local shuffle",
+        "name set_name": "names are for Ray's dashboard",
+        "to_daft to_dask to_mars to_modin": (
+            "another program's cluster; write Parquet files there, and read them, or use from_pandas, from_arrow"
+        ),
+        "to_random_access_dataset": "an index that actors hold; put rows into a dict, or a database",
+        (
+            "write_bigquery write_clickhouse write_delta write_iceberg write_kafka write_lance write_mongo "
+            "write_snowflake write_turbopuffer"
+        ): "needs a library of its own, which is no part of the extra data; write with it in a Datasink",
+    },
+    "GroupedData": {
+        "with_column": "write map_groups",
+    },
+    "DataIterator": {
+        "get_context": "one DataContext for the process",
+        "stats": "of the data set that it is a part of: Dataset.stats",
+        "to_torch": "legacy in Ray; write iter_torch_batches",
+    },
+    "hocket.data.aggregate": {
+        "VectorizedAggregateFnV2": "a part of Ray's inside",
+    },
+    "hocket.data.expressions": {
+        "Operation": "a part of Ray's inside",
+        (
+            "ColumnExpr LiteralExpr BinaryExpr RandomExpr UUIDExpr UnaryExpr UDFExpr DownloadExpr AliasExpr StarExpr "
+            "UnnestExpr MonotonicallyIncreasingIdExpr"
+        ): "all expressions are of the type Expr",
+        "download": "read the files in map",
+        "monotonically_increasing_id": "ds.zip(data.range(ds.count()))",
+        "random uuid": "draw in map_batches",
+        "star": "with_columns keeps the columns that are there",
+        "unnest": 'one expression for each field: col("d").struct.field("x")',
+    },
+    "hocket.data.datasource": {
+        (
+            "BaseFileMetadataProvider Connection DefaultFileMetadataProvider DummyOutputDatasink FileMetadataProvider "
+            "PathPartitionParser RandomIntRowDatasource Reader WriteReturnType"
+        ): "a part of Ray's inside",
+        "DeltaSharingDatasource LeRobotDatasource MCAPDatasource TimeRange": "for a reader that is not there",
+        "FileBasedDatasource": "a Datasource whose tasks read the files",
+        "TurbopufferDatasink": "for a writer that is not there",
+    },
+}
+"""What is said of names, by the module or the class that has them in Ray; those of which one thing is said together."""
+
+PARTS: Final[dict[str, str]] = {
+    "hocket.serve": (
+        "not here; keep a model in an actor, and ask a pool of them: hocket.util.ActorPool. For many rows, "
+        "Dataset.map_batches with a class"
+    ),
+    "hocket.rllib": "not here; trials and ranks may run any library for reinforcement learning",
+    "hocket.llm": "not here; load the model in a class that Dataset.map_batches calls",
+    "hocket.air": (
+        "an older name of what is in hocket.train and hocket.tune: RunConfig, ScalingConfig, Checkpoint, report"
+    ),
+    "hocket.experimental": (
+        "Ray's trials of its own; compiled graphs and channels are not here. For the state API write hocket.util.state"
+    ),
+    "hocket.workflow": "not here; use checkpoints, or a search that is restored",
+    "hocket.job_submission": (
+        "there is no server that takes jobs; start the program with python or hocket run, on a cluster with Ray's own"
+    ),
+    "hocket.client": 'write hocket.init(address="ray://host:10001")',
+    "hocket.cluster_utils": (
+        'one machine has no nodes to add; in tests write hocket.init(num_cpus=4), or engine="inprocess"'
+    ),
+    "hocket.autoscaler": "a cluster's; Ray's own is used there",
+    "hocket.dashboard": "hocket dashboard is a command of its own",
+    "hocket.util.collective": "write hocket.collective: see its page",
+    "hocket.util.dask hocket.util.spark": (
+        "another program's scheduler; for data between them see hocket.data.from_spark, hocket.spark and Parquet files"
+    ),
+    "hocket.util.iter": "no longer documented in Ray; use a generator or hocket.data",
+    "hocket.tune.search.hyperopt": "write OptunaSearch(sampler=optuna.samplers.TPESampler()), the same algorithm",
+    "hocket.tune.search.ax hocket.tune.search.bayesopt hocket.tune.search.hebo": (
+        "write OptunaSearch(sampler=optuna.samplers.GPSampler()): Gaussian processes"
+    ),
+    "hocket.tune.search.bohb": (
+        "write OptunaSearch(sampler=optuna.samplers.TPESampler(multivariate=True)), with HyperBandScheduler"
+    ),
+    "hocket.tune.search.nevergrad hocket.tune.search.zoopt": (
+        "write OptunaSearch(sampler=optuna.samplers.CmaEsSampler()): search without gradients"
+    ),
+}
+"""What is said of whole modules."""
+
+
+def get_optional_reason(owner: str, name: str) -> str | None:
+    """Return what to write instead of a name of Ray's; None if it is not one of these.
+
+    Args:
+        owner: The module, or the class, that was asked for it.
+        name: The name.
+
+    Example:
+        >>> from hocket import missing
+        >>> missing.get_optional_reason("hocket.tune", "register_env")
+        'for reinforcement learning, which is not here'
+    """
+    found = [said for names, said in NAMES.get(owner, {}).items() if name in names.split()]
+    found += [said for names, said in PARTS.items() if f"{owner}.{name}" in names.split()]
+    return found[0] if found else None
+
+
+def explain(module: str) -> None:
+    """Have a module say of names that are not there what to write instead. Called by the module itself.
+
+    At run time only: with a ``__getattr__`` that a type checker sees, it would find no wrong name.
+    """
+
+    def tell(name: str) -> Any:
+        raise build_error(sys.modules[module], name, sys._getframe(1))
+
+    vars(sys.modules[module])["__getattr__"] = tell
+
+
+def build_error(module: ModuleType, name: str, asker: FrameType) -> AttributeError | ImportError:
+    """Return the error of a name that a module does not have.
+
+    Args:
+        module: The module.
+        name: The name.
+        asker: Who asks for it.
+    """
+    reason = get_optional_reason(module.__name__, name)
+    if reason is None:
+        # With the name and the module Python can add "Did you mean".
+        return AttributeError(f"module {module.__name__!r} has no attribute {name!r}", name=name, obj=module)
+    text = f"{module.__name__} has no {name}, which Ray has: {reason}."
+    return ImportError(text, name=module.__name__) if _is_import(asker) else AttributeError(text)
+
+
+def _is_import(frame: FrameType) -> bool:
+    """Return whether a frame stands at the instruction behind ``from module import name``."""
+    import opcode  # here, because a program without a mistake never needs it
+
+    return frame.f_lasti >= 0 and frame.f_code.co_code[frame.f_lasti] == opcode.opmap["IMPORT_FROM"]
+
+
+def explain_attributes(kind: K) -> K:
+    """Have instances of a class say of methods that are not there what to write instead; see `explain`."""
+
+    def tell(self: Any, name: str) -> Any:
+        raise _build_attribute_error(kind.__name__, name, self, f"{type(self).__name__!r} object")
+
+    kind.__getattr__ = tell  # type: ignore[attr-defined]  # as in `explain`
+    return kind
+
+
+class Explaining(type):
+    """The class of a class that itself, too, says of methods that are not there what to write instead."""
+
+    if not TYPE_CHECKING:  # as in `explain`
+
+        def __getattr__(cls, name: str) -> Any:
+            raise _build_attribute_error(cls.__name__, name, cls, f"type object {cls.__name__!r}")
+
+
+def _build_attribute_error(owner: str, name: str, value: object, shown: str) -> AttributeError:
+    reason = get_optional_reason(owner, name)
+    if reason is None:
+        return AttributeError(f"{shown} has no attribute {name!r}", name=name, obj=value)
+    return AttributeError(f"{owner} has no {name}, which Ray has: {reason}.")
+
+
+class Finder:
+    """Finds no module, and says of some what to write instead. One of those in ``sys.meta_path``."""
+
+    @staticmethod
+    def find_spec(fullname: str, *_: object) -> None:
+        """Raise for a module of Ray's that is not here.
+
+        Raises:
+            ModuleNotFoundError: It is one.
+        """
+        if not fullname.startswith("hocket."):
+            return
+        package, name = fullname.rpartition(".")[::2]
+        reason = get_optional_reason(package, name)
+        if reason is not None:
+            raise ModuleNotFoundError(f"There is no module {fullname}, which Ray has: {reason}.", name=fullname)
+
+
+def install() -> None:
+    """Have `Finder` asked for modules that nobody else has found."""
+    sys.meta_path.append(Finder)
