@@ -12,6 +12,7 @@ from typing import Any, Final, final
 
 import numpy.typing as npt
 
+from hocket import keywords
 from hocket.core import actor, api, session
 from hocket.ps import (
     arguments,
@@ -216,6 +217,7 @@ class BaseStrategy(abc.ABC):
 
 
 @final
+@keywords.explained()
 class ParameterServerStrategy(BaseStrategy):
     """Servers that hold variables, for workers that compute. The name is TensorFlow's.
 

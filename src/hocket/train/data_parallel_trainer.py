@@ -10,11 +10,11 @@ import inspect
 import logging
 import os
 from collections.abc import Callable, Iterator, Mapping
-from typing import NoReturn, Self
+from typing import NoReturn, Self, TypeVar
 
-from hocket import data, exceptions
+from hocket import data, exceptions, keywords
 from hocket.stores import places
-from hocket.train import configs, refusals, user_callback, validation
+from hocket.train import configs, refusals, spellings, user_callback, validation
 from hocket.train import result as result_module
 from hocket.train.checkpoints import replica, storage
 from hocket.train.progress import display
@@ -23,7 +23,21 @@ from hocket.train.rank import usage
 from hocket.train.run import backend, checkpoint_manager, report_book, runner, training_run
 from hocket.train.strategies import hosting
 
+_Trainer = TypeVar("_Trainer", bound=type)
 
+
+def explained(**own: type) -> Callable[[_Trainer], _Trainer]:
+    """Return a decorator of trainers: who gives one a keyword that it does not have is told what to write.
+
+    Args:
+        **own: The class of the trainer's own configuration, by its keyword.
+    """
+    aliases = {**spellings.TRAINER, **dict(zip(("backend_config",), own, strict=False))}
+    nested = {"scaling_config": configs.ScalingConfig, "run_config": configs.RunConfig, **own}
+    return keywords.explained(aliases=aliases, nested=nested)
+
+
+@explained()
 class DataParallelTrainer:
     """Runs one function in many ranks at once.
 
