@@ -14,7 +14,7 @@ from typing import NoReturn, Self, TypeVar
 
 from hocket import data, exceptions, keywords
 from hocket.stores import places
-from hocket.train import configs, refusals, spellings, user_callback, validation
+from hocket.train import configs, errors, refusals, spellings, user_callback, validation
 from hocket.train import result as result_module
 from hocket.train.checkpoints import replica, storage
 from hocket.train.progress import display
@@ -23,6 +23,7 @@ from hocket.train.rank import usage
 from hocket.train.run import backend, checkpoint_manager, report_book, runner, training_run
 from hocket.train.strategies import hosting
 
+_log = logging.getLogger("hocket.train")
 _Trainer = TypeVar("_Trainer", bound=type)
 
 
@@ -145,7 +146,7 @@ class DataParallelTrainer:
         Raises:
             HocketError: See `fit`.
         """
-        logging.getLogger("hocket.train").setLevel(self._run_config.logging_config.log_level)
+        _log.setLevel(self._run_config.logging_config.log_level)
         config = display.add_display(self._run_config)
         name = config.name or _build_name()
         try:
@@ -162,17 +163,20 @@ class DataParallelTrainer:
         run_replica: replica.Replica | None,
         ranks_runner: runner.Runner,
     ) -> result_module.Result:
-        context = user_callback.TrainRunContext(
-            experiment_name=run_storage.experiment_name,
-            path=run_storage.path,
-            num_workers=self._scaling.max_workers,
-            train_loop_config=self._config,
-        )
         manager = checkpoint_manager.CheckpointManager(
             run_storage, config.checkpoint_config, self._validation, run_replica
         )
         if run_replica is not None:
             manager.bring_newest()
+        context = user_callback.TrainRunContext(
+            experiment_name=run_storage.experiment_name,
+            path=run_storage.path,
+            num_workers=self._scaling.max_workers,
+            train_loop_config=self._config,
+            start_checkpoint_name=manager.latest_name,
+        )
+        if context.start_checkpoint_name:
+            _log.info("%s", context.describe_start())
         book = report_book.ReportBook(context, manager, config.callbacks)
         try:
             ranks_runner.prepare(self._function, self._backend, self._scaling)
@@ -200,7 +204,9 @@ class DataParallelTrainer:
                 with contextlib.suppress(StopIteration):  # a callback's word for: it is enough
                     returned = ranks_runner.train(run)
                 statistics = {} if host is None else host.get_statistics()
-        except BaseException:
+        except BaseException as error:
+            path = str(run_storage.path) if run_replica is None else run_replica.place.path
+            errors.note_place(error, path, run_storage.experiment_name, manager.latest_name)
             storage.discard_empty(run_storage)
             raise
         finally:

@@ -71,6 +71,11 @@ class CheckpointManager:
         """The newest one: where a new attempt starts from."""
         return self.committed[-1].checkpoint if self.committed else None
 
+    @property
+    def latest_name(self) -> str:
+        """The name of the newest one's folder; empty if there is none."""
+        return self.committed[-1].name if self.committed else ""
+
     def publish(self, record: Committed) -> checkpoint_module.Checkpoint:
         """Return the handle on a checkpoint that holds when the run is over."""
         return record.checkpoint if self._replica is None else self._replica.get_handle(record.name)
