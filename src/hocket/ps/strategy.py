@@ -473,7 +473,8 @@ def _build(gradient: object, target: object, scale: float) -> dict[int, list[rec
         if not isinstance(gradient, embedding.IndexedSlices):
             raise TypeError(
                 f"The gradient of the table `{target.name}` is IndexedSlices(values, ids), but received "
-                f"{type(gradient).__name__}. A table's gradient names its rows."
+                f"{type(gradient).__name__}. A table's gradient names its rows. Write ps.IndexedSlices(values, ids), "
+                "or found.gradient(values) of what `found = table.pull(ids)` returned."
             )
         return target.build_operations(gradient, scale)
     if not isinstance(target, variable.BaseVariable):

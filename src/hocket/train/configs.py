@@ -28,6 +28,9 @@ DEFAULT_STORAGE = "~/hocket_results"
 class ScalingConfig:
     """How many ranks there are, and what each of them holds.
 
+    ``num_workers=0`` runs the training function in this process, without workers, for debugging; ``(1, 4)`` is an
+    elastic group.
+
     Raises:
         ValueError: A value breaks a rule.
         TypeError: A value has the wrong type.
