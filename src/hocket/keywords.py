@@ -35,7 +35,7 @@ _known: Final[dict[type, _Known]] = {}
 def explained(
     *, aliases: Mapping[str, str] | None = None, nested: Mapping[str, type] | None = None
 ) -> Callable[[_Class], _Class]:
-    """Return a decorator of classes: who gives one a keyword that it does not have is told which was meant.
+    """Return a decorator of classes: an unknown keyword raises an error that names the one that was meant.
 
     Python's own error names the keyword alone. The class stays the same but for its ``__init__``, which looks at the
     names of what it is given before it does anything.

@@ -28,7 +28,7 @@ _Trainer = TypeVar("_Trainer", bound=type)
 
 
 def explained(**own: type) -> Callable[[_Trainer], _Trainer]:
-    """Return a decorator of trainers: who gives one a keyword that it does not have is told what to write.
+    """Return a decorator of trainers: a keyword that one does not have raises an error that says what to write.
 
     Args:
         **own: The class of the trainer's own configuration, by its keyword.
