@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 
 import hocket
@@ -53,6 +55,9 @@ def test_training(tmp_path):
     result = trainer.fit()
     assert repr(result) == f"Result(metrics={{'loss': 0.5}}, reports=1, path='{tmp_path}/short')"
     assert "<tr><th>loss</th><td>0.5</td></tr>" in result._repr_html_()
+    assert "return_value" not in result._repr_html_()
+    returned = dataclasses.replace(result, return_value=[7])._repr_html_()
+    assert "<tr><th>return_value</th><td>[7]</td></tr>" in returned
     assert repr(tune.Tuner(add, param_space={"x": 1})) == "Tuner(add, param_space={'x': 1})"
 
 

@@ -21,7 +21,7 @@ import psutil
 import pytest
 
 from hocket import exceptions
-from hocket.cli import main
+from hocket.cli import flags, main
 from hocket.cli.launch import command, imports, output, report
 from hocket.cli.launch import plan as plans
 from hocket.engine import node
@@ -596,11 +596,22 @@ def test_what_cannot_be_run_is_said_with_code_2(
         (["--max-restarts", "-1", "script.py"], "must be a whole number that is 0 or more, but received '-1'"),
         (["--threads", "0", "script.py"], "must be a whole number that is 1 or more, but received '0'"),
         (["--grace", "nan", "script.py"], "must be a number of seconds, 0 or more, but received 'nan'"),
-        (["--nnodes", "2", "script.py"], "--nnodes: invalid choice: '2'"),
+        (["--nnodes=2", "script.py"], "on one machine only, but received '2'. Use torchrun, or a trainer on Ray"),
         (["--backend", "nccl", "script.py"], "--backend: invalid choice: 'nccl'"),
         (["--nonsense", "script.py"], r"usage: hocket run \[options\]"),
         (["--nonsense", "script.py"], "hocket run: error: unrecognized arguments: --nonsense"),
         (["--epochs", "3", "script.py"], "unrecognized arguments: --epochs. The script's own arguments come after the"),
+        (
+            ["--worker", "2", "script.py"],
+            "unrecognized arguments: --worker. Did you mean --workers 2. The script's own",
+        ),
+        (["--worker=2", "script.py"], "--worker=2. Did you mean --workers 2."),
+        (["-n", "2", "script.py"], "-n. Did you mean --workers 2."),
+        (["-np", "2", "script.py"], "-np. Did you mean --workers 2."),
+        (["-np4", "script.py"], "-np4. Did you mean --workers 4."),
+        (["--num_processes", "2", "script.py"], "Did you mean --workers 2."),
+        (["--nproc_per_nod", "2", "script.py"], "Did you mean --nproc-per-node 2."),
+        (["--prefx", "--worker", "2", "script.py"], "Did you mean --prefix, --workers 2."),
     ],
 )
 def test_wrong_options_are_refused(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -612,6 +623,44 @@ def test_wrong_options_are_refused(arguments: list[str], message: str, capsys: p
 def assert_matches(text: str, pattern: str) -> None:
     with pytest.raises(ValueError, match=f"(?s){pattern}"):
         raise ValueError(text)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("args", "said"),
+    [
+        (
+            ("--workers", "2"),
+            (
+                "`--workers` stands behind the script and goes to it. If it is meant for the launcher, write hocket run "
+                "--workers 2 script.py"
+            ),
+        ),
+        (
+            ("--epochs", "3", "--max_restarts=2", "--prefix", "--prefix"),
+            (
+                "`--max_restarts`, `--prefix` stand behind the script and go to it. If they are meant for the launcher, "
+                "write hocket run --max_restarts=2 --prefix script.py"
+            ),
+        ),
+        (("--epochs", "3", "--", "--workers", "2"), ""),
+        (("--threads", "2"), ""),
+        (("-m", "--role", "trainer"), ""),
+    ],
+)
+def test_options_of_the_launcher_behind_the_script_are_told_of(launch: Launch, args, said: str) -> None:
+    out, words = finish(launch("import sys; print(sys.argv[1:])  # takes --threads", args=args))
+    assert out == f"{[*args]}\n"
+    assert words == (f"hocket run: {said}\n" if said else "")
+
+
+def test_options_behind_a_module_are_told_of_with_it() -> None:
+    parser = main.build_parser().parse_args(["run", "script.py"]).parser
+    said = flags.describe_misplaced(parser, "package.script", ["--workers", "2"], is_module=True)
+    assert said.endswith(
+        "behind the module and goes to it. If it is meant for the launcher, write hocket run "
+        "--workers 2 -m package.script"
+    )
 
 
 def test_workers_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import pickle
+import re
 from typing import Any
 
 import hypothesis
@@ -12,6 +13,8 @@ import pytest
 from hypothesis import strategies as st
 
 from hocket import ps
+
+makers: Any = ps  # what the type checker refuses is given on purpose
 
 DENSE = {"chief": ["c:1"], "worker": ["a:1", "b:1"], "ps": ["d:1"]}
 
@@ -235,3 +238,20 @@ def test_a_cluster_without_addresses_has_no_config():
 def test_training_needs_a_server_and_a_worker(cluster, message):
     with pytest.raises(ValueError, match=message):
         cluster.check_trainable()
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (
+            lambda: makers.Cluster(worker=2, server=1),
+            "Cluster has no argument worker, server. Did you mean workers=2, servers=1?",
+        ),
+        (lambda: makers.ParameterServerStrategy(staleness=2), "Did you mean max_staleness=2?"),
+        (lambda: makers.SGD(learning_rate=0.1), "SGD has no argument learning_rate. Did you mean lr=0.1?"),
+        (lambda: makers.Eviction(fractoin=0.1), "Did you mean fraction=0.1?"),
+    ],
+)
+def test_a_keyword_that_does_not_exist_says_which_was_meant(make: Any, message: str):
+    with pytest.raises(TypeError, match=re.escape(message)):
+        make()

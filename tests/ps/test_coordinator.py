@@ -375,6 +375,10 @@ def test_what_makes_no_sense_in_a_closure_is_refused(coordinator):
         ps.get_current_worker_index()
     with pytest.raises(NotImplementedError, match=r"Call next\(iterator\) in the function that you schedule"):
         next(iter(coordinator.create_per_worker_dataset([1])))
+    with pytest.raises(TypeError, match=r"but received 4 as keywords\. Write args=\(3, 4\)"):
+        coordinator.schedule(pow, 3, 4)
+    with pytest.raises(TypeError, match=r"Write args=\(3, 4, 5\)"):
+        coordinator.schedule(pow, (3, 4), 5)
     assert "no strategy is in scope" in str(join_failing(coordinator, lambda: ps.Variable(1))[0])
 
 

@@ -235,6 +235,24 @@ def test_what_a_lookup_and_a_push_refuse():
         assert not table.lookup(np.arange(10)).any()
         out = np.empty((2, 2, 2), np.float32)
         assert lookup.expand(out) is out
+        for use in (
+            lambda: lookup @ np.ones(2),
+            lambda: np.ones(2) @ lookup,
+            lambda: lookup + 1,
+            lambda: np.ones(2) - lookup,
+            lambda: np.asarray(lookup),
+            lambda: lookup[0],
+        ):
+            with pytest.raises(TypeError, match=r"has each row once, and is no array\. Write \.expand\(\)"):
+                use()
+        with pytest.raises(TypeError, match=r"is not indexed, .* Write .*\.lookup\(3\), or .*\.pull\(\.\.\.\)\.expand"):
+            table[3]
+        with pytest.raises(TypeError, match=r"names its rows\. Write ps\.IndexedSlices\(values, ids\)"):
+            strategy.push([(np.ones((10, 2)), table)])
+        assert table.pull([]).expand().shape == (0, 2)
+        assert table.lookup(()).shape == (0, 2)
+        with pytest.raises(TypeError, match=r"are whole numbers, but received float64\. Write ids\.astype\('int64'\)"):
+            table.pull(np.empty(0))
         strategy.close()
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -230,6 +231,79 @@ def test_training_functions_are_checked(function: Any, given: Any, error: type[E
         train.DataParallelTrainer(function, **given)
 
 
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (
+            lambda: makers.ScalingConfig(num_worker=2),
+            "ScalingConfig has no argument num_worker. Did you mean num_workers=2?",
+        ),
+        (lambda: makers.ScalingConfig(nproc_per_node=2), "Did you mean num_workers=2?"),
+        (lambda: makers.ScalingConfig(workers=2), "Did you mean num_workers=2?"),
+        (lambda: makers.ScalingConfig(num_gpus=2), "Write use_gpu=True, resources_per_worker={'GPU': 2}."),
+        (
+            lambda: makers.ScalingConfig(2),
+            (
+                "ScalingConfig takes no value without a name, but received 2. Name it, as in "
+                "ScalingConfig(num_workers=...)."
+            ),
+        ),
+        (lambda: makers.RunConfig(storage="runs"), "Did you mean storage_path='runs'?"),
+        (lambda: makers.RunConfig(max_failures=1), "Write failure_config=FailureConfig(max_failures=1)."),
+        (lambda: makers.RunConfig(max_restarts=1), "Write failure_config=FailureConfig(max_failures=1)."),
+        (lambda: makers.FailureConfig(max_failure=1), "Did you mean max_failures=1?"),
+        (lambda: makers.CheckpointConfig(keep=1), "Did you mean num_to_keep=1?"),
+        (lambda: makers.LoggingConfig(nonsense=1), "LoggingConfig has no argument nonsense. It has log_level."),
+        (lambda: makers.DataConfig(dataset_to_split=[]), "Did you mean datasets_to_split=[]?"),
+        (lambda: makers.DataParallelTrainer(len, config={}), "Did you mean train_loop_config={}?"),
+        (lambda: makers.DataParallelTrainer(train_func=len), "Did you mean train_loop_per_worker=len?"),
+        (
+            lambda: makers.DataParallelTrainer(len, {"lr": 1}),
+            (
+                "DataParallelTrainer takes one value without a name, but also received {'lr': 1}. Name it, as in "
+                "DataParallelTrainer(..., train_loop_config=...)."
+            ),
+        ),
+        (
+            lambda: makers.DataParallelTrainer(len, num_workers=2),
+            "DataParallelTrainer has no argument num_workers. Write scaling_config=ScalingConfig(num_workers=2).",
+        ),
+        (
+            lambda: makers.DataParallelTrainer(len, scaling=1, max_failures=3, name=NoText()),
+            (
+                "DataParallelTrainer has no argument scaling, max_failures, name. Did you mean scaling_config=1? Write "
+                "run_config=RunConfig(failure_config=FailureConfig(max_failures=3)). Write run_config=RunConfig(name="
+                "<NoText without a text: its __repr__ raised RuntimeError>)."
+            ),
+        ),
+    ],
+)
+def test_a_keyword_that_does_not_exist_says_which_was_meant(make: Any, message: str) -> None:
+    with pytest.raises(TypeError, match=f"{re.escape(message)}$"):
+        make()
+
+
+def test_every_trainer_says_which_keyword_was_meant() -> None:
+    for name, keyword, kind in (
+        ("torch", "torch_config", "TorchConfig"),
+        ("jax", "jax_config", "JaxConfig"),
+        ("keras", "keras_config", "KerasConfig"),
+        ("tensorflow", "tensorflow_config", "TensorflowConfig"),
+        ("xgboost", "xgboost_config", "XGBoostConfig"),
+        ("lightgbm", "lightgbm_config", "LightGBMConfig"),
+    ):
+        module = pytest.importorskip(f"hocket.train.{name}")
+        trainer = getattr(module, kind.replace("Config", "Trainer"))
+        with pytest.raises(
+            TypeError, match=r"no argument workers. Write scaling_config=ScalingConfig\(num_workers=2\)"
+        ):
+            trainer(len, workers=2)
+        with pytest.raises(TypeError, match=f"Did you mean {keyword}=None"):
+            trainer(len, backend_config=None)
+        with pytest.raises(TypeError, match=f"{kind} has no argument nonsense. It has "):
+            getattr(module, kind)(nonsense=2)
+
+
 def test_a_preemption_of_the_users_own_has_its_text() -> None:
     assert str(train.PreemptionError("the lease is over")) == "the lease is over"  # type: ignore[arg-type]
 
@@ -313,7 +387,7 @@ def test_torch_takes_both_of_rays_init_methods() -> None:
 @pytest.mark.parametrize(
     ("scaling", "match"),
     [
-        (train.ScalingConfig(use_gpu=True), r"Use fewer workers, or train on CPUs with ScalingConfig\(use_gpu=False\)"),
+        (train.ScalingConfig(use_gpu=True), r"\. Train on CPUs with ScalingConfig\(use_gpu=False\)"),
         (
             train.ScalingConfig(resources_per_worker={"lidar": 1}),
             r"open the session with more of lidar: hocket\.init\(resources",

@@ -6,10 +6,12 @@ import itertools
 import json
 import math
 import os
+import pickle
 import signal
 import tempfile
 import threading
 import time
+import traceback
 from pathlib import Path
 from typing import Any
 
@@ -164,6 +166,32 @@ def test_failures_are_counted(tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.glob("fired-*")) == ["fired-at-1", "fired-at-3"]
 
 
+def save_and_raise(config: dict[str, Any]) -> None:
+    if train.get_context().get_world_rank() == 0 and config["saves"]:
+        train.report({"step": 0}, train.Checkpoint(tempfile.mkdtemp()))
+    elif config["saves"]:
+        train.report({"step": 0})
+    raise ValueError("no more")
+
+
+def test_what_fails_says_where_it_is_and_how_to_go_on(tmp_path: Path) -> None:
+    with pytest.raises(train.WorkerGroupError, match="no more") as caught:
+        fit(save_and_raise, tmp_path, {"saves": False})
+    assert not getattr(caught.value, "__notes__", [])
+    assert Path(caught.value.path).parent == tmp_path
+    with pytest.raises(train.WorkerGroupError, match="no more") as caught:
+        fit(save_and_raise, tmp_path, {"saves": True})
+    (folder,) = tmp_path.iterdir()
+    assert caught.value.path == str(folder)
+    note = f"The run is in {folder}; fit() with name={folder.name!r} goes on from checkpoint_000000."
+    assert caught.value.__notes__ == [note]
+    assert traceback.format_exception(caught.value)[-1].count(note) == 1
+    assert pickle.loads(pickle.dumps(caught.value)).path == str(folder)
+    with pytest.raises(train.WorkerGroupError, match="no more") as caught:
+        fit(save_and_raise, tmp_path, {"saves": True}, name=folder.name)
+    assert caught.value.__notes__ == [note.replace("000000", "000001")]
+
+
 class Refuse(train.UserCallback):
     def after_report(self, run_context: Any, metrics: list[dict[str, Any]], checkpoint: Any) -> None:
         raise LookupError("enough")
@@ -185,10 +213,19 @@ class Interrupt(train.UserCallback):
         threading.Timer(0.05, os.kill, (os.getpid(), signal.SIGINT)).start()
 
 
+def save_and_stay() -> None:
+    checkpoint = train.Checkpoint(tempfile.mkdtemp()) if train.get_context().get_world_rank() == 0 else None
+    train.report({}, checkpoint)
+    threading.Event().wait(FAR_SECONDS)
+
+
 def test_ctrl_c_ends_the_training(tmp_path: Path) -> None:
     started = time.monotonic()
-    with pytest.raises(KeyboardInterrupt):
-        fit(report_and_stay, tmp_path, callbacks=[Interrupt()])
+    with pytest.raises(KeyboardInterrupt) as caught:
+        fit(save_and_stay, tmp_path, name="run", callbacks=[Interrupt()])
+    assert caught.value.__notes__ == [
+        f"The run is in {tmp_path}/run; fit() with name='run' goes on from checkpoint_000000."
+    ]
     assert time.monotonic() - started < 30  # far from FAR_SECONDS
     wait_until_cpus_are_free()
 

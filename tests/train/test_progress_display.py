@@ -8,6 +8,7 @@ import re
 import struct
 import subprocess
 import sys
+import tempfile
 import termios
 import types
 from collections.abc import Iterator
@@ -213,6 +214,35 @@ def test_in_a_log_it_writes_lines_if_it_is_asked_for(
         ValueError, match=r"HOCKET_PROGRESS must be one of \['auto', 'live', 'plain', 'off'\], but is 'loud'"
     ):
         fit(tmp_path)
+
+
+def save_once() -> None:
+    folder = tempfile.mkdtemp()
+    train.report({"loss": 0.5}, train.Checkpoint(folder))
+
+
+def test_a_run_that_goes_on_is_said_to(
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delenv("HOCKET_PROGRESS", raising=False)
+    said = "`run` goes on from checkpoint_00000{}; for a new run choose another name."
+    shown = train.ProgressDisplay(interval_s=3600)
+    with caplog.at_level("INFO"):
+        fit(tmp_path, shown, function=save_once)
+        assert (caplog.messages, "goes on" in capsys.readouterr().err) == ([], False)
+        fit(tmp_path, shown, function=save_once)
+        assert capsys.readouterr().err.splitlines()[0] == said.format(0)
+        assert caplog.messages == [said.format(0)]
+        fit(tmp_path, train.ProgressDisplay("off"), function=save_once)
+        assert capsys.readouterr().err == ""
+        caplog.clear()
+        quiet = train.LoggingConfig(log_level="WARNING")
+        run = train.RunConfig(name="run", storage_path=tmp_path, logging_config=quiet)
+        train.DataParallelTrainer(save_once, scaling_config=train.ScalingConfig(num_workers=0), run_config=run).fit()
+        assert (caplog.messages, capsys.readouterr().err) == ([], "")
 
 
 def test_in_a_notebook_one_output_changes(

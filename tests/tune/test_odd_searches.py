@@ -278,6 +278,15 @@ UNTYPED: Any = tune
             "metric must be a metric's name, but received ''",
         ),
         (lambda: UNTYPED.RunConfig(verbose=-3), ValueError, "verbose must be 0 or more, but received -3"),
+        (
+            lambda: UNTYPED.TuneConfig(num_sample=3),
+            TypeError,
+            "TuneConfig has no argument num_sample. Did you mean num_samples=3",
+        ),
+        (lambda: UNTYPED.RunConfig(max_failures=3), TypeError, r"Write failure_config=FailureConfig\(max_failures=3\)"),
+        (lambda: UNTYPED.CheckpointConfig(checkpoint_freq=3), TypeError, "Did you mean checkpoint_frequency=3"),
+        (lambda: UNTYPED.Tuner(print, num_samples=3), TypeError, r"Write tune_config=TuneConfig\(num_samples=3\)"),
+        (lambda: UNTYPED.Tuner(print, {"x": 1}), TypeError, r"Name it, as in Tuner\(\.\.\., param_space=\.\.\.\)"),
     ],
 )
 def test_bad_arguments(call: Any, error: type[Exception], match: str) -> None:

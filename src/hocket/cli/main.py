@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from hocket import exceptions, version
+from hocket.cli import flags
 from hocket.core import engines
 
 DEMO_NEEDS = {"torch": "torch", "sklearn": "scikit-learn", "matplotlib": "matplotlib"}
@@ -84,8 +85,11 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = build_parser()
     arguments, unknown = parser.parse_known_args(argv)
     if unknown:
-        hint = ". The script's own arguments come after the script" if arguments.command == "run" else ""
-        getattr(arguments, "parser", parser).error(f"unrecognized arguments: {' '.join(unknown)}{hint}")
+        asked: argparse.ArgumentParser = getattr(arguments, "parser", parser)
+        hint = flags.suggest(asked, unknown, sys.argv if argv is None else argv)
+        if arguments.command == "run":
+            hint += " The script's own arguments come after the script"
+        asked.error(f"unrecognized arguments: {' '.join(unknown)}{'.' if hint else ''}{hint}")
     return arguments
 
 
@@ -331,7 +335,9 @@ def _add_run(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
     _add_logs(run)
     run.add_argument("--no-python", "--no_python", action="store_true", help="SCRIPT is a program, and no Python")
     run.add_argument("--standalone", action="store_true", help="accepted, as torchrun has it; it is always so")
-    run.add_argument("--nnodes", choices=["1", "1:1"], help="accepted, as torchrun has it; machines are always one")
+    run.add_argument(
+        "--nnodes", type=_parse_nodes, metavar="1", help="accepted, as torchrun has it; machines are always one"
+    )
     for name in _TORCHRUN_MEETING:
         names = (f"--{name}", f"--{name.replace('-', '_')}")
         run.add_argument(*names, dest=argparse.SUPPRESS, action=_Ignored, help=argparse.SUPPRESS)
@@ -371,6 +377,15 @@ def _add_logs(run: argparse.ArgumentParser) -> None:
 def _parse_text(text: str) -> str:
     if not text:
         raise argparse.ArgumentTypeError("must not be empty")
+    return text
+
+
+def _parse_nodes(text: str) -> str:
+    if text not in ("1", "1:1"):
+        raise argparse.ArgumentTypeError(
+            f"hocket run starts ranks on one machine only, but received {text!r}. Use torchrun, or a trainer on Ray: "
+            "hocket.init(engine='ray')"
+        )
     return text
 
 
@@ -432,6 +447,11 @@ def _run_run(arguments: argparse.Namespace) -> int:
             "themselves.",
             file=sys.stderr,
         )
+    misplaced = flags.describe_misplaced(
+        arguments.parser, arguments.script, arguments.arguments, is_module=arguments.module
+    )
+    if misplaced and not arguments.no_python:
+        print(f"hocket run: {misplaced}", file=sys.stderr)
     launch = importlib.import_module("hocket.cli.launch.command")
     code: int = launch.run(
         arguments.script,

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Final, final
 
+from hocket import constructors
 from hocket.engine import node
 
 _current: DataContext | None = None
@@ -29,6 +30,7 @@ _MOST_BLOCK: Final = 1 << 30
 
 
 @final
+@constructors.explained()
 @dataclass(kw_only=True)
 class ExecutionOptions:
     """How much of a data set is worked on ahead of its reader.

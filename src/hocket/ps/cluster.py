@@ -19,6 +19,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, TypeAlias, final
 
+from hocket import constructors
 from hocket.ps import checks
 
 ROLES: Final = ("chief", "worker", "server", "evaluator")
@@ -57,6 +58,15 @@ class ClusterTask:
 
 
 @final
+@constructors.explained(
+    aliases={
+        "worker": "workers",
+        "server": "servers",
+        "ps": "servers",
+        "num_workers": "workers",
+        "num_servers": "servers",
+    }
+)
 class Cluster:
     """Which tasks there are, and where. It cannot be changed.
 

@@ -145,7 +145,7 @@ class Coordinator:
             ClosureFailures: Closures have failed before.
         """
         _refuse_in_closure("schedule")
-        named = dict(kwargs or {})
+        named = functions.read_keywords(args, kwargs)
         functions.check_call(fn, args, named)
         self._scheduler.check_open()
         given = tuple(args)

@@ -11,7 +11,7 @@ it moves.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, final
+from typing import Any, NoReturn, final
 
 import numpy as np
 
@@ -83,6 +83,22 @@ class Lookup:
             out: Where to put them. Default: a new array.
         """
         return np.take(self.rows, self.places, axis=0, out=out, mode="clip")
+
+    def _refuse(self, *_: object, **__: object) -> NoReturn:
+        """Say what to calculate with: each row is here once.
+
+        Raises:
+            TypeError: Always.
+        """
+        raise TypeError(
+            "What pull() returns has each row once, and is no array. Write .expand(), which has a row for each id that "
+            "was asked for, or .rows."
+        )
+
+    __array_ufunc__ = None  # so that an array on the left asks this class
+    __array__ = __getitem__ = __neg__ = _refuse
+    __matmul__ = __add__ = __sub__ = __mul__ = __truediv__ = __pow__ = _refuse
+    __rmatmul__ = __radd__ = __rsub__ = __rmul__ = __rtruediv__ = __rpow__ = _refuse
 
     def gradient(self, values: object) -> IndexedSlices:
         """Return the gradient of the table, from that of `expand`: added up over equal ids.
@@ -169,6 +185,17 @@ class Embedding(handles.Handle):
         return (
             f"<Embedding {self.name!r} rows={self.rows if self.rows is not None else 'hashed'} dim={self.dim} "
             f"dtype={self.dtype}>"
+        )
+
+    def __getitem__(self, ids: object) -> NoReturn:
+        """Say what to write: rows come by a call, since they come from the servers.
+
+        Raises:
+            TypeError: Always.
+        """
+        raise TypeError(
+            f"The table `{self.name}` is not indexed, because its rows are on the servers. Write "
+            f"{self.name}.lookup({ids!r:.60}), or {self.name}.pull(...).expand()."
         )
 
     def pull(self, ids: object) -> Lookup:
@@ -316,8 +343,12 @@ class Embedding(handles.Handle):
 
     def _check(self, ids: object) -> Array:
         given = np.asarray(ids)
+        if not given.size and isinstance(ids, list | tuple):
+            given = given.astype(np.int64)  # numpy takes an empty list for floats
         if given.dtype.kind not in "iu":
-            raise TypeError(f"Ids of `{self.name}` are whole numbers, but received {given.dtype}.")
+            raise TypeError(
+                f"Ids of `{self.name}` are whole numbers, but received {given.dtype}. Write ids.astype('int64')."
+            )
         if self.rows is not None and given.size and (given.min() < 0 or given.max() >= self.rows):
             bad = given[(given < 0) | (given >= self.rows)]
             raise IndexError(

@@ -56,6 +56,21 @@ def find_inputs(structure: object, kinds: object = streams.PerWorker) -> list[An
     return found
 
 
+def read_keywords(args: object, kwargs: object) -> dict[str, object]:
+    """Return the keywords of a call.
+
+    Raises:
+        TypeError: They are none: most likely the arguments were given one by one.
+    """
+    if kwargs is not None and not isinstance(kwargs, Mapping):
+        given = list(args) if isinstance(args, Sequence) and not isinstance(args, str) else [args]
+        raise TypeError(
+            "Coordinator.schedule takes a function's arguments as a tuple, and its keywords as a dict, but received "
+            f"{kwargs!r} as keywords. Write args=({', '.join(map(repr, [*given, kwargs]))})."
+        )
+    return dict(kwargs or {})
+
+
 def check_call(fn: object, args: object, kwargs: Mapping[str, object]) -> None:
     """Refuse what cannot be called, would be a copy in each worker, or a constant in the graph of a ``tf.function``.
 

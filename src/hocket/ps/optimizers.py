@@ -31,6 +31,7 @@ from typing import Any, Final, TypeAlias, final
 import numpy as np
 import numpy.typing as npt
 
+from hocket import constructors
 from hocket.ps import checks
 
 Array: TypeAlias = npt.NDArray[np.floating[Any]]
@@ -42,6 +43,9 @@ costs half a microsecond; all at once takes half as long again."""
 
 _TINY: Final = 1.2e-38
 """The least epsilon: a smaller one would be 0 as a float32, and 0 / 0 where a gradient has always been 0."""
+
+_ALIASES: Final = {"learning_rate": "lr", "beta_1": "beta1", "beta_2": "beta2", "epsilon": "eps"}
+"""Keras's names for what is set here, for messages."""
 
 
 class Optimizer(abc.ABC):
@@ -162,6 +166,7 @@ class Optimizer(abc.ABC):
 
 
 @final
+@constructors.explained(aliases=_ALIASES)
 @dataclass(frozen=True, kw_only=True)
 class SGD(Optimizer):
     """Steps along the gradient, with momentum if asked: ``torch.optim.SGD``. Its slot is ``momentum``, if there is any.
@@ -221,6 +226,7 @@ class SGD(Optimizer):
 
 
 @final
+@constructors.explained(aliases=_ALIASES)
 @dataclass(frozen=True, kw_only=True)
 class Adagrad(Optimizer):
     """Steps divided by the root of the sum of all squared gradients: J. Duchi, E. Hazan and Y. Singer, "Adaptive
@@ -268,6 +274,7 @@ class Adagrad(Optimizer):
 
 
 @final
+@constructors.explained(aliases=_ALIASES)
 @dataclass(frozen=True, kw_only=True)
 class Adam(Optimizer):
     """Steps along an average gradient, divided by the root of an average square: D. Kingma and J. Ba, "Adam: A Method
@@ -335,6 +342,7 @@ class Adam(Optimizer):
 
 
 @final
+@constructors.explained(aliases=_ALIASES)
 @dataclass(frozen=True, kw_only=True)
 class FTRL(Optimizer):
     """Follows the regularised leader: H. B. McMahan et al., "Ad Click Prediction: a View from the Trenches" (KDD 2013),

@@ -8,6 +8,7 @@ from typing import Any, Final, NamedTuple, TypeVar, final
 
 import numpy as np
 
+from hocket import constructors
 from hocket.ps import initializers, memory, optimizers
 
 
@@ -77,6 +78,7 @@ class TableSpec:
 
 
 @final
+@constructors.explained()
 @dataclass(frozen=True, kw_only=True)
 class Eviction:
     """Which rows a full table of hashed ids gives up, to make room for new ones.

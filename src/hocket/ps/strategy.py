@@ -12,6 +12,7 @@ from typing import Any, Final, final
 
 import numpy.typing as npt
 
+from hocket import constructors
 from hocket.core import actor, api, session
 from hocket.ps import (
     arguments,
@@ -216,6 +217,7 @@ class BaseStrategy(abc.ABC):
 
 
 @final
+@constructors.explained()
 class ParameterServerStrategy(BaseStrategy):
     """Servers that hold variables, for workers that compute. The name is TensorFlow's.
 
@@ -471,7 +473,8 @@ def _build(gradient: object, target: object, scale: float) -> dict[int, list[rec
         if not isinstance(gradient, embedding.IndexedSlices):
             raise TypeError(
                 f"The gradient of the table `{target.name}` is IndexedSlices(values, ids), but received "
-                f"{type(gradient).__name__}. A table's gradient names its rows."
+                f"{type(gradient).__name__}. A table's gradient names its rows. Write ps.IndexedSlices(values, ids), "
+                "or found.gradient(values) of what `found = table.pull(ids)` returned."
             )
         return target.build_operations(gradient, scale)
     if not isinstance(target, variable.BaseVariable):

@@ -10,10 +10,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from hocket import texts
+from hocket import constructors, texts
 from hocket.engine import node
 from hocket.stores import places
-from hocket.train import refusals
+from hocket.train import refusals, spellings
 from hocket.train import user_callback as callbacks_module
 
 MAX_WORKERS = 100_000
@@ -23,9 +23,13 @@ DEFAULT_STORAGE = "~/hocket_results"
 """Where runs are kept unless `RunConfig.storage_path` says otherwise."""
 
 
+@constructors.explained(aliases=spellings.SCALING)
 @dataclass(frozen=True, kw_only=True)
 class ScalingConfig:
     """How many ranks there are, and what each of them holds.
+
+    ``num_workers=0`` runs the training function in this process, without workers, for debugging; ``(1, 4)`` is an
+    elastic group.
 
     Raises:
         ValueError: A value breaks a rule.
@@ -169,6 +173,7 @@ class ScalingConfig:
             )
 
 
+@constructors.explained(aliases=spellings.FAILURE)
 @dataclass(frozen=True, kw_only=True)
 class FailureConfig:
     """What happens when a rank fails.
@@ -209,6 +214,7 @@ class FailureConfig:
         _check_seconds(self, "preemption_grace_s")
 
 
+@constructors.explained(aliases={"level": "log_level"})
 @dataclass(frozen=True, kw_only=True)
 class LoggingConfig:
     """What is logged about a run, by the logger ``hocket.train`` of the process that called `fit`.
@@ -235,6 +241,7 @@ class LoggingConfig:
         object.__setattr__(self, "log_level", given.upper())
 
 
+@constructors.explained(aliases=spellings.CHECKPOINT)
 @dataclass(frozen=True, kw_only=True)
 class CheckpointConfig:
     """Which checkpoints of a run are kept.
@@ -279,6 +286,14 @@ class CheckpointConfig:
         check_score_order(self.checkpoint_score_order)
 
 
+@constructors.explained(
+    aliases=spellings.RUN,
+    nested={
+        "failure_config": FailureConfig,
+        "checkpoint_config": CheckpointConfig,
+        "logging_config": LoggingConfig,
+    },
+)
 @dataclass(frozen=True, kw_only=True)
 class RunConfig:
     """What a run is called, where it is kept, and how it is watched.

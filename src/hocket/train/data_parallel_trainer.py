@@ -10,12 +10,12 @@ import inspect
 import logging
 import os
 from collections.abc import Callable, Iterator, Mapping
-from typing import NoReturn, Self
+from typing import NoReturn, Self, TypeVar
 
-from hocket import data, exceptions
+from hocket import constructors, data, exceptions
 from hocket.observe.runs import log
 from hocket.stores import places
-from hocket.train import configs, refusals, user_callback, validation
+from hocket.train import configs, errors, refusals, spellings, user_callback, validation
 from hocket.train import result as result_module
 from hocket.train.checkpoints import replica, storage
 from hocket.train.progress import display
@@ -24,7 +24,22 @@ from hocket.train.rank import usage
 from hocket.train.run import backend, checkpoint_manager, report_book, runner, training_run
 from hocket.train.strategies import hosting
 
+_log = logging.getLogger("hocket.train")
+_Trainer = TypeVar("_Trainer", bound=type)
 
+
+def explained(**own: type) -> Callable[[_Trainer], _Trainer]:
+    """Return a decorator of trainers: a keyword that one does not have raises an error that says what to write.
+
+    Args:
+        **own: The class of the trainer's own configuration, by its keyword.
+    """
+    aliases = {**spellings.TRAINER, **dict(zip(("backend_config",), own, strict=False))}
+    nested = {"scaling_config": configs.ScalingConfig, "run_config": configs.RunConfig, **own}
+    return constructors.explained(aliases=aliases, nested=nested)
+
+
+@explained()
 class DataParallelTrainer:
     """Runs one function in many ranks at once.
 
@@ -132,7 +147,7 @@ class DataParallelTrainer:
         Raises:
             HocketError: See `fit`.
         """
-        logging.getLogger("hocket.train").setLevel(self._run_config.logging_config.log_level)
+        _log.setLevel(self._run_config.logging_config.log_level)
         config = display.add_display(self._run_config)
         name = config.name or _build_name()
         try:
@@ -149,22 +164,24 @@ class DataParallelTrainer:
         run_replica: replica.Replica | None,
         ranks_runner: runner.Runner,
     ) -> result_module.Result:
-        context = user_callback.TrainRunContext(
-            experiment_name=run_storage.experiment_name,
-            path=run_storage.path,
-            num_workers=self._scaling.max_workers,
-            train_loop_config=self._config,
-        )
         manager = checkpoint_manager.CheckpointManager(
             run_storage, config.checkpoint_config, self._validation, run_replica
         )
         if run_replica is not None:
             manager.bring_newest()
+        context = user_callback.TrainRunContext(
+            experiment_name=run_storage.experiment_name,
+            path=run_storage.path,
+            num_workers=self._scaling.max_workers,
+            train_loop_config=self._config,
+            start_checkpoint_name=manager.latest_name,
+        )
+        if context.start_checkpoint_name:
+            _log.info("%s", context.describe_start())
         run_log = log.RunLog(run_storage.path)
         book = report_book.ReportBook(context, manager, config.callbacks, run_log)
-        error: BaseException | None = None
         try:
-            run_log.begin(run_storage.experiment_name, self._config, manager.latest_name)
+            run_log.begin(run_storage.experiment_name, self._config, manager.latest_name or None)
             ranks_runner.prepare(self._function, self._backend, self._scaling)
             with (
                 user_callback.follow_run(context, config.callbacks),
@@ -190,15 +207,15 @@ class DataParallelTrainer:
                 with contextlib.suppress(StopIteration):  # a callback's word for: it is enough
                     returned = ranks_runner.train(run)
                 statistics = {} if host is None else host.get_statistics()
-        except BaseException as caught:
-            error = caught
+        except BaseException as error:
+            run_log.end(error)
+            path = str(run_storage.path) if run_replica is None else run_replica.place.path
+            errors.note_place(error, path, run_storage.experiment_name, manager.latest_name)
+            storage.discard_empty(run_storage)
             raise
         finally:
-            run_log.end(error)
-            if error is None:
-                storage.close_storage(run_storage)
-            else:
-                storage.discard_empty(run_storage)
+            storage.close_storage(run_storage)
+        run_log.end(None)
         value, sharding = usage.unwrap(returned)
         place = None if run_replica is None else run_replica.place
         return result_module.build(manager, book.history, run_storage, value, statistics, sharding, place)

@@ -12,12 +12,16 @@
 
 from __future__ import annotations
 
-from hocket import exceptions
+from hocket import exceptions, texts
 from hocket.train import preemption
 
 
 class TrainingFailedError(exceptions.HocketError):
     """Training did not reach its end."""
+
+    path: str = ""
+    """The run's folder, like `Result.path`; empty where no `fit` has raised the error. What `fit` raises ends in a note
+    that says how to go on, if there is a checkpoint."""
 
 
 class WorkerGroupError(TrainingFailedError):
@@ -98,3 +102,19 @@ class TransferError(TrainingFailedError):
     On the way to the driver it is the failure of the rank, in ``WorkerGroupError.worker_failures``. On the way to a
     rank it is raised there, where the checkpoint is first used.
     """
+
+
+def note_place(error: BaseException, path: str, name: str, newest: str) -> None:
+    """Say in what `fit` raises where the run is, and how to go on with it if it has a checkpoint.
+
+    Args:
+        error: What it raises; an interrupt, too.
+        path: The run's folder.
+        name: The run's name.
+        newest: The name of its latest checkpoint; empty if it has none.
+    """
+    if isinstance(error, TrainingFailedError):
+        error.path = path
+    note = f"The run is in {texts.escape(path, one_line=True)}; fit() with name={name!r} goes on from {newest}."
+    if newest and note not in getattr(error, "__notes__", ()):
+        BaseException.add_note(error, note)

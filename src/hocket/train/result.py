@@ -67,7 +67,10 @@ class Result:
 
     def _repr_html_(self) -> str:
         facts: dict[str, object] = dict(self.metrics or {})
-        facts |= {"reports": len(self.metrics_history), "checkpoints": len(self.best_checkpoints), "path": self.path}
+        facts |= {"reports": len(self.metrics_history), "checkpoints": len(self.best_checkpoints)}
+        if self.return_value is not None:
+            facts["return_value"] = self.return_value
+        facts["path"] = self.path
         return markup.write_facts("Result", facts)
 
     def report(self, path: str | os.PathLike[str] | None = None) -> Path:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from hocket import texts
 from hocket.train.checkpoints import checkpoint as checkpoint_module
 
 
@@ -23,6 +24,15 @@ class TrainRunContext:
     """The world size."""
     train_loop_config: Any
     """What the trainer was given."""
+    start_checkpoint_name: str = ""
+    """The name of the checkpoint of an earlier run of this name that the run goes on from; empty if it begins anew."""
+
+    def describe_start(self) -> str:
+        """Return what is said of a run that goes on."""
+        return (
+            f"`{texts.show_name(self.experiment_name)}` goes on from {self.start_checkpoint_name}; for a new run "
+            "choose another name."
+        )
 
 
 class UserCallback:

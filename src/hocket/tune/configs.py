@@ -10,8 +10,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeAlias
 
+from hocket import constructors
 from hocket.stores import places
 from hocket.train import configs as train_configs
+from hocket.train import spellings
 from hocket.tune import callback, checks, progress_reporter, stopper, trial
 from hocket.tune.schedulers import contract
 from hocket.tune.search import concurrency_limiter, searcher
@@ -19,6 +21,9 @@ from hocket.tune.search import concurrency_limiter, searcher
 NameCreator: TypeAlias = Callable[[trial.Trial], str]
 
 
+@constructors.explained(
+    aliases={"num_trials": "num_samples", "max_concurrent": "max_concurrent_trials", "searcher": "search_alg"}
+)
 @dataclass(frozen=True, kw_only=True)
 class TuneConfig:
     """How a search goes.
@@ -123,6 +128,7 @@ class TuneConfig:
         return checks.read_seconds(self.time_budget_s)
 
 
+@constructors.explained(aliases=spellings.CHECKPOINT)
 @dataclass(frozen=True, kw_only=True)
 class CheckpointConfig(train_configs.CheckpointConfig):
     """Which checkpoints of a trial are kept, and when classes save them.
@@ -145,6 +151,7 @@ class CheckpointConfig(train_configs.CheckpointConfig):
         train_configs.check_score_order(self.checkpoint_score_order)
 
 
+@constructors.explained(aliases=spellings.FAILURE)
 @dataclass(frozen=True, kw_only=True)
 class FailureConfig:
     """What happens when a trial fails.
@@ -170,6 +177,9 @@ class FailureConfig:
             )
 
 
+@constructors.explained(
+    aliases=spellings.RUN, nested={"failure_config": FailureConfig, "checkpoint_config": CheckpointConfig}
+)
 @dataclass(frozen=True, kw_only=True)
 class RunConfig:
     """What a search is called, where it is kept, when trials stop, and how it is watched.
@@ -304,6 +314,7 @@ class ResumeType(enum.Enum):
     """It stays as it is."""
 
 
+@constructors.explained()
 @dataclass(frozen=True, kw_only=True)
 class ResumeConfig:
     """What becomes of trials, by how they were left, when a search is resumed.

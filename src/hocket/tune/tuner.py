@@ -14,7 +14,7 @@ from typing import Any, Final, final
 
 import cloudpickle
 
-from hocket import texts
+from hocket import constructors, texts
 from hocket.stores import places
 from hocket.train.checkpoints import storage
 from hocket.tune import checks, configs, encoding, errors, log, opening, program_builder, result_grid, stored
@@ -26,6 +26,10 @@ _ARGUMENTS: Final = {"space": "param_space", "tune": "tune_config", "run": "run_
 
 
 @final
+@constructors.explained(
+    aliases={"config": "param_space", "space": "param_space"},
+    nested={"tune_config": configs.TuneConfig, "run_config": configs.RunConfig},
+)
 class Tuner:
     """Searches over the configurations of a function, a `Trainable` or a trainer.
 

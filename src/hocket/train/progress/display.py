@@ -108,7 +108,9 @@ class ProgressDisplay(user_callback.UserCallback):
         self._screen: _Screen | None = None
 
     def before_run(self, run_context: user_callback.TrainRunContext) -> None:
-        """Begin to count. Nothing is shown before the first report."""
+        """Begin to count. Before the first report nothing is shown but what the run goes on from."""
+        if run_context.start_checkpoint_name and self._choose_mode() != "off":
+            _write_line(run_context.describe_start())
         self._progress = model.Progress(self._keys, run_context.train_loop_config, time.monotonic())
 
     def after_arrival(self, run_context: user_callback.TrainRunContext, counts: Sequence[int]) -> None:
@@ -150,9 +152,12 @@ class ProgressDisplay(user_callback.UserCallback):
         with self._lock:
             return None if self._progress is None else self._progress.look(time.monotonic())
 
-    def _open_screen(self, name: str) -> _Screen:
+    def _choose_mode(self) -> str:
         mode = read_switch()
-        mode = self._mode if mode == "auto" or self._mode == "off" else mode
+        return self._mode if mode == "auto" or self._mode == "off" else mode
+
+    def _open_screen(self, name: str) -> _Screen:
+        mode = self._choose_mode()
         if mode == "off":
             return _Nothing()
         if mode != "plain":

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, final
 
-from hocket import data, texts
+from hocket import constructors, data, texts
 from hocket.data import execution, shard
 from hocket.train.rank import worker_session
 
@@ -20,6 +20,7 @@ TRAIN_DATASET_KEY = "train"
 
 
 @final
+@constructors.explained()
 @dataclass(frozen=True, kw_only=True)
 class DataConfig:
     """How a trainer's datasets are given to the ranks.

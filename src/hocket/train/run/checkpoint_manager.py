@@ -72,9 +72,9 @@ class CheckpointManager:
         return self.committed[-1].checkpoint if self.committed else None
 
     @property
-    def latest_name(self) -> str | None:
-        """The name of the newest one's folder."""
-        return self.committed[-1].name if self.committed else None
+    def latest_name(self) -> str:
+        """The name of the newest one's folder; empty if there is none."""
+        return self.committed[-1].name if self.committed else ""
 
     def publish(self, record: Committed) -> checkpoint_module.Checkpoint:
         """Return the handle on a checkpoint that holds when the run is over."""

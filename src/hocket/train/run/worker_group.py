@@ -267,6 +267,8 @@ class _Demand:
         there = api.cluster_resources()
         short = [name for name, amount in self.total.items() if amount > there.get(name, 0.0)]
         if short == ["GPU"]:
+            if there.get("GPU", 0.0) < self.scaling.bundle.get("GPU", 0.0):
+                return "Train on CPUs with ScalingConfig(use_gpu=False)."  # not even one worker fits
             return "Use fewer workers, or train on CPUs with ScalingConfig(use_gpu=False)."
         if short and "CPU" not in short:
             return (

@@ -15,6 +15,7 @@ from __future__ import annotations
 from dataclasses import KW_ONLY, dataclass
 from typing import ClassVar, Final, final
 
+from hocket import constructors
 from hocket.train.strategies import strategy
 
 MIN_TABLE_ROWS: Final = 100_000
@@ -28,6 +29,7 @@ _POLICIES: Final = ("raise", "skip", "clip")
 
 
 @final
+@constructors.explained()
 @dataclass(frozen=True)
 class ParameterServer(strategy.Strategy):
     """Servers hold the parameters; each rank pushes its gradients and pulls what they have become, without waiting for

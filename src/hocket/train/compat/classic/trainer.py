@@ -10,8 +10,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, final
 
-from hocket import addresses
-from hocket.train import configs, refusals
+from hocket import addresses, constructors
+from hocket.train import configs, refusals, spellings
 from hocket.train.checkpoints import storage
 from hocket.train.compat.classic import checkpoints, iterator, ranks, session, tf_config, training_callbacks
 from hocket.train.run import backend as backend_module
@@ -24,6 +24,7 @@ DETAILS_SWITCH = "TRAIN_RESULT_ENABLE_DETAILED_AUTOFILLED_METRICS"
 
 
 @final
+@constructors.explained(aliases=spellings.SCALING)
 class Trainer:
     """Runs functions in ranks that stay between `start` and `shutdown`, as Ray Train's of 2022.
 

@@ -18,6 +18,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final, NoReturn, final
 
+from hocket import constructors
 from hocket.train import strategies
 from hocket.train.frameworks.jax import processes
 from hocket.train.frameworks.jax import strategies as jax_strategies
@@ -27,6 +28,7 @@ _OURS: Final = "hocket.train.jax"
 
 
 @final
+@constructors.explained()
 @dataclass(frozen=True, kw_only=True)
 class JaxConfig(backend.BackendConfig):
     """How the ranks are joined.

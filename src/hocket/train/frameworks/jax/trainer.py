@@ -15,6 +15,7 @@ from hocket.train.strategies import hosting
 
 
 @final
+@data_parallel_trainer.explained(jax_config=config.JaxConfig)
 class JaxTrainer(data_parallel_trainer.DataParallelTrainer):
     """Runs a training function in ranks that average gradients of JAX.
 

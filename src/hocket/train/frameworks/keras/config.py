@@ -15,7 +15,7 @@ from typing import Final, final
 
 import keras
 
-from hocket import extras
+from hocket import constructors, extras
 from hocket.collective import turns
 from hocket.train import strategies
 from hocket.train.frameworks import keras_process
@@ -27,6 +27,7 @@ BACKENDS: Final = ("tensorflow", "torch", "jax")
 
 
 @final
+@constructors.explained()
 @dataclass(frozen=True, kw_only=True)
 class KerasConfig(backend.BackendConfig):
     """What the ranks' Keras computes with, and how long they wait for each other.

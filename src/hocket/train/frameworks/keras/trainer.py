@@ -14,6 +14,7 @@ from hocket.train.strategies import hosting
 
 
 @final
+@data_parallel_trainer.explained(keras_config=config.KerasConfig)
 class KerasTrainer(data_parallel_trainer.DataParallelTrainer):
     """Runs a training function in ranks whose Keras models are trained as one.
 

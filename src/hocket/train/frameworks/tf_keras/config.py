@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, final
 
+from hocket import constructors
 from hocket.collective import turns
 from hocket.train.frameworks import tf_config
 from hocket.train.run import backend, worker_group
@@ -16,6 +17,7 @@ PRELOADED: Final = "hocket.train.frameworks.tf_keras.preload"
 
 
 @final
+@constructors.explained()
 @dataclass(frozen=True, kw_only=True)
 class TensorflowConfig(backend.BackendConfig):
     """What each rank is in the cluster, and which Keras ``tf.keras`` is.

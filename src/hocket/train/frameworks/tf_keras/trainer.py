@@ -15,6 +15,7 @@ from hocket.train.run import backend
 
 
 @final
+@data_parallel_trainer.explained(tensorflow_config=config.TensorflowConfig)
 class TensorflowTrainer(data_parallel_trainer.DataParallelTrainer):
     """Runs a training function in ranks that find each other by TF_CONFIG.
 

@@ -13,6 +13,7 @@ from hocket.train.strategies import hosting
 
 
 @final
+@data_parallel_trainer.explained(torch_config=config.TorchConfig)
 class TorchTrainer(data_parallel_trainer.DataParallelTrainer):
     """Runs a training function in ranks that are joined into a torch process group.
 

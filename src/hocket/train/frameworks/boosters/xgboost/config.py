@@ -6,11 +6,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NoReturn, final
 
+from hocket import constructors
 from hocket.train.frameworks.boosters.xgboost import communicator
 from hocket.train.run import backend, joining, worker_group
 
 
 @final
+@constructors.explained()
 @dataclass(frozen=True, kw_only=True)
 class XGBoostConfig(backend.BackendConfig):
     """How the ranks are joined.

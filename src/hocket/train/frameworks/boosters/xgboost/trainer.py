@@ -13,6 +13,7 @@ from hocket.train.rank import datasets as datasets_module
 
 
 @final
+@data_parallel_trainer.explained(xgboost_config=config.XGBoostConfig)
 class XGBoostTrainer(data_parallel_trainer.DataParallelTrainer):
     """Runs a training function in ranks in which XGBoost trains one model from all ranks' rows.
 

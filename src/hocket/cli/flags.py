@@ -1,0 +1,109 @@
+"""What is said of a command's options that are misspelt, or that stand where the command does not see them."""
+
+from __future__ import annotations
+
+import argparse
+import re
+import shlex
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Final
+
+_WORKERS_ELSEWHERE: Final = re.compile(
+    r"-np?(?P<count>\d*)|--(num|n|np|nprocs?|num[-_]proc|num[-_]procs|num[-_]workers|num[-_]processes|world[-_]size)"
+)
+"""How other launchers write how many ranks there are: mpirun, Horovod, srun, accelerate."""
+
+
+def suggest(parser: argparse.ArgumentParser, unknown: Sequence[str], argv: Sequence[str]) -> str:
+    """Return a question that names the options that were meant by unknown ones, with their values; empty if none is
+    close.
+
+    Args:
+        parser: The command's.
+        unknown: What it did not know.
+        argv: The command line, in which an option's value follows it.
+    """
+    meant = []
+    for word in unknown:
+        name, equals, value = word.partition("=")
+        option, count = _find_close(parser, name)
+        if option:
+            following = argv[argv.index(word) + 1 :][:1] if takes_value(parser, option) and not equals else []
+            given = value or count or " ".join(part for part in following if not part.startswith("-"))
+            meant.append(f"{option} {shlex.quote(given)}" if given else option)
+    return f" Did you mean {', '.join(meant)}?" if meant else ""
+
+
+def _find_close(parser: argparse.ArgumentParser, name: str) -> tuple[str, str]:
+    """Return the option that an unknown one is like, and the value that was written into it; empty if there is none."""
+    known = list_options(parser)
+    elsewhere = _WORKERS_ELSEWHERE.fullmatch(name)
+    if elsewhere and "--workers" in known:
+        return "--workers", elsewhere["count"] or ""
+    if not name.startswith("--"):
+        return "", ""
+    import difflib  # here, because a command line without a mistake never needs it
+
+    close = difflib.get_close_matches(name.replace("_", "-"), known, 1, 0.75)
+    return (close[0] if close else ""), ""
+
+
+def list_options(parser: argparse.ArgumentParser) -> list[str]:
+    """Return the long options of a command that its help shows."""
+    shown = [action for action in parser._actions if action.help is not argparse.SUPPRESS]
+    return [name for action in shown for name in action.option_strings if name.startswith("--") and name != "--help"]
+
+
+def takes_value(parser: argparse.ArgumentParser, option: str) -> bool:
+    """Tell whether a value follows an option."""
+    return any(option in action.option_strings and action.nargs != 0 for action in parser._actions)
+
+
+def describe_misplaced(parser: argparse.ArgumentParser, target: str, args: Sequence[str], *, is_module: bool) -> str:
+    """Return what is said of options of the launcher that stand behind the script; empty if there are none.
+
+    They may be the script's own: a script whose file names the option has it, and what follows a ``--`` is nobody
+    else's.
+
+    Args:
+        parser: The launcher's.
+        target: The script, or a module's name.
+        args: What stands behind it.
+        is_module: Whether `target` is a module's name.
+    """
+    source = "" if is_module else _read(target)
+    found = [(name, words) for name, words in _walk(parser, args) if name not in source]
+    if not found:
+        return ""
+    names = ", ".join(f"`{name}`" for name, _ in found)
+    verbs = ("stands", "goes") if len(found) == 1 else ("stand", "go")
+    moved = shlex.join([word for _, words in found for word in words] + (["-m"] if is_module else []) + [target])
+    subject = "the module" if is_module else "the script"
+    it = "it is" if len(found) == 1 else "they are"
+    return (
+        f"{names} {verbs[0]} behind {subject} and {verbs[1]} to it. If {it} meant for the launcher, write hocket run "
+        f"{moved}"
+    )
+
+
+def _walk(parser: argparse.ArgumentParser, args: Sequence[str]) -> Iterator[tuple[str, list[str]]]:
+    """Yield the launcher's options among a script's arguments, each with the words that it consists of."""
+    known = list_options(parser)
+    seen: set[str] = set()
+    for position, word in enumerate(args):
+        if word == "--":
+            return
+        name, equals, _ = word.partition("=")
+        if name not in known or name in seen:
+            continue
+        seen.add(name)
+        has_value = takes_value(parser, name) and not equals
+        yield name, [word, *(part for part in args[position + 1 : position + 2] if has_value and part[:1] != "-")]
+
+
+def _read(path: str) -> str:
+    try:
+        return Path(path).read_text(encoding="utf-8", errors="replace")
+    except OSError:  # a folder, an archive, a program: nobody knows which options it has
+        return ""
