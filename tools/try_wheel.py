@@ -86,7 +86,10 @@ TRIALS = {
         program="from hocket.observe.dashboard import app, server; "
         "assert {'/', '/static/main.js', '/static/vendor/htm-preact.js'} <= set(app.load_pages())"
     ),
-    "prometheus": Trial(program="import hocket.util.prometheus"),
+    "prometheus": Trial(
+        program="import prometheus_client as p; from hocket.util import prometheus; "
+        "r = p.CollectorRegistry(); r.register(prometheus.Collector()); p.generate_latest(r)"
+    ),
     "telemetry": Trial(program="import hocket.observe.telemetry"),
     "top": Trial(program="from hocket.observe.top import looking, screen; screen.Top(looking.Look())"),
     "demo": Trial(program="from hocket.cli import main; assert main.main(['demo', '--quiet', '--epochs', '2']) == 0"),
