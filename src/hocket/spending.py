@@ -78,6 +78,19 @@ class Spending:
             yield batch
 
 
+@final
+class Stretch:
+    """What this process has spent since it was asked last."""
+
+    def __init__(self) -> None:
+        self._before = OWN.read(time.perf_counter())
+
+    def end(self) -> Spent:
+        """Return it, and begin the next stretch."""
+        before, self._before = self._before, OWN.read(time.perf_counter())
+        return subtract(self._before, before)
+
+
 def subtract(after: Spent, before: Spent) -> Spent:
     """Return what was spent between two moments."""
     return Spent._make(one - other for one, other in zip(after, before, strict=True))

@@ -480,6 +480,14 @@ def test_ports_before_during_and_after() -> None:
         socket.create_connection(("127.0.0.1", running.port), timeout=5)
 
 
+def test_a_folder_without_runs(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "hocket", "dashboard", str(tmp_path)]
+    ended = subprocess.run(command, capture_output=True, text=True, check=False, timeout=30)
+    assert ended.returncode == 1
+    assert "There is no run in" in ended.stdout
+    assert "Give Result.path" in ended.stdout
+
+
 # --- its life ---------------------------------------------------------------------------------------------------------
 
 SESSION = """

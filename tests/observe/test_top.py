@@ -150,3 +150,13 @@ def test_plain_ends_with_the_session(program: subprocess.Popen[str]) -> None:
 def test_a_session_that_is_not_there(capsys: pytest.CaptureFixture[str]) -> None:
     assert main.main(["top", "1"]) == 1
     assert "`hocket status` lists those there are" in capsys.readouterr().out
+
+
+def test_pages_without_textual(
+    program: subprocess.Popen[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    monkeypatch.setenv("TERM", "xterm")
+    assert main.main(["top", str(program.pid)]) == 1
+    assert "pip install 'hocket[top]', or hocket top --plain" in capsys.readouterr().err

@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import json
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from rich import box, console, table, text
@@ -38,7 +38,7 @@ def run(
     *, folders: Sequence[str], metrics: Sequence[str] | None, sort: str | None, output: str | None, as_json: bool
 ) -> int:
     """Print the runs of folders, or write their report; return the exit code."""
-    found = [_read(folder) for folder in dict.fromkeys(_find(folders))]
+    found = [_read(run) for run in dict.fromkeys(run for folder in folders for run in history.find_runs(folder))]
     if not found:
         raise ValueError(
             f"There is no run in {', '.join(map(repr, folders))}: no {log.NAME} there, nor in the folders in there. "
@@ -54,14 +54,6 @@ def run(
     else:
         _print(found, metrics)
     return 0
-
-
-def _find(folders: Sequence[str]) -> Iterator[Path]:
-    for folder in map(Path, folders):
-        if has_log(str(folder)):
-            yield folder
-        else:
-            yield from sorted(path.parent for path in folder.glob(f"*/{log.NAME}"))
 
 
 def _read(folder: Path) -> history.RunHistory:

@@ -13,8 +13,8 @@ from typing import Final
 from hocket.engine import stacks
 
 STACK_SECONDS = 1.0
-"""How long a living process may take to write its stack when it is asked, and then when it is told: milliseconds,
-unless it is stopped."""
+"""How long a living process may take to write its stack after a question, and then after a signal: milliseconds, unless
+it is stopped."""
 
 _HEADER: Final = re.compile(rb"pid (\d+) ask (\d+) told (\d+) answer (\d+)\n")
 _HEADER_BYTES: Final = 80
@@ -38,7 +38,7 @@ def fetch(pid: int, probe: stacks.StackProbe, process: int | None = None) -> str
     Args:
         pid: Which. It may be the calling one.
         probe: What it got from `open_probe`.
-        process: A pidfd of it, to be sure which one is told by a signal. Default: it is told by its number.
+        process: A pidfd of it, so that the signal reaches no other. Default: the signal goes to the pid.
     """
     descriptors = Path(f"/proc/{pid}/fd")
     file = descriptors / str(probe.report)

@@ -15,7 +15,7 @@ import psutil
 
 from hocket.engine import descendants, stack_questions
 from hocket.observe import frames
-from hocket.observe.runs import advice, history, log
+from hocket.observe.runs import advice, history
 
 LOOK_SECONDS = 1.0
 """How long the list of runs is good for."""
@@ -62,13 +62,14 @@ class Runs:
 
     def _find(self, driver_pids: Iterable[int]) -> None:
         if self._folder is not None:
-            logs = [*self._folder.glob(log.NAME), *self._folder.glob(f"*/{log.NAME}")]
+            folders = history.find_runs(self._folder)
         else:
-            logs = [path for pid in driver_pids for member in _list_family(pid) for path in history.list_open(member)]
-        for path in logs:
-            if str(path.parent) not in self._known:
+            members = [member for pid in driver_pids for member in _list_family(pid)]
+            folders = [path.parent for member in members for path in history.list_open(member)]
+        for folder in folders:
+            if str(folder) not in self._known:
                 with contextlib.suppress(OSError):  # it was removed meanwhile
-                    self._known[str(path.parent)] = history.RunHistory(path.parent)
+                    self._known[str(folder)] = history.RunHistory(folder)
         for run in self._known.values():
             run.update()
 

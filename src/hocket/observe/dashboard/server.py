@@ -18,7 +18,7 @@ from uvicorn.protocols.http import h11_impl
 from hocket.engine.local import endpoint
 from hocket.observe import training, watching
 from hocket.observe.dashboard import app
-from hocket.observe.runs import log
+from hocket.observe.runs import history, log
 
 IDLE_SECONDS = 600.0
 """How long nobody asks for anything before the server ends. An open page asks each second."""
@@ -93,7 +93,7 @@ def _serve(driver_pid: int | None, folder: Path | None, port: int, say: Callable
     if driver_pid is not None and driver_pid not in _list_pids():
         say(f"There is no session of yours with the driver's pid {driver_pid}. `hocket status` lists those there are.")
         return 1
-    if folder is not None and not [*folder.glob(log.NAME), *folder.glob(f"*/{log.NAME}")]:
+    if folder is not None and not history.find_runs(folder):
         say(
             f"There is no run in {str(folder)!r}: no {log.NAME} there, nor in its folders. Give Result.path, or the "
             "folder of several runs."

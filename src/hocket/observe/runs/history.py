@@ -290,6 +290,13 @@ def _keep_extremes(parts: Floats, values: Floats) -> tuple[npt.NDArray[np.int64]
     return rows, [values[rows]]
 
 
+def find_runs(folder: str | os.PathLike[str]) -> list[Path]:
+    """Return the folders of the runs in a folder, by name; the folder itself if it is a run's."""
+    if Path(folder, log.NAME).is_file():
+        return [Path(folder)]
+    return sorted(path.parent for path in Path(folder).glob(f"*/{log.NAME}"))
+
+
 def list_open(pid: int) -> list[Path]:
     """Return the logs that a process writes: those of the runs that it goes on with. Empty if it is not ours."""
     found = []

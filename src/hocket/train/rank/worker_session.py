@@ -89,7 +89,7 @@ class WorkerSession:
         self._outbox = uploads.Outbox(self._fail)
         self.before_waiting: list[Callable[[], None]] = []
         """Called before this rank waits for the other ranks here, by the thread that does."""
-        self._read_at = spending.OWN.read(time.perf_counter())
+        self._stretch = spending.Stretch()
         self._pass_failure = fail
 
     def run(self, function: Callable[..., Any], args: tuple[Any, ...]) -> Any:
@@ -141,7 +141,8 @@ class WorkerSession:
         waits = checkpoint is not None and not upload.is_asynchronous
         with self._lock:  # reports of several threads are numbered in the order in which they are delivered
             self._raise_failure()
-            index, spent, made_at = self._count, self._read_spending(), time.time()
+            index, made_at = self._count, time.time()
+            spent = self._stretch.end() if turns.get_optional_turns() is None else None
             positions = self._read_positions() if checkpoint is not None else {}  # now, and not when files are uploaded
             names = report_checks.list_expected(checkpoint, upload) if checkpoint is not None else []
 
@@ -162,13 +163,6 @@ class WorkerSession:
         if waits:
             self._prepare_to_wait()
             self._wait_acknowledged(index)
-
-    def _read_spending(self) -> spending.Spent | None:
-        """Return on what this rank has spent its time since it was asked last; None if it shares its process."""
-        if turns.get_optional_turns() is not None:
-            return None
-        before, self._read_at = self._read_at, spending.OWN.read(time.perf_counter())
-        return spending.subtract(self._read_at, before)
 
     @contextlib.contextmanager
     def open_folder(self) -> Iterator[str]:
