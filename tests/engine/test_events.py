@@ -9,8 +9,11 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import hypothesis
+import numpy as np
 import pytest
 from hypothesis import strategies as st
 
@@ -19,6 +22,7 @@ from hocket.core import session as core_session
 from hocket.engine import events
 from hocket.engine.events import layout, reader
 from hocket.engine.events.layout import Kind, State
+from hocket.util import state
 
 
 @pytest.fixture
@@ -332,3 +336,35 @@ def test_short_runs_share_events_and_all_are_counted() -> None:
 def test_slot_size_is_whole_pages() -> None:
     assert layout.SLOT_BYTES % mmap.PAGESIZE == 0
     assert layout.RECORDS_AT % mmap.PAGESIZE == 0
+
+
+def read_notes(category: str) -> list[dict[str, Any]]:
+    """Return what the timeline has of a category."""
+    return [event for event in hocket.timeline() or [] if event["cat"] == category]
+
+
+def test_deaths_are_noted_and_wanted_ends_are_not() -> None:
+    with hocket.init(num_cpus=1):
+        actor = Relay.remote()  # type: ignore[attr-defined]
+        hocket.get(actor.answer.remote(1))
+        hocket.kill(actor)
+        hocket.get(double.remote(1))
+        known = {worker.pid for worker in state.list_workers() if worker.is_alive}
+        hocket.wait([die.remote()])
+        deaths = read_notes("death")
+    assert [one["name"] for one in deaths] == ["death of a worker"] * 2, "the task was tried twice"
+    assert deaths[0]["args"]["amount"] in known
+
+
+def test_spilled_values_are_noted(tmp_path: Path) -> None:
+    with hocket.init(num_cpus=1, object_store_memory=80 << 20, object_spilling_directory=str(tmp_path)):
+        hocket.get(double.remote(1))
+        kept = [hocket.put(np.zeros(30 << 20, np.uint8)) for _ in range(4)]
+        spills = read_notes("spill")
+        assert len(spills) >= 2
+        assert all(one["args"]["amount"] >= 30 << 20 for one in spills)
+        assert len(kept) == 4
+
+
+def test_notes_without_an_engine_go_nowhere() -> None:
+    events.note(Kind.STEP, "step", 0.0, 1.0)

@@ -27,6 +27,7 @@ pytest.importorskip("uvicorn", reason="needs hocket[dashboard]")
 
 ASKED = ["/api/sessions", "/api/now?pid=1", "/api/events?pid=1&seconds=1&width=100"]
 ASKED += ["/api/runs", "/api/run?path=/&width=100", "/api/stack?pid=1&process=1", "/api/flame?pid=1&process=1"]
+ASKED += ["/api/parts?pid=1", "/api/searches", "/api/search?path=/&width=100"]
 PAGES = ["/", "/static/main.js", "/static/style.css", "/static/vendor/htm-preact.js", "/static/vendor/uplot.js"]
 VERBS = ["POST", "PUT", "DELETE", "PATCH", "OPTIONS", "HEAD", "TRACE", "CONNECT", "get", "BREW"]
 
@@ -484,7 +485,7 @@ def test_a_folder_without_runs(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "hocket", "dashboard", str(tmp_path)]
     ended = subprocess.run(command, capture_output=True, text=True, check=False, timeout=30)
     assert ended.returncode == 1
-    assert "There is no run in" in ended.stdout
+    assert "There is no run or search in" in ended.stdout
     assert "Give Result.path" in ended.stdout
 
 

@@ -16,6 +16,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import hocket
 from hocket import spending, train
 from hocket.observe.runs import advice, history, log
 from hocket.train import user_callback
@@ -181,6 +182,19 @@ def test_the_log_has_what_each_rank_reported(tmp_path: Path) -> None:
 
 @pytest.mark.about_local("the processes of ranks")
 @pytest.mark.usefixtures("session")
+@pytest.mark.about_local("its timeline")
+@pytest.mark.usefixtures("session")
+def test_steps_and_reports_are_on_the_timeline(tmp_path: Path) -> None:
+    fit(tmp_path, report_steps)
+    found = hocket.timeline() or []
+    by_category = {kind: [event for event in found if event["cat"] == kind] for kind in ("step", "report")}
+    assert {kind: len(events) for kind, events in by_category.items()} == {"step": 10, "report": 10}
+    assert len({event["pid"] for event in by_category["step"]}) == 2
+    for step, report in zip(by_category["step"], by_category["report"], strict=True):
+        assert step["dur"] >= 0
+        assert report["dur"] > 0
+
+
 def test_a_killed_rank_is_in_the_log(tmp_path: Path) -> None:
     def loop() -> None:
         train.report({"step": 0}, train.Checkpoint(str(tmp_path / "kept")))  # so the report has come

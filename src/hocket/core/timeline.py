@@ -27,11 +27,12 @@ _COLORS = {"RUNNING": "thread_state_runnable", "FAILED": "terrible"}
 def timeline(filename: str | os.PathLike[str] | None = None) -> list[Event] | None:
     """Return what ran where and when, or write it to a file for chrome://tracing or https://ui.perfetto.dev.
 
-    One row a process: the tasks, calls and constructors of each worker; in the driver, the waits in `get` and the large
-    values in `put`. Calls that an actor ran at the same time have rows of their own. The last 32,768 events of each
-    process are remembered; of those before, a mark at the beginning of the row says how many there were. After the
-    first 1,000 of a name, runs under 0.1 ms that follow one another within a millisecond are one event, which says how
-    many they are. (With
+    One row a process: the tasks, calls and constructors of each worker; in the driver, the waits in `get`, the large
+    values in `put`, the deaths of workers, and values that were spilled to files; in ranks of a training, steps and
+    reports; and pushes to parameter servers that took a while. Calls that an actor ran at the same time have rows of
+    their own. The last 32,768 events of each process are remembered; of those before, a mark at the beginning of the
+    row says how many there were. After the first 1,000 of a name, runs under 0.1 ms that follow one another within a
+    millisecond are one event, which says how many they are. (With
     ``engine="inprocess"``, the last 10,000 tasks; of runs under a millisecond, the first 1,000 of each function and
     then one in 64.)
 
@@ -107,7 +108,7 @@ def _build_event(span: dict[str, Any], lane: int) -> Event:
     known = ("task_id", "attempt_number", "state", "error_type", "amount", "count")
     event: Event = {
         "name": f"{span['count']} runs of {span['name']}" if "count" in span else span["name"],
-        "cat": _CATEGORIES[span["type"]],
+        "cat": _CATEGORIES.get(span["type"], span["type"].lower()),
         "ph": "X",
         "ts": round(span["started"] * 1e6, 3),
         "dur": round(span["seconds"] * 1e6, 3),

@@ -1,8 +1,9 @@
-"""Asks other processes of this machine what each of their threads does; see `stacks`."""
+"""Asks other processes of this machine what their threads do, and what their parts show; see `stacks`."""
 
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import re
 import signal
@@ -10,13 +11,14 @@ import time
 from pathlib import Path
 from typing import Final
 
+from hocket import showing
 from hocket.engine import stacks
 
 STACK_SECONDS = 1.0
 """How long a living process may take to write its stack after a question, and then after a signal: milliseconds, unless
 it is stopped."""
 
-_HEADER: Final = re.compile(rb"pid (\d+) ask (\d+) told (\d+) answer (\d+)\n")
+_HEADER: Final = re.compile(rb"pid (\d+) ask (\d+) told (\d+) answer (\d+) to (.)\n")
 _HEADER_BYTES: Final = 80
 
 
@@ -46,9 +48,9 @@ def fetch(pid: int, probe: stacks.StackProbe, process: int | None = None) -> str
         before = file.read_bytes()
         if pid == os.getpid():
             stacks.write_own()
-            return _read_answer(file, before, 0.0) or ""
+            return _read_answer(file, before, stacks.WHERE, 0.0) or ""
         _ask(descriptors, probe, stacks.WHERE)
-        answer = _read_answer(file, before, STACK_SECONDS)
+        answer = _read_answer(file, before, stacks.WHERE, STACK_SECONDS)
         if answer is None:
             told = descriptors / str(_find_told(file.read_bytes()))
             size = told.stat().st_size
@@ -68,21 +70,36 @@ def sample(pid: int, probe: stacks.StackProbe) -> dict[str, int] | None:
     Returns:
         How often it was where: by stack, the outermost frame first, joined by semicolons. None if it does not answer.
     """
-    descriptors = Path(f"/proc/{pid}/fd")
-    file = descriptors / str(probe.report)
-    try:
-        before = file.read_bytes()
-        _ask(descriptors, probe, stacks.SAMPLE)
-        answer = _read_answer(file, before, stacks.SAMPLE_SECONDS + 4 * STACK_SECONDS)
-    except OSError:
-        return None
+    answer = _fetch(pid, probe, stacks.SAMPLE, stacks.SAMPLE_SECONDS + 4 * STACK_SECONDS)
     if answer is None:
         return None
     lines = [line.rpartition(" ") for line in answer.splitlines()]
     return {stack: int(count) for stack, _, count in lines if count.isdigit()}
 
 
-def _ask(descriptors: Path, probe: stacks.StackProbe, question: bytes) -> None:
+def fetch_shown(pid: int, probe: stacks.StackProbe) -> dict[str, list[showing.Facts]] | None:
+    """Return what the parts of another process show, by kind; None if it does not answer. It must not be stopped."""
+    answer = _fetch(pid, probe, stacks.SHOWN, STACK_SECONDS)
+    try:
+        found: dict[str, list[showing.Facts]] | None = None if answer is None else json.loads(answer)
+    except ValueError:  # somebody else's question was answered meanwhile
+        return None
+    return found
+
+
+def _fetch(pid: int, probe: stacks.StackProbe, question: stacks.Question, seconds: float) -> str | None:
+    """Ask a question, and return the answer; None if none comes."""
+    descriptors = Path(f"/proc/{pid}/fd")
+    file = descriptors / str(probe.report)
+    try:
+        before = file.read_bytes()
+        _ask(descriptors, probe, question)
+        return _read_answer(file, before, question, seconds)
+    except OSError:
+        return None
+
+
+def _ask(descriptors: Path, probe: stacks.StackProbe, question: stacks.Question) -> None:
     pipe = os.open(descriptors / str(probe.ask), os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
         with contextlib.suppress(BlockingIOError):  # it has been asked often enough
@@ -96,6 +113,11 @@ def _read_number(answer: bytes) -> int:
     return -1 if header is None else int(header[4])
 
 
+def _read_question(answer: bytes) -> stacks.Question:
+    header = _HEADER.match(answer[:_HEADER_BYTES])
+    return b"" if header is None else header[5]
+
+
 def _find_told(answer: bytes) -> int:
     header = _HEADER.match(answer[:_HEADER_BYTES])
     if header is None:
@@ -103,12 +125,12 @@ def _find_told(answer: bytes) -> int:
     return int(header[3])
 
 
-def _read_answer(file: Path, before: bytes, seconds: float) -> str | None:
-    """Wait for a whole answer that is newer than one; return it, or None if it does not come in time."""
+def _read_answer(file: Path, before: bytes, question: stacks.Question, seconds: float) -> str | None:
+    """Wait for a whole answer to a question that is newer than one; return it, or None if it does not come in time."""
     deadline = time.monotonic() + seconds
     while True:
         found = file.read_bytes()
-        if _read_number(found) > _read_number(before) and stacks.END in found:
+        if _read_number(found) > _read_number(before) and _read_question(found) == question and stacks.END in found:
             return found.partition(b"\n")[2].partition(stacks.END)[0].decode(errors="replace")
         if time.monotonic() > deadline:
             return None

@@ -1,4 +1,4 @@
-"""Stacks of other processes of this machine: what each of their threads is doing.
+"""Answers questions of other processes of this machine: what each thread is doing, and what the parts show.
 
 A byte in a pipe is the question, which a thread answers that holds the interpreter's lock: nothing moves while it
 looks. A signal would interrupt a thread without that lock, and looking at the frames of others that run can crash; so a
@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import collections
 import faulthandler
+import json
 import os
 import signal
 import sys
@@ -21,7 +22,7 @@ from dataclasses import dataclass
 from types import CodeType, FrameType
 from typing import Final, final
 
-from hocket import texts
+from hocket import showing, texts
 
 SAMPLE_SECONDS = 1.0
 """How long a process looks at itself when it is asked for samples."""
@@ -41,7 +42,12 @@ SIGNAL: Final = getattr(signal, "SIGRTMAX", signal.SIGUSR2) - 7
 _PACKAGE: Final = __file__.removesuffix("engine/stacks.py")
 FILE_NAME: Final = "hocket-stacks"
 END: Final = b"(end)\n"
-WHERE, SAMPLE = b"?", b"s"
+
+Question = bytes
+WHERE: Final[Question] = b"?"
+SAMPLE: Final[Question] = b"s"
+SHOWN: Final[Question] = b"r"
+"""For what `showing.describe` returns, as JSON."""
 
 
 @final
@@ -68,14 +74,14 @@ class _Stacks:
         self._questions, self.ask = os.pipe2(os.O_CLOEXEC)
         self._count = 0
         self._lock = threading.Lock()
-        self._write(b"")
+        self._write(WHERE, b"")
         faulthandler.register(SIGNAL, file=self._told, all_threads=True, chain=False)
         self._thread = threading.Thread(target=self._answer, name="hocket-stacks", daemon=True)
         self._thread.start()
 
     def write(self) -> None:
         """Write where each thread is."""
-        self._write(None)
+        self._write(WHERE)
 
     def close(self) -> None:
         os.close(self.ask)
@@ -87,15 +93,20 @@ class _Stacks:
     def _answer(self) -> None:
         with os.fdopen(self._questions, "rb", buffering=0) as questions:
             while question := questions.read(1):
-                self._write(_sample() if question == SAMPLE else None)
+                if question == SAMPLE:
+                    self._write(question, _sample())
+                elif question == SHOWN:
+                    self._write(question, json.dumps(showing.describe(), default=str).encode())
+                else:
+                    self._write(WHERE)
 
-    def _write(self, answer: bytes | None) -> None:
+    def _write(self, question: Question, answer: bytes | None = None) -> None:
         """Write an answer in place of the one before; None for the stacks of now."""
         with self._lock:
             os.ftruncate(self.file, 0)
             os.lseek(self.file, 0, os.SEEK_SET)
-            facts = os.getpid(), self.ask, self._told, self._count
-            os.write(self.file, b"pid %d ask %d told %d answer %d\n" % facts)
+            facts = os.getpid(), self.ask, self._told, self._count, question
+            os.write(self.file, b"pid %d ask %d told %d answer %d to %b\n" % facts)
             self._count += 1
             if answer is None:
                 faulthandler.dump_traceback(self.file, all_threads=True)

@@ -9,7 +9,7 @@ from typing import Any, Final, final
 
 import numpy as np
 
-from hocket.mesh import layout_maps, layouts, operations, relayouts
+from hocket.mesh import layout_maps, layouts, operations, relayouts, shown
 from hocket.mesh.backends import contract
 
 _NAMED: Final = 8
@@ -45,7 +45,11 @@ def distribute(tree: Any, layout_map: layout_maps.LayoutMap) -> Any:
     named, rebuild = backend.flatten(tree)
     find = build_finder(layout_map, [name for name, _ in named], backend.list_buffers(tree))
     found = [find(name, np.shape(leaf)) for name, leaf in named]  # all of them, before anything is spread
-    return rebuild([operations.copy_to_mesh(leaf, layout) for (_, leaf), layout in zip(named, found, strict=True)])
+    spread = []
+    for (name, leaf), layout in zip(named, found, strict=True):
+        spread.append(operations.copy_to_mesh(leaf, layout))
+        shown.OWN.note_spread(name, layout, np.shape(leaf), spread[-1].dtype.itemsize)
+    return rebuild(spread)
 
 
 def build_finder(

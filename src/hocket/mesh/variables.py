@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hocket import texts
-from hocket.mesh import layouts, operations, tensors
+from hocket.mesh import layouts, operations, shown, tensors
 from hocket.mesh.backends import contract
 
 P = ParamSpec("P")
@@ -65,6 +65,7 @@ class DVariable(tensors.DTensor):
             self._value = operations.copy_to_mesh(given, layout)
         self._layout = self._value.layout
         self._name = name
+        shown.OWN.note_spread(name or "a variable", self._layout, self._value.shape, self._value.dtype.itemsize)
         contract.get_backend(self._value.layout.mesh.framework).register_variable(DVariable)
 
     @property

@@ -66,6 +66,14 @@ def look(found: endpoint.Found, timeout_s: float) -> Session:
     return session
 
 
+def list_family(pid: int) -> list[int]:
+    """Return a process and those below it."""
+    try:
+        return [pid, *(child.pid for child in psutil.Process(pid).children(recursive=True))]
+    except psutil.Error:  # it has ended meanwhile
+        return []
+
+
 def _list_processes(found: endpoint.Found) -> Iterable[dict[str, object]]:
     yield from _describe_process(found.driver_pid, "driver")
     yield from _describe_process(found.guardian_pid, "guardian")

@@ -11,11 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import psutil
 
 from hocket.engine import descendants, stack_questions
-from hocket.observe import frames
-from hocket.observe.runs import advice, history
+from hocket.observe import frames, sessions
+from hocket.observe.runs import advice, history, lines, log
 
 LOOK_SECONDS = 1.0
 """How long the list of runs is good for."""
@@ -64,8 +63,8 @@ class Runs:
         if self._folder is not None:
             folders = history.find_runs(self._folder)
         else:
-            members = [member for pid in driver_pids for member in _list_family(pid)]
-            folders = [path.parent for member in members for path in history.list_open(member)]
+            members = [member for pid in driver_pids for member in sessions.list_family(pid)]
+            folders = [path.parent for member in members for path in lines.list_open(member, log.NAME)]
         for folder in folders:
             if str(folder) not in self._known:
                 with contextlib.suppress(OSError):  # it was removed meanwhile
@@ -132,13 +131,6 @@ class Runs:
         probe = stack_questions.find_probe(pid)
         if probe is not None:
             self._stacks[pid] = frames.trim(stack_questions.fetch(pid, probe)), time.time()
-
-
-def _list_family(pid: int) -> list[int]:
-    try:
-        return [pid, *(child.pid for child in psutil.Process(pid).children(recursive=True))]
-    except psutil.Error:  # it has ended meanwhile
-        return []
 
 
 def _find_status(pid: int) -> str:

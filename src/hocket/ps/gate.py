@@ -34,6 +34,7 @@ from typing import Any, Final, final
 
 import numpy as np
 
+from hocket import showing
 from hocket.collective import futex
 from hocket.ps import errors, journal, memory, mutex
 from hocket.ps.memory import Array
@@ -369,6 +370,20 @@ class Gate:
         """Return how many pushes had each staleness."""
         with self._mutex:
             return {int(staleness): int(self._histogram[staleness]) for staleness in np.flatnonzero(self._histogram)}
+
+    def describe(self) -> showing.Facts:
+        """Return what viewers see of it, read without the mutex."""
+        bound, needed = int(self._words[BOUND]), int(self._words[NEEDED])
+        count = int(self._words[HIGHEST])
+        return {
+            "version": self.version,
+            "staleness": [[int(at), int(self._histogram[at])] for at in np.flatnonzero(self._histogram)],
+            "max_staleness": None if bound == UNBOUNDED else bound,
+            "needed": needed,
+            "late": self.late,
+            "skipped": self.skipped,
+            "inside": [worker for worker in range(count) if self._readings[worker] != _OUTSIDE],
+        }
 
     def get_log(self) -> Array:
         """Return the newest pushes, oldest first: worker, version read, version applied at, nanoseconds.

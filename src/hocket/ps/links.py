@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import threading
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final, final
@@ -18,8 +19,12 @@ import numpy as np
 
 from hocket import exceptions
 from hocket.core import actor
+from hocket.engine import events
 from hocket.ps import closure_context, dense, errors, gate, memory, records, remote, store
 from hocket.ps.memory import Array
+
+_NOTED_SECONDS: Final = 1e-4
+"""A pull or push that takes as long is noted among the session's events. Noting costs a hundredth of that."""
 
 POLICIES: Final = ("raise", "skip", "clip")
 
@@ -79,12 +84,16 @@ class Link:
         """Note that a closure reads. None: nobody pushes for it."""
         if context is None or context.is_inside:
             return
+        begun = time.perf_counter()
         if not self.address.is_synchronous:
             self.gate.enter(context.worker)
         else:
             while self.gate.enter_round(context.worker):
                 self._close_round()  # who was to do it has died
         context.note_entered(self.gate)
+        seconds = time.perf_counter() - begun
+        if seconds >= _NOTED_SECONDS:
+            events.note(events.Kind.PULL, "pull", begun, seconds)
 
     def update(
         self,
@@ -104,6 +113,16 @@ class Link:
             context: Whose they are. None: they are never sent twice, and have no staleness.
             operations: By server.
         """
+        begun = time.perf_counter()
+        outcome = self._push(context, operations)
+        seconds = time.perf_counter() - begun
+        if seconds >= _NOTED_SECONDS:
+            events.note(events.Kind.PUSH, "push", begun, seconds, outcome.staleness)
+        return outcome
+
+    def _push(
+        self, context: closure_context.ClosureContext | None, operations: dict[int, list[records.Operation]]
+    ) -> Outcome:
         if context is None:
             done = [self.stores[server].push(None, operations[server]) for server in sorted(operations)]
             return Outcome(any(done), 0)

@@ -8,7 +8,7 @@ from typing import Any, Final, NamedTuple, TypeVar, final
 
 import numpy as np
 
-from hocket import constructors
+from hocket import constructors, showing
 from hocket.ps import initializers, memory, optimizers
 
 
@@ -43,6 +43,10 @@ class DenseSpec:
         """How many bytes a pull moves."""
         return int(np.prod(self.shape, dtype=np.int64)) * np.dtype(self.dtype).itemsize
 
+    def describe(self) -> showing.Facts:
+        """Return what viewers see of it."""
+        return _describe(self, f"{self.dtype}[{', '.join(map(str, self.shape))}]")
+
 
 @final
 @dataclass(frozen=True, slots=True)
@@ -75,6 +79,15 @@ class TableSpec:
     def slots(self) -> tuple[str, ...]:
         """The optimizer's arrays beside the rows."""
         return self.optimizer.slots if self.optimizer is not None else ()
+
+    def describe(self) -> showing.Facts:
+        """Return what viewers see of it."""
+        return _describe(self, f"{self.dtype}[{self.rows} rows, {self.dim}]")
+
+
+def _describe(spec: DenseSpec | TableSpec, shape: str) -> showing.Facts:
+    optimizer = type(spec.optimizer).__name__ if spec.optimizer is not None else None
+    return {"name": spec.name, "shape": shape, "bytes": spec.ref.nbytes, "optimizer": optimizer}
 
 
 @final

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 from typing import Any, Final, final
 
+from hocket import showing
 from hocket.core import actor
 from hocket.ps import gate, memory, remote, store, streams
 
@@ -27,6 +28,13 @@ class Server:
         self._timeout_s = timeout_s
         self._gate: gate.Gate | None = None
         self._deals: dict[memory.MemoryRef, streams.Deal] = {}
+        showing.show("servers", self, Server._describe)
+
+    def _describe(self) -> showing.Facts:
+        facts = {"strategy": self._gate_ref.identity, "pid": os.getpid(), **self._store.describe()}
+        if self._store.server == 0:
+            facts |= self._open_gate().describe()
+        return facts
 
     def get_pid(self) -> int:
         """Return its process."""
@@ -38,9 +46,12 @@ class Server:
 
     def call_gate(self, name: str, *args: object) -> Any:
         """Ask the gate, for a worker of another machine."""
+        return remote.answer(self._open_gate(), gate.ASKABLE, name, args)
+
+    def _open_gate(self) -> gate.Gate:
         if self._gate is None:
             self._gate = gate.Gate(self._gate_ref, self._timeout_s)
-        return remote.answer(self._gate, gate.ASKABLE, name, args)
+        return self._gate
 
     def call_deal(self, ref: memory.MemoryRef, count: int, name: str, worker: int) -> Any:
         """Deal out items, for a worker of another machine."""

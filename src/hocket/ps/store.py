@@ -31,6 +31,7 @@ from typing import Any, Final, TypeAlias, final
 
 import numpy as np
 
+from hocket import showing
 from hocket.collective import futex
 from hocket.ps import dense, gradient_accumulator, memory, mutex, records, rows
 from hocket.ps.memory import Array
@@ -310,6 +311,15 @@ class Store:
     def get_statistics(self) -> dict[str, int]:
         """Return how many pushes were applied, and how often the update of a process that died was put right."""
         return {"version": self.version, "recoveries": self.recoveries}
+
+    def describe(self) -> showing.Facts:
+        """Return what viewers see of it, read without the mutex."""
+        return {
+            "server": self.server,
+            "updates": self.version,
+            "recoveries": self.recoveries,
+            "shards": [spec.describe() for spec in self.list_specs()],
+        }
 
     def _get_table(self, number: int) -> rows.TableShard:
         shard = self.get_shard(number)

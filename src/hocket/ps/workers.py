@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from typing import Final, final
 
+from hocket import showing
 from hocket.ps import dispatcher, links, scheduler, worker
 
 
@@ -20,6 +21,19 @@ class Workers:
         """Threads that end when the scheduler is closed."""
         self._link = link
         self._settings = settings
+        showing.show("coordinators", self, Workers._describe)
+
+    def _describe(self) -> showing.Facts:
+        queue = self.scheduler
+        states = [state for _, state in sorted(queue.workers.items())]
+        return {
+            "strategy": self._link.address.gate.identity,
+            **queue.statistics(),
+            "workers": [
+                {"worker": one.index, "taken": one.num_taken, "has": len(one.sent), "is_leaving": one.is_leaving}
+                for one in states
+            ],
+        }
 
     def add(self) -> int:
         """Start one more worker; return its index."""

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Final, final
 
+from hocket import showing
 from hocket.data import plan
 from hocket.data.execution import progress
 
@@ -31,6 +32,9 @@ class Stage:
     """How long what follows waited for its blocks, what comes before it included."""
     held_s: float = 0.0
     """How long it had a block that what follows had not asked for: the time that it was held up."""
+
+    has_ended: bool = False
+    """Whether nothing more comes of it."""
 
     left_out: list[str] = field(default_factory=list)
     """Files that it could not read."""
@@ -58,6 +62,8 @@ class Record:
 
     def watch(self, name: str, found: Iterator[plan.Held | plan.Stored]) -> Iterator[plan.Held | plan.Stored]:
         """Give what a stage gives, and count it."""
+        if not self.stages:
+            showing.show("executions", self, Record._show)
         stage = Stage(name)
         self.stages.append(stage)
         return _count(stage, found)
@@ -79,10 +85,7 @@ class Record:
         if not self.stages:
             return "Nothing was executed yet: read it, or call materialize()."
         rows = [("stage", "blocks", "rows", "bytes", "waited for", "held up")]
-        before = 0.0
-        for stage in self.stages:
-            own = max(0.0, stage.waited_s - before)
-            before = stage.waited_s
+        for stage, own in self._list_stages():
             counts = (f"{stage.num_blocks:,}", f"{stage.num_rows:,}", f"{stage.num_bytes:,}")
             rows.append((stage.name, *counts, f"{own:.2f} s", f"{stage.held_s:.2f} s"))
         widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
@@ -91,6 +94,33 @@ class Record:
             numbers = [cell.rjust(width) for cell, width in zip(cells, widths[1:], strict=True)]
             lines.append("  ".join([name.ljust(widths[0]), *numbers]))
         return "\n".join([*lines, *self._list_left_out(), self._judge()])
+
+    def _show(self) -> showing.Facts:
+        """Return what viewers see of it."""
+        stages = [
+            {
+                "name": stage.name,
+                "blocks": stage.num_blocks,
+                "rows": stage.num_rows,
+                "bytes": stage.num_bytes,
+                "waited": own,
+                "held": stage.held_s,
+            }
+            for stage, own in self._list_stages()
+        ]
+        return {
+            "rows": self.num_rows,
+            "stages": stages,
+            "has_ended": self.stages[-1].has_ended,
+            "judgement": self._judge(),
+        }
+
+    def _list_stages(self) -> Iterator[tuple[Stage, float]]:
+        """Give each stage, and how long was waited for it without what comes before it."""
+        before = 0.0
+        for stage in self.stages:
+            yield stage, max(0.0, stage.waited_s - before)
+            before = stage.waited_s
 
     def _list_left_out(self) -> list[str]:
         paths = [path for stage in self.stages[:1] for path in stage.left_out]
@@ -103,22 +133,21 @@ class Record:
         last = self.stages[-1]
         if last.held_s > last.waited_s:
             return f"The reader held the pipeline up for {last.held_s:.2f} s, and waited for {last.waited_s:.2f} s."
-        before, slowest, longest = 0.0, last, -1.0
-        for stage in self.stages:
-            if stage.waited_s - before > longest:
-                slowest, longest = stage, stage.waited_s - before
-            before = stage.waited_s
+        slowest, _ = max(self._list_stages(), key=lambda pair: pair[1])
         return f"The reader waited for {last.waited_s:.2f} s, the longest for {slowest.name}."
 
 
 def _count(stage: Stage, found: Iterator[plan.Held | plan.Stored]) -> Iterator[plan.Held | plan.Stored]:
-    while True:
-        began = time.perf_counter()
-        one = next(found, None)
-        asked = time.perf_counter()
-        stage.waited_s += asked - began
-        if one is None:
-            return
-        stage.add(one)
-        yield one
-        stage.held_s += time.perf_counter() - asked
+    try:
+        while True:
+            began = time.perf_counter()
+            one = next(found, None)
+            asked = time.perf_counter()
+            stage.waited_s += asked - began
+            if one is None:
+                return
+            stage.add(one)
+            yield one
+            stage.held_s += time.perf_counter() - asked
+    finally:
+        stage.has_ended = True

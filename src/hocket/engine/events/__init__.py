@@ -2,10 +2,12 @@
 
 - `layout`: where what stands in the memory, and the kinds of records.
 - `ring`: `EventRing`, in which a process writes its own.
+- `own`: where parts of a process note what they spend time on.
 - `reader`: `EventReader`, which reads those of a session and counts what it came too late for.
 """
 
 from hocket.engine.events.layout import Kind, State
+from hocket.engine.events.own import note, open_notes
 from hocket.engine.events.ring import EventRing
 
-__all__ = ["EventRing", "Kind", "State"]
+__all__ = ["EventRing", "Kind", "State", "note", "open_notes"]

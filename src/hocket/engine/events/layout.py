@@ -88,6 +88,18 @@ class Kind(enum.IntEnum):
     """A wait in `get`; the subject is the number of references."""
     PUT = 5
     """A large value that was put; the subject is its bytes."""
+    DEATH = 6
+    """A worker died that was not to; the subject is its pid."""
+    SPILL = 7
+    """A value was copied from memory to a file; the subject is its bytes."""
+    STEP = 8
+    """What a rank of a training did between two reports."""
+    REPORT = 9
+    """A rank's report, until it could go on."""
+    PUSH = 10
+    """A push to parameter servers that took `SHORT_SECONDS` at least; the subject is how stale it was."""
+    PULL = 11
+    """A pull that took as long; it waits for those that are behind."""
 
 
 class State(enum.IntEnum):

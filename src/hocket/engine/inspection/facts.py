@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from hocket import exceptions
-from hocket.engine.events import reader
+from hocket.engine.events import Kind, reader
 from hocket.kernel import machine, resources
 from hocket.kernel.records import WorkerRecord
 
@@ -28,12 +28,12 @@ class LostWorker(NamedTuple):
 class OwnSpan(NamedTuple):
     """Something that the driver itself spent time on."""
 
+    kind: Kind
     name: str
-    """``get`` or ``put``."""
     started: float
     seconds: float
     amount: int
-    """References waited for, or bytes put."""
+    """The subject of a record of the kind: references waited for, or bytes put."""
 
 
 @dataclass(kw_only=True, eq=False, repr=False)

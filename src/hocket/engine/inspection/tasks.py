@@ -27,6 +27,7 @@ _RECORDED_TYPES = {
     layout.Kind.CALL: TASK_TYPES[TaskKind.CALL],
     layout.Kind.GET: "DRIVER",
     layout.Kind.PUT: "DRIVER",
+    **{kind: kind.name for kind in layout.Kind if kind > layout.Kind.PUT},
 }
 """The same words for events."""
 
@@ -150,7 +151,7 @@ def list_spans(facts: Facts) -> Iterator[Row]:
     for span in list(facts.spans):
         yield {
             "name": span.name,
-            "type": "DRIVER",
+            "type": _RECORDED_TYPES[span.kind],
             "worker_id": 0,
             "pid": facts.driver_pid,
             "started": span.started,

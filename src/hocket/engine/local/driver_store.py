@@ -10,11 +10,13 @@ import os
 import pickle
 import queue
 import threading
+import time
 from collections import OrderedDict, deque
 from collections.abc import Callable
 from typing import TypeVar
 
 from hocket import exceptions
+from hocket.engine import events
 from hocket.engine.local import messages, payloads, segments, spill, store
 from hocket.kernel.records import DRIVER
 
@@ -342,6 +344,7 @@ class DriverStore(ObjectTable):
 
         Called without the lock.
         """
+        begun = time.perf_counter()
         try:
             copied = spill.copy_segment(fd, entry.size, self._get_folder())
         except OSError:
@@ -363,6 +366,7 @@ class DriverStore(ObjectTable):
                 self._forget_used(entry)
                 self._tell_to_give(entry.worker_id, entry.object_id)
             entry.fd, entry.capacity, entry.is_file = copied, entry.size, True
+        events.note(events.Kind.SPILL, "spill", begun, time.perf_counter() - begun, entry.size)
         return True
 
     def _get_folder(self) -> str:

@@ -10,7 +10,7 @@ from importlib import resources
 
 from starlette import applications, requests, responses, routing
 
-from hocket.observe import training, watching
+from hocket.observe import parts, searches, training, watching
 from hocket.observe.dashboard import guards
 
 TYPES = {".css": "text/css", ".html": "text/html", ".js": "text/javascript", ".svg": "image/svg+xml"}
@@ -36,9 +36,11 @@ def load_pages() -> dict[str, responses.Response]:
 class Pages:
     """What the pages ask for."""
 
-    def __init__(self, watch: watching.Watch, runs: training.Runs) -> None:
+    def __init__(self, watch: watching.Watch, runs: training.Runs, found: searches.Searches) -> None:
         self._watch = watch
         self._runs = runs
+        self._searches = found
+        self._parts = parts.Parts()
         #: When somebody asked last, by `time.monotonic`.
         self.asked_at = time.monotonic()
 
@@ -82,6 +84,30 @@ class Pages:
             return _refuse()
         return self._answer(ask(pid, process))
 
+    def show_parts(self, request: requests.Request) -> responses.Response:
+        """Answer with what servers, executions and meshes of a session show: ``?pid=``."""
+        try:
+            pid = int(request.query_params["pid"])
+        except (KeyError, ValueError):
+            return _refuse()
+        is_known = pid in [found.driver_pid for found in self._watch.list_found()]
+        return self._answer(self._parts.describe(pid) if is_known else None)
+
+    def list_searches(self, request: requests.Request) -> responses.Response:
+        """Answer with a line for each search."""
+        return self._answer(self._searches.list_searches([found.driver_pid for found in self._watch.list_found()]))
+
+    def show_search(self, request: requests.Request) -> responses.Response:
+        """Answer with what there is to see of a search: ``?path=``, ``width=`` of a plot, and if wanted ``metric=``."""
+        given = request.query_params
+        try:
+            path, width = given["path"], int(given["width"])
+        except (KeyError, ValueError):
+            return _refuse()
+        if not 0 < width <= MAX_WIDTH:
+            return _refuse()
+        return self._answer(self._searches.describe(path, given.get("metric"), width))
+
     def list_runs(self, request: requests.Request) -> responses.Response:
         """Answer with a line for each run."""
         return self._answer(self._runs.list_runs([found.driver_pid for found in self._watch.list_found()]))
@@ -97,7 +123,7 @@ class Pages:
     def _answer(self, found: object) -> responses.Response:
         self.asked_at = time.monotonic()
         if found is None:
-            return responses.PlainTextResponse("There is no such session, process or run.", 404)
+            return responses.PlainTextResponse("There is no such session, process, run or search.", 404)
         return responses.Response(json.dumps(found, default=str), media_type="application/json")
 
 
@@ -115,6 +141,9 @@ def build(pages: Pages, *, token: str, hosts: list[str]) -> guards.Guards:
         "/api/flame": pages.sample,
         "/api/runs": pages.list_runs,
         "/api/run": pages.show_run,
+        "/api/parts": pages.show_parts,
+        "/api/searches": pages.list_searches,
+        "/api/search": pages.show_search,
     }
     files = load_pages()
     routes = [routing.Route(path, answer) for path, answer in asked.items()]

@@ -16,9 +16,9 @@ import uvicorn
 from uvicorn.protocols.http import h11_impl
 
 from hocket.engine.local import endpoint
-from hocket.observe import training, watching
+from hocket.observe import searches, training, watching
 from hocket.observe.dashboard import app
-from hocket.observe.runs import history, log
+from hocket.observe.runs import lines, log
 
 IDLE_SECONDS = 600.0
 """How long nobody asks for anything before the server ends. An open page asks each second."""
@@ -93,10 +93,10 @@ def _serve(driver_pid: int | None, folder: Path | None, port: int, say: Callable
     if driver_pid is not None and driver_pid not in _list_pids():
         say(f"There is no session of yours with the driver's pid {driver_pid}. `hocket status` lists those there are.")
         return 1
-    if folder is not None and not history.find_runs(folder):
+    if folder is not None and not any(lines.find_logs(folder, name) for name in (log.NAME, searches.NAME)):
         say(
-            f"There is no run in {str(folder)!r}: no {log.NAME} there, nor in its folders. Give Result.path, or the "
-            "folder of several runs."
+            f"There is no run or search in {str(folder)!r}: no {log.NAME} or {searches.NAME} there, nor in its "
+            "folders. Give Result.path, ResultGrid.experiment_path, or the folder of several."
         )
         return 1
     os.nice(NICENESS)
@@ -105,7 +105,7 @@ def _serve(driver_pid: int | None, folder: Path | None, port: int, say: Callable
     port = listener.getsockname()[1]
     watch = watching.Watch(driver_pid if folder is None else -1)
     runs = training.Runs(folder)
-    pages = app.Pages(watch, runs)
+    pages = app.Pages(watch, runs, searches.Searches(folder))
     guarded = app.build(pages, token=token, hosts=[f"127.0.0.1:{port}", f"localhost:{port}"])
     config = uvicorn.Config(
         guarded,

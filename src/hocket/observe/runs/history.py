@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import math
 import os
@@ -10,15 +9,13 @@ from array import array
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, BinaryIO, Final, final
+from typing import Any, Final, final
 
 import numpy as np
 import numpy.typing as npt
 
 from hocket import spending
-from hocket.observe.runs import log
-
-_CHUNK_BYTES: Final = 1 << 22
+from hocket.observe.runs import lines, log
 
 Floats = npt.NDArray[np.float64]
 
@@ -77,19 +74,14 @@ class RunHistory:
         self._file = self.path / log.NAME
         if not self._file.is_file():
             raise FileNotFoundError(f"There is no {log.NAME} in {str(self.path)!r}. Give the folder of a run.")
-        self._opened: BinaryIO | None = None
+        self._lines = lines.Lines(self._file)
         self._begin()
 
     def close(self) -> None:
         """Give back what is open as long as the run goes on."""
-        if self._opened is not None:
-            self._opened.close()
-            self._opened = None
+        self._lines.close()
 
     def _begin(self) -> None:
-        self._offset = 0
-        self._identity = 0, 0
-        self.close()
         #: The first row that was reported since `fit` was called last, and since the ranks were started last.
         self._run_start = self._attempt_start = 0
         self.facts = Facts()
@@ -106,41 +98,13 @@ class RunHistory:
 
     def update(self) -> bool:
         """Read what is new; return whether there was something."""
-        file = self._open()
-        if file is None:
-            return False
-        try:
-            return self._read_on(file)
-        finally:
-            if self.state != "running":  # a log that is removed when its run fails is read to its end
-                file.close()
-                self._opened = None
-
-    def _open(self) -> BinaryIO | None:
-        """Return the log: the one that was opened, unless another has its name by now."""
-        with contextlib.suppress(OSError):
-            status = self._file.stat()
-            if (status.st_dev, status.st_ino) != self._identity or status.st_size < self._offset:
-                self._begin()
-                self._identity = status.st_dev, status.st_ino
-            if self._opened is None:
-                self._opened = self._file.open("rb")
-        return self._opened
-
-    def _read_on(self, file: BinaryIO) -> bool:
-        start = self._offset
-        file.seek(start)
-        while chunk := file.read(_CHUNK_BYTES):
-            whole = chunk[: chunk.rfind(b"\n") + 1]  # a line may be half written
-            if not whole:
-                whole = chunk + file.readline()
-                if not whole.endswith(b"\n"):
-                    break
-            self._offset += len(whole)
-            file.seek(self._offset)
-            for line in whole.splitlines():
-                self._take(line)
-        return self._offset > start
+        is_new = False
+        for line in self._lines.read(self._begin):
+            is_new = True
+            self._take(line)
+        if self.state != "running":  # a log that is removed when its run fails is read to its end
+            self.close()
+        return is_new
 
     def _take(self, line: bytes) -> None:
         try:
@@ -236,7 +200,7 @@ class RunHistory:
 
     def _is_written(self) -> bool:
         """Tell whether the process that writes the log lives."""
-        return self._file.resolve() in list_open(self.facts.pid)
+        return self._file.resolve() in lines.list_open(self.facts.pid, log.NAME)
 
     def get_curve(self, name: str) -> list[Floats]:
         """Return a metric: an array for each rank, with a value for each row."""
@@ -292,26 +256,7 @@ def _keep_extremes(parts: Floats, values: Floats) -> tuple[npt.NDArray[np.int64]
 
 def find_runs(folder: str | os.PathLike[str]) -> list[Path]:
     """Return the folders of the runs in a folder, by name; the folder itself if it is a run's."""
-    if Path(folder, log.NAME).is_file():
-        return [Path(folder)]
-    return sorted(path.parent for path in Path(folder).glob(f"*/{log.NAME}"))
-
-
-def list_open(pid: int) -> list[Path]:
-    """Return the logs that a process writes: those of the runs that it goes on with. Empty if it is not ours."""
-    found = []
-    with contextlib.suppress(OSError):
-        for entry in Path(f"/proc/{pid}/fd").iterdir():
-            with contextlib.suppress(OSError):  # it was closed meanwhile
-                target = entry.readlink()
-                if target.name == log.NAME and _is_written(pid, entry.name):
-                    found.append(target)
-    return found
-
-
-def _is_written(pid: int, descriptor: str) -> bool:
-    facts = Path(f"/proc/{pid}/fdinfo/{descriptor}").read_text().split()
-    return int(facts[facts.index("flags:") + 1], 8) & os.O_ACCMODE == os.O_WRONLY
+    return [path.parent for path in lines.find_logs(folder, log.NAME)]
 
 
 def _put(columns: list[array[float]], at: int, row: int, value: float) -> None:

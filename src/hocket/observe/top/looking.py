@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from hocket.observe import training, watching
+from hocket.observe import searches, training, watching
 from hocket.observe.top import tables
 
 
@@ -30,6 +30,7 @@ class Look:
     def __init__(self, driver_pid: int | None = None) -> None:
         self._watch = watching.Watch(driver_pid)
         self._runs = training.Runs()
+        self._searches = searches.Searches()
 
     def look(self) -> View:
         """Return what there is to see now."""
@@ -50,8 +51,13 @@ class Look:
             "Memory": tables.build_memory(session),
             "Training": tables.build_training(run),
             "Runs": tables.build_runs(runs),
+            "Searches": tables.build_search(self._describe_search(pid)),
         }
         return View(pid, tables.describe(session, picture), shown)
+
+    def _describe_search(self, driver_pid: int) -> dict[str, Any] | None:
+        found = self._searches.list_searches([driver_pid])
+        return self._searches.describe(found[0]["path"], None, 1) if found else None
 
     def read_stack(self, driver_pid: int, pid: int) -> str:
         """Return what a process of a session does."""

@@ -10,7 +10,7 @@ from textual import app, binding, containers, screen, widgets, worker
 from hocket import texts
 from hocket.observe.top import looking, tables
 
-PAGES = ("Workers", "Functions", "Actors", "Memory", "Training", "Runs")
+PAGES = ("Workers", "Functions", "Actors", "Memory", "Training", "Runs", "Searches")
 LOOK_SECONDS = 1.0
 
 

@@ -64,6 +64,11 @@ def show_rate(value: float) -> str:
     return f"{value:,.1f}" if value < 100 else f"{value:,.0f}"
 
 
+def show_figure(value: float) -> str:
+    """Return a metric's value."""
+    return f"{value:.6g}"
+
+
 def _percent(share: float) -> str:
     return f"{100 * share:.0f} %"
 
@@ -187,6 +192,33 @@ def build_runs(runs: Sequence[dict[str, Any]]) -> Table:
         Column("error"),
     )
     return Table(columns, [(one["name"], one["state"], one["size"], one["rows"], one["error"]) for one in runs])
+
+
+def build_search(search: dict[str, Any] | None) -> Table:
+    """Return a row for each trial of a search: those that run, and then the best.
+
+    Args:
+        search: What `searches.Searches.describe` returns.
+    """
+    columns = [
+        Column("trial", is_number=True),
+        Column("state"),
+        Column(search["metric"] if search else "metric", show_figure, is_number=True),
+        Column("reports", show_count, is_number=True),
+        Column("time", show_seconds, is_number=True),
+        Column("configuration"),
+        Column("error"),
+    ]
+    found = Table(columns)
+    if search is None:
+        return found
+    states = ", ".join(f"{count:,} {state}" for state, count in search["states"].items())
+    found.remarks.append(f"{search['name']}: {search['state']}, {search['count']:,} trials: {states}.")
+    for one in search["trials"]:
+        config = ", ".join(f"{name}={one['config'].get(name)}" for name in search["parameters"])
+        value = one["metrics"].get(search["metric"])
+        found.rows.append((one["number"], one["state"], value, one["iterations"], one["seconds"], config, one["error"]))
+    return found
 
 
 def describe(session: sessions.Session | None, picture: dict[str, Any] | None) -> str:

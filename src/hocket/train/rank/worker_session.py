@@ -19,6 +19,7 @@ from typing import Any, Final, Protocol
 from hocket import exceptions, spending, texts
 from hocket.collective import thread_owners, turns
 from hocket.data import cursor as cursor_module
+from hocket.engine import events
 from hocket.train import validation
 from hocket.train.checkpoints import cache, file_chunks, reported, storage, uploads
 from hocket.train.checkpoints import checkpoint as checkpoint_module
@@ -90,6 +91,7 @@ class WorkerSession:
         self.before_waiting: list[Callable[[], None]] = []
         """Called before this rank waits for the other ranks here, by the thread that does."""
         self._stretch = spending.Stretch()
+        self._step_began = time.perf_counter()
         self._pass_failure = fail
 
     def run(self, function: Callable[..., Any], args: tuple[Any, ...]) -> Any:
@@ -118,10 +120,13 @@ class WorkerSession:
         A report behind one whose files are still being staged waits for its turn, in the thread that stages them.
         """
         begun = time.perf_counter()
+        events.note(events.Kind.STEP, "step", self._step_began, begun - self._step_began)
         try:
             self._report(metrics, checkpoint, checkpoint_dir_name, upload, asked)
         finally:
-            spending.OWN.report += time.perf_counter() - begun
+            self._step_began = time.perf_counter()
+            spending.OWN.report += self._step_began - begun
+            events.note(events.Kind.REPORT, "report", begun, self._step_began - begun)
 
     def _report(
         self,

@@ -8,7 +8,7 @@ import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from hocket.engine import contract, inspection, interrupts, rules, values
+from hocket.engine import contract, events, inspection, interrupts, rules, values
 from hocket.engine.local import payloads
 from hocket.engine.local.driver import submission
 from hocket.kernel import records
@@ -28,7 +28,7 @@ class ObjectAccess(submission.Submission):
             started = time.perf_counter()
             payload, stored = self._store_buffers(encoded, contained)
             seconds = time.perf_counter() - started
-            self.spans.append(inspection.OwnSpan("put", started, seconds, payloads.measure(payload)))
+            self.spans.append(inspection.OwnSpan(events.Kind.PUT, "put", started, seconds, payloads.measure(payload)))
             if stored is not None:
                 return stored
         else:
@@ -57,7 +57,8 @@ class ObjectAccess(submission.Submission):
                 self._wait_for(record, refs, deadline, timeout_s)
             found.append(record)
         if started:
-            self.spans.append(inspection.OwnSpan("get", started, time.perf_counter() - started, len(refs)))
+            seconds = time.perf_counter() - started
+            self.spans.append(inspection.OwnSpan(events.Kind.GET, "get", started, seconds, len(refs)))
         if len(found) < values.MANY:
             result = [self._open(record) for record in found]
         else:

@@ -12,12 +12,10 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
 
-from hocket.engine import descriptors, events, faults, kernel_engine, node
+from hocket.engine import descriptors, events, faults, inspection, kernel_engine, node
 from hocket.engine.events import reader
 from hocket.engine.local import driver_store, endpoint, ends, functions, links, payloads, processes, reactor
 from hocket.kernel import machine, records, resources
-
-_KINDS = {"get": events.Kind.GET, "put": events.Kind.PUT}
 
 
 class DriverState(kernel_engine.KernelEngine):
@@ -190,8 +188,10 @@ class DriverState(kernel_engine.KernelEngine):
         if self.guardian is None:  # nobody can look before there is a worker
             return
         while self.spans:
-            name, started, seconds, amount = self.spans.popleft()
-            self.guardian.events.record(_KINDS[name], name, started, seconds, amount)
+            self.guardian.events.record(*self.spans.popleft())
+
+    def _note(self, kind: events.Kind, name: str, started: float, seconds: float, amount: int) -> None:
+        self.spans.append(inspection.OwnSpan(kind, name, started, seconds, amount))
 
     def _measure(self, payload: payloads.Payload) -> int:
         return payloads.measure(payload)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import final
 
 from hocket import exceptions
-from hocket.engine import forks, rules, stacks
+from hocket.engine import events, forks, rules, stacks
 from hocket.engine.local import messages
 from hocket.engine.local.driver import access
 
@@ -57,6 +57,7 @@ class DriverEngine(access.ObjectAccess):
         if self.guardian is not None:
             self.guardian.end()
             stacks.close_probe()
+            events.open_notes(None)
         if self._endpoint is not None:
             self._endpoint.close()
         for actor in self.kernel.actors.values():

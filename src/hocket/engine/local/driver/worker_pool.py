@@ -37,6 +37,7 @@ class WorkerPool(dispatch.Dispatcher):
             self.reactor.watch(self._endpoint.fd)
             self.reactor.start()
             stacks.open_probe()
+            events.open_notes(self._note)
         return self.guardian
 
     def _start_worker(self, worker: records.WorkerRecord) -> None:
@@ -137,6 +138,8 @@ class WorkerPool(dispatch.Dispatcher):
         running = self._list_running(link)
         del self.links[worker_id]
         self.lost.append(inspection.LostWorker(worker_id, death, time.time(), link.worker.killed))
+        if not link.worker.killed:
+            self._note(events.Kind.DEATH, "death of a worker", time.perf_counter(), 0.0, link.pid)
         self._dirty.discard(link)
         link.close()
         self._forget_worker(worker_id)

@@ -93,6 +93,7 @@ class Worker(execution.Execution):
     def cut_off(self) -> None:
         """In a fork of this process: have it end where the function that it came from ends. Nothing of it is sent."""
         contract.set_current_engine(None)
+        events.open_notes(None)
         self._engine.cut_off()
         faulthandler.disable()  # its file tells of this worker's death, not of a fork's
         if signal.getsignal(signal.SIGINT) == self._on_interrupt:
@@ -132,6 +133,7 @@ def main(worker_id: int, sock_fd: int, page_fd: int, status_fd: int, stack_fd: i
     status = mmap.mmap(status_fd, messages.STATUS_BYTES)
     engine = worker_engine.WorkerEngine(worker_id, socket.socket(fileno=sock_fd), page_fd)
     engine.ring = events.EventRing.open(status_fd, messages.EVENTS_AT, worker_id, os.getpid())
+    events.open_notes(engine.note)
     contract.set_current_engine(engine)
     debugger.install(terminal, status_fd, lambda: f"`{engine.running.name}`")
     runner = Worker(engine, status, worker_id % messages.STATUS_SLOTS)

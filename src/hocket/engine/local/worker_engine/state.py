@@ -214,6 +214,11 @@ class WorkerEngineState(contract.Engine):
         self.ring.flush()
         self.last_flush = time.perf_counter()
 
+    def note(self, kind: events.Kind, name: str, started: float, seconds: float, subject: int) -> None:
+        """Write down what this process spent time on beside its tasks; see `events.note`."""
+        with self.lock:
+            self.ring.record(kind, name, started, seconds, subject)
+
     def post_metrics(self) -> None:
         """Send what has been counted; before a result, so that its reader also sees what was counted on the way."""
         with self.metrics_lock:

@@ -11,7 +11,8 @@ import jax.numpy as jnp
 import numpy as np
 import numpy.typing as npt
 
-from hocket.mesh import layouts, meshes, tensors
+from hocket.mesh import layouts, meshes, shown, tensors
+from hocket.mesh import relayouts as algebra
 from hocket.mesh.backends import contract
 from hocket.mesh.backends.jax import devices, host_copies, processes, products, queues, relayouts, values
 
@@ -116,6 +117,8 @@ class JaxBackend(contract.Backend):
             empty = np.zeros(layout.local_shape_from_global_shape(value.shape), value.dtype)
             return self.pack([empty] * len(self.list_local(layout.mesh)), layout)
         run = relayouts.compile_plan(value.layout, layout, value.shape, value.dtype.itemsize)
+        plan = algebra.plan_relayout(value.layout, layout, value.shape, value.dtype.itemsize)
+        shown.OWN.note_moved(plan.steps)
         moved = queues.finish(run(value.raw), layout.mesh)
         return values.JaxTensor(moved, layout.mesh, layout.partial, layout)
 

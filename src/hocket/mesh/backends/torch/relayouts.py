@@ -18,7 +18,7 @@ from torch.distributed import device_mesh
 from torch.distributed import tensor as torch_tensor
 
 from hocket.collective import errors
-from hocket.mesh import layouts, meshes, relayouts
+from hocket.mesh import layouts, meshes, relayouts, shown
 from hocket.mesh.relayouts import Kind
 
 PLACES: Final = "rank:{}"
@@ -162,6 +162,8 @@ def run_plans(
         relayouts.plan_relayout(source, target, source.global_shape_from_local_shape(local.shape), local.element_size())
         for local, (source, target) in zip(given, pairs, strict=True)
     ]
+    for plan in plans:
+        shown.OWN.note_moved(plan.steps)
     alike: dict[Any, list[int]] = {}
     for number, (local, plan) in enumerate(zip(given, plans, strict=True)):
         key = (local.dtype, pairs[number][0].mesh, tuple([(step.kind, step.axis) for step in plan.steps]))

@@ -2,24 +2,18 @@
 
 import { html, render, useEffect, useState } from "/static/vendor/htm-preact.js";
 import { ask, repeat } from "/static/source.js";
+import { Data, Mesh, Servers } from "/static/parts.js";
+import { Search } from "/static/search.js";
 import { Stacks } from "/static/stacks.js";
 import { Stream } from "/static/stream.js";
+import { Table, Figures as List } from "/static/table.js";
 import { bytes, count, duration } from "/static/text.js";
 import { Training } from "/static/training.js";
 
 const PAGES = [
-  ["now", "Now"], ["training", "Training"], ["workers", "Workers"], ["actors", "Actors"], ["memory", "Memory"], ["errors", "Errors"],
+  ["now", "Now"], ["training", "Training"], ["search", "Search"], ["servers", "Servers"], ["data", "Data"], ["mesh", "Mesh"],
+  ["workers", "Workers"], ["actors", "Actors"], ["memory", "Memory"], ["errors", "Errors"],
 ];
-
-function Table({ caption, columns, rows, empty }) {
-  if (!rows.length) return html`<p class="quiet">${empty}</p>`;
-  return html`<div class="scroll"><table>
-    <caption class="quiet">${caption}</caption>
-    <thead><tr>${columns.map(([label, , kind]) => html`<th class=${kind ?? ""}>${label}</th>`)}</tr></thead>
-    <tbody>${rows.map((row) => html`<tr>
-      ${columns.map(([, show, kind]) => html`<td class=${kind ?? ""}>${show(row)}</td>`)}</tr>`)}</tbody>
-  </table></div>`;
-}
 
 function Figures({ session }) {
   const { snapshot, processes } = session;
@@ -34,8 +28,7 @@ function Figures({ session }) {
       shown.push([name.replaceAll("_", " "), isBytes ? `${bytes(used)} of ${bytes(total)}` : `${used} of ${total}`]);
     }
   }
-  return html`<dl class="figures">
-    ${shown.map(([name, value]) => html`<div key=${name}><dt>${name}</dt><dd>${value}</dd></div>`)}</dl>`;
+  return html`<${List} shown=${shown} />`;
 }
 
 function Tasks({ snapshot }) {
@@ -113,6 +106,10 @@ function Session({ pid, page }) {
     ${session && html`<${Figures} session=${{ ...session, snapshot: snapshot?.failure ? null : snapshot }} />`}
     ${page === "now" && html`<${Stream} pid=${pid} />`}
     ${page === "training" && html`<${Training} />`}
+    ${page === "search" && html`<${Search} />`}
+    ${page === "servers" && html`<${Servers} pid=${pid} />`}
+    ${page === "data" && html`<${Data} pid=${pid} />`}
+    ${page === "mesh" && html`<${Mesh} pid=${pid} />`}
     ${page === "workers" && session && html`<${Workers} session=${session} />`}
     ${snapshot && !snapshot.failure && html`
       ${page === "now" && html`<${Tasks} snapshot=${snapshot} />`}
@@ -121,13 +118,15 @@ function Session({ pid, page }) {
       ${page === "errors" && html`<${Errors} snapshot=${snapshot} />`}`}`;
 }
 
-// What there is without a session: the runs of a folder.
-function useRuns(isWanted) {
-  const [runs, setRuns] = useState([]);
+// What there is without a session: the runs and searches of a folder.
+function useFolder(isWanted) {
+  const [found, setFound] = useState({ runs: [], searches: [] });
   useEffect(() => (isWanted ? repeat(async () => {
-    try { setRuns(await ask("/api/runs")); } catch { /* the list of sessions says what is wrong */ }
+    try {
+      setFound({ runs: await ask("/api/runs"), searches: await ask("/api/searches") });
+    } catch { /* the list of sessions says what is wrong */ }
   }, 2) : undefined), [isWanted]);
-  return runs;
+  return found;
 }
 
 function Page() {
@@ -145,7 +144,7 @@ function Page() {
   }, 2), []);
   const pids = (sessions ?? []).map((one) => one.pid);
   const pid = pids.includes(chosen) ? chosen : pids.at(-1);
-  const runs = useRuns(sessions !== null && !pids.length);
+  const { runs, searches } = useFolder(sessions !== null && !pids.length);
   return html`
     <header>
       <h1>Hocket</h1>
@@ -157,8 +156,9 @@ function Page() {
     </header>
     <main>
       ${problem && html`<p class="bad" role="alert">${problem}</p>`}
+      ${!pids.length && searches.length > 0 && html`<${Search} />`}
       ${!pids.length && runs.length > 0 && html`<${Training} />`}
-      ${sessions && !pids.length && !runs.length && !problem && html`
+      ${sessions && !pids.length && !runs.length && !searches.length && !problem && html`
         <p>No session of yours has workers on this machine. One appears here with its first task.</p>`}
       ${pid && html`<${Session} key=${pid} pid=${pid} page=${page} />`}
     </main>`;

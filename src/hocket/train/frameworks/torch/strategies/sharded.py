@@ -29,6 +29,7 @@ from torch.nn.modules import batchnorm
 from torch.optim import optimizer as torch_optimizer
 
 from hocket import mesh as meshes
+from hocket.mesh import shown
 from hocket.mesh.backends import torch as backend
 from hocket.train import strategies
 from hocket.train.frameworks import spreading
@@ -193,6 +194,7 @@ class Exchange(strategy.Exchange):
         for name, parameter in model.named_parameters():
             stored = layouts[name]
             backend.list_placements(stored)  # it refuses an order that torch does not know
+            shown.OWN.note_spread(name, stored, shapes[name], parameter.element_size())
             yield parameter, sharded_units.Part(stored, spreading.find_used(stored, batch_dims), batch_dims, parts)
 
     def _refuse_steps_of(self, replaced: set[nn.Parameter]) -> None:

@@ -1,0 +1,57 @@
+"""What the parts of a session's processes show: servers, coordinators, executions and meshes (`hocket.showing`)."""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import Any, final
+
+from hocket import showing
+from hocket.engine import descendants, stack_questions, stacks
+from hocket.observe import sessions
+
+ASK_SECONDS = 0.5
+"""How long answers are good for: several pages may ask."""
+
+
+@final
+class Parts:
+    """Asks all processes of a session. Used from several threads."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._probes: dict[int, stacks.StackProbe] = {}
+        self._known: dict[int, tuple[dict[str, list[showing.Facts]], float]] = {}
+        self._asked_at: dict[int, float] = {}
+
+    def describe(self, driver_pid: int) -> dict[str, list[dict[str, Any]]]:
+        """Return what there is to see, by kind; each with the ``pid`` of its process, and how many seconds ``ago`` it
+        was so: a process that is stopped does not answer.
+
+        Args:
+            driver_pid: Of a session of this user.
+        """
+        with self._lock:
+            members = sessions.list_family(driver_pid)
+            if time.monotonic() - self._asked_at.get(driver_pid, 0.0) > ASK_SECONDS:
+                for pid in members:
+                    self._ask(pid)
+                self._asked_at[driver_pid] = time.monotonic()
+            found: dict[str, list[dict[str, Any]]] = {}
+            for pid in members:
+                kinds, at = self._known.get(pid, ({}, 0.0))
+                facts = {"pid": pid, "ago": round(time.monotonic() - at, 3)}
+                for kind, parts in kinds.items():
+                    found.setdefault(kind, []).extend([{**one, **facts} for one in parts])
+            return found
+
+    def _ask(self, pid: int) -> None:
+        if descendants.is_stopped(pid):
+            return
+        probe = self._probes.get(pid) or stack_questions.find_probe(pid)
+        answer = None if probe is None else stack_questions.fetch_shown(pid, probe)
+        if probe is None or answer is None:
+            self._probes.pop(pid, None)
+            return
+        self._probes[pid] = probe
+        self._known[pid] = answer, time.monotonic()

@@ -1,0 +1,97 @@
+"""Logs that grow, as another process reads them on: whole lines, each once; and who writes them."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import BinaryIO, Final, final
+
+_CHUNK_BYTES: Final = 1 << 22
+
+
+@final
+class Lines:
+    """The lines of a file that is appended to.
+
+    Args:
+        path: The file. It need not be there yet.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._opened: BinaryIO | None = None
+        self._offset = 0
+        self._identity = 0, 0
+
+    def close(self) -> None:
+        """Give back what is open. It is opened again by the next `read`."""
+        if self._opened is not None:
+            self._opened.close()
+            self._opened = None
+
+    def read(self, forget: Callable[[], None]) -> Iterator[bytes]:
+        """Give the whole lines that are new; those of a file that was removed meanwhile, too.
+
+        Args:
+            forget: Is called first if another file has the name now, or the file was cut: all lines come again.
+        """
+        file = self._open(forget)
+        if file is None:
+            return
+        file.seek(self._offset)
+        while chunk := file.read(_CHUNK_BYTES):
+            whole = chunk[: chunk.rfind(b"\n") + 1]  # a line may be half written
+            if not whole:
+                whole = chunk + file.readline()
+                if not whole.endswith(b"\n"):
+                    return
+            self._offset += len(whole)
+            file.seek(self._offset)
+            yield from whole.splitlines()
+
+    def _open(self, forget: Callable[[], None]) -> BinaryIO | None:
+        """Return the file: the one that was opened, unless another has its name by now."""
+        with contextlib.suppress(OSError):
+            status = self._path.stat()
+            if (status.st_dev, status.st_ino) != self._identity or status.st_size < self._offset:
+                if self._offset:
+                    forget()
+                self.close()
+                self._offset, self._identity = 0, (status.st_dev, status.st_ino)
+            if self._opened is None:
+                self._opened = self._path.open("rb")
+        return self._opened
+
+
+def find_logs(folder: str | os.PathLike[str], name: str) -> list[Path]:
+    """Return the logs of a name in a folder or, if it has none, in its folders, by their names."""
+    own = Path(folder, name)
+    return [own] if own.is_file() else sorted(Path(folder).glob(f"*/{name}"))
+
+
+def list_open(pid: int, name: str) -> list[Path]:
+    """Return the logs of a name that a process writes. Empty if it is not ours."""
+    found = []
+    with contextlib.suppress(OSError):
+        for entry in Path(f"/proc/{pid}/fd").iterdir():
+            with contextlib.suppress(OSError):  # it was closed meanwhile
+                target = entry.readlink()
+                if target.name == name and _is_written(pid, entry.name):
+                    found.append(target)
+    return found
+
+
+def _is_written(pid: int, descriptor: str) -> bool:
+    facts = Path(f"/proc/{pid}/fdinfo/{descriptor}").read_text().split()
+    return int(facts[facts.index("flags:") + 1], 8) & os.O_ACCMODE != os.O_RDONLY
+
+
+def is_locked(path: Path) -> bool:
+    """Tell whether a process of this machine has a lock on a whole file (`fcntl.flock`), without asking for it."""
+    with contextlib.suppress(OSError):
+        number = f":{path.stat().st_ino}"
+        held = [line.split() for line in Path("/proc/locks").read_text().splitlines()]
+        return any(len(one) > 5 and one[1] == "FLOCK" and one[5].endswith(number) for one in held)
+    return False

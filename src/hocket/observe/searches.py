@@ -1,0 +1,342 @@
+"""Searches, as the dashboard shows them: from their logs, which anybody reads on while they are written.
+
+What a log has pickled is not opened: a viewer runs nobody's code.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import threading
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final, final
+
+import numpy as np
+import numpy.typing as npt
+
+from hocket import texts
+from hocket.observe import sessions
+from hocket.observe.runs import history, lines
+
+NAME: Final = "search.jsonl"
+"""What the log of a search is called; `hocket.tune.log` says what stands in it."""
+
+LOOK_SECONDS = 1.0
+"""How long the list of searches is good for."""
+
+MOST_TRIALS = 1000
+"""How many trials are shown: those that run, and the best of the others."""
+
+MOST_CURVES = 30
+"""Of how many trials the metric is drawn over their reports."""
+
+MOST_GROUPS = 6
+"""Into how many groups of equal size numbers are cut, to see whether a metric differs between them."""
+
+_STATES: Final = {"start": "running", "process": "running", "pause": "paused", "retry": "waits", "revive": "waits"}
+
+Plain = float | int | bool | str | None
+
+
+@dataclass
+class Trial:
+    """What is known of a trial."""
+
+    number: int
+    trial_id: str
+    config: dict[str, Plain]
+    state: str = "waits"
+    pid: int | None = None
+    iterations: int = 0
+    seconds: float = 0.0
+    error: str | None = None
+    reason: str | None = None
+    exploits: int = 0
+    """How often it went on from another one's state."""
+    curves: dict[str, list[float]] = field(default_factory=dict)
+    """Its metrics that are numbers, by report."""
+
+
+@final
+class SearchHistory:
+    """The trials of a search, read on from where they were read last.
+
+    Args:
+        folder: The search's folder.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.path = folder
+        self._lines = lines.Lines(folder / NAME)
+        self._forget()
+
+    def _forget(self) -> None:
+        self.trainable = ""
+        self.metric: str | None = None
+        self.mode = "max"
+        self.started = self.last = 0.0
+        self.damaged = 0
+        self.trials: dict[str, Trial] = {}
+
+    def update(self) -> None:
+        """Read what is new."""
+        with contextlib.closing(self._lines):
+            for line in self._lines.read(self._forget):
+                try:
+                    self._take(json.loads(line))
+                except (ValueError, LookupError, TypeError, AttributeError):
+                    self.damaged += 1
+
+    def _take(self, line: dict[str, Any]) -> None:
+        event = line["event"]
+        if event == "session":
+            self.trainable = str(line.get("name") or "")
+            self.metric, self.mode = line.get("metric"), str(line.get("mode") or "max")
+            self.started = self.started or float(line["time"])
+            self.last = float(line["time"])
+        elif event == "trial":
+            trial_id = str(line["id"])
+            self.trials[trial_id] = Trial(int(line["number"]), trial_id, dict(_flatten(line["config"])))
+        elif "id" in line:
+            self._take_trial(self.trials[str(line["id"])], event, line)
+
+    def _take_trial(self, trial: Trial, event: str, line: dict[str, Any]) -> None:
+        trial.state = _STATES.get(event, trial.state)
+        if event == "start":
+            trial.iterations = int(line["iteration"])
+            trial.error = None
+            for curve in trial.curves.values():
+                del curve[trial.iterations :]
+        elif event == "process":
+            trial.pid = int(line["pid"])
+        elif event == "report":
+            self.last = float(line["time"])
+            trial.seconds += float(line["seconds"])
+            for name, value in _flatten(line["metrics"]):
+                if isinstance(value, int | float):
+                    curve = trial.curves.setdefault(name, [])
+                    curve.extend([math.nan] * (trial.iterations - len(curve)))
+                    curve.append(float(value))
+            trial.iterations += 1
+        elif event == "exploit":
+            trial.config = dict(_flatten(line["config"]))
+            trial.exploits += 1
+        elif event == "end":
+            trial.state = str(line["status"]).lower()
+            trial.reason = line.get("reason")
+            trial.error = None if line.get("error") is None else _find_last_line(str(line["error"]))
+
+    @property
+    def state(self) -> str:
+        """``"running"``, ``"finished"``, or ``"interrupted"``: trials are left, and nobody goes on with them."""
+        if lines.is_locked(self.path / NAME):
+            return "running"
+        is_over = all(one.state in ("terminated", "error") for one in self.trials.values())
+        return "finished" if is_over else "interrupted"
+
+    def list_metrics(self) -> list[str]:
+        """Return the names of metrics that are numbers."""
+        return list(dict.fromkeys(name for one in self.trials.values() for name in one.curves))
+
+
+def _flatten(found: object, prefix: str = "") -> Iterator[tuple[str, Plain]]:
+    if not isinstance(found, Mapping):
+        return
+    for key, value in found.items():
+        name = texts.cut(f"{prefix}{key}", 200)
+        if value is None or isinstance(value, bool | int | float):
+            yield name, value
+        elif isinstance(value, str):
+            yield name, texts.cut(value, 200)
+        elif isinstance(value, Mapping) and "!pickle" not in value:
+            yield from _flatten(value, f"{name}/")
+        else:
+            yield name, "an object" if isinstance(value, Mapping) else texts.cut(json.dumps(value), 200)
+
+
+def _find_last_line(text: str) -> str:
+    told = text.strip().splitlines()
+    return texts.cut(told[-1].strip() if told else "", 500)
+
+
+@final
+class Searches:
+    """The searches of a folder, or those that sessions go on with. Used from several threads.
+
+    Args:
+        folder: None for those of sessions.
+    """
+
+    def __init__(self, folder: Path | None = None) -> None:
+        self._folder = folder
+        self._lock = threading.Lock()
+        self._known: dict[str, SearchHistory] = {}
+        self._listed_at = -math.inf
+
+    def list_searches(self, driver_pids: Iterable[int]) -> list[dict[str, Any]]:
+        """Return a line for each search, the one that began last first."""
+        with self._lock:
+            if time.monotonic() - self._listed_at > LOOK_SECONDS:
+                self._find(driver_pids)
+                self._listed_at = time.monotonic()
+            found = [_describe(path, one) for path, one in self._known.items()]
+        return sorted(found, key=lambda line: -line["started"])
+
+    def _find(self, driver_pids: Iterable[int]) -> None:
+        if self._folder is not None:
+            logs = lines.find_logs(self._folder, NAME)
+        else:
+            members = [member for pid in driver_pids for member in sessions.list_family(pid)]
+            logs = [path for member in members for path in lines.list_open(member, NAME)]
+        for path in logs:
+            self._known.setdefault(str(path.parent), SearchHistory(path.parent))
+        for one in self._known.values():
+            with contextlib.suppress(OSError):  # it was removed meanwhile
+                one.update()
+
+    def describe(self, path: str, metric: str | None, width: int) -> dict[str, Any] | None:
+        """Return what there is to see of a search; None if it is not among those that are looked at.
+
+        Args:
+            path: Its folder.
+            metric: Which one. Default: the search's.
+            width: Of a plot, in pixels.
+        """
+        with self._lock:
+            search = self._known.get(path)
+            if search is None:
+                return None
+            with contextlib.suppress(OSError):
+                search.update()
+            metrics = search.list_metrics()
+            shown = (
+                metric if metric in metrics else search.metric if search.metric in metrics else next(iter(metrics), "")
+            )
+            better = search.mode == "max"
+            rows = sorted((_score(one, shown, better=better) for one in search.trials.values()), key=_rank)
+            chosen = rows[:MOST_TRIALS]
+            return _describe(path, search) | {
+                "metric": shown,
+                "metrics": metrics,
+                "mode": search.mode,
+                "damaged": search.damaged,
+                "left_out": len(rows) - len(chosen),
+                "parameters": _list_parameters(search),
+                "trials": [_describe_trial(one, value) for one, value in chosen],
+                "associations": measure_associations(search, shown),
+                "curves": [
+                    {"number": one.number, "points": _thin(one.curves.get(shown, []), width)}
+                    for one, _ in chosen[:MOST_CURVES]
+                    if len(one.curves.get(shown, [])) > 1
+                ],
+            }
+
+
+def _score(trial: Trial, metric: str, *, better: bool) -> tuple[Trial, float | None]:
+    """Return a trial with its last finite value, its sign turned so that less is better."""
+    known = [value for value in trial.curves.get(metric, []) if math.isfinite(value)]
+    return trial, (-known[-1] if better else known[-1]) if known else None
+
+
+def _rank(row: tuple[Trial, float | None]) -> tuple[bool, bool, float, int]:
+    trial, value = row
+    return trial.state != "running", value is None, 0.0 if value is None else value, trial.number
+
+
+def _describe(path: str, search: SearchHistory) -> dict[str, Any]:
+    states: dict[str, int] = {}
+    for one in search.trials.values():
+        states[one.state] = states.get(one.state, 0) + 1
+    return {
+        "path": path,
+        "name": Path(path).name,
+        "trainable": search.trainable,
+        "state": search.state,
+        "started": search.started,
+        "last": search.last,
+        "states": states,
+        "count": len(search.trials),
+    }
+
+
+def _describe_trial(trial: Trial, score: float | None) -> dict[str, Any]:
+    return {
+        "number": trial.number,
+        "id": trial.trial_id,
+        "state": trial.state,
+        "reason": trial.reason,
+        "error": trial.error,
+        "config": {name: _make_plain(value) for name, value in trial.config.items()},
+        "iterations": trial.iterations,
+        "seconds": round(trial.seconds, 3),
+        "exploits": trial.exploits,
+        "score": score,
+        "metrics": {name: _round(curve[-1]) for name, curve in trial.curves.items() if curve},
+    }
+
+
+def _list_parameters(search: SearchHistory) -> list[str]:
+    """Return the names of hyperparameters of which trials have different values."""
+    values: dict[str, set[str]] = {}
+    for one in search.trials.values():
+        for name, value in one.config.items():
+            values.setdefault(name, set()).add(str(value))
+    return [name for name, found in values.items() if len(found) > 1]
+
+
+def measure_associations(search: SearchHistory, metric: str) -> list[dict[str, Any]]:
+    """Return how much of a metric's variation goes with each hyperparameter alone, the greatest first.
+
+    It is epsilon squared (T. L. Kelley, "An unbiased correlation ratio measure", 1935) of the metric's ranks between
+    groups of trials: those with the same text, or so many of neighbouring numbers. 0: no more than by chance. Two
+    hyperparameters that matter only together are not found.
+    """
+    scored = [(one, value) for one, value in (_score(one, metric, better=False) for one in search.trials.values())]
+    known = [(one, value) for one, value in scored if value is not None]
+    if len(known) < 2 * MOST_GROUPS:
+        return []
+    ranks = np.argsort(np.argsort(np.array([value for _, value in known]))).astype(np.float64)
+    found = []
+    for name in _list_parameters(search):
+        groups = _group([one.config.get(name) for one, _ in known])
+        found.append({"name": name, "share": _measure(ranks, groups)})
+    return sorted(found, key=lambda one: -float(one["share"]))
+
+
+def _group(values: list[Plain]) -> npt.NDArray[np.int64]:
+    """Return the number of the group that each value is in."""
+    if all(isinstance(value, int | float) and not isinstance(value, bool) for value in values):
+        numbers = np.array(values, np.float64)
+        if len(np.unique(numbers)) > MOST_GROUPS:
+            borders = np.quantile(numbers, np.linspace(0, 1, MOST_GROUPS + 1)[1:-1])
+            return np.searchsorted(borders, numbers, side="right").astype(np.int64)
+    _, groups = np.unique([str(value) for value in values], return_inverse=True)
+    return groups.astype(np.int64)
+
+
+def _measure(ranks: npt.NDArray[np.float64], groups: npt.NDArray[np.int64]) -> float:
+    count, kinds = len(ranks), len(np.unique(groups))
+    total = float(((ranks - ranks.mean()) ** 2).sum())
+    if total == 0 or kinds < 2 or count <= kinds:
+        return 0.0
+    within = sum(
+        float(((part - part.mean()) ** 2).sum()) for part in (ranks[groups == one] for one in np.unique(groups))
+    )
+    return max(0.0, 1.0 - (within / (count - kinds)) / (total / (count - 1)))
+
+
+def _thin(values: list[float], width: int) -> list[list[float | None]]:
+    rows, drawn = history.thin([np.array(values)], width)
+    return [[int(row), _round(value)] for row, value in zip(rows.tolist(), drawn[0].tolist(), strict=True)]
+
+
+def _round(value: float) -> float | None:
+    return float(f"{value:.6g}") if math.isfinite(value) else None
+
+
+def _make_plain(value: Plain) -> Plain:
+    return str(value) if isinstance(value, float) and not math.isfinite(value) else value

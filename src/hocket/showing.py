@@ -1,0 +1,84 @@
+"""What the parts of a process show of themselves to viewers: plain data, made only when somebody asks.
+
+A part says once how it is described. A viewer's question is answered by a thread of its own (`hocket.engine.stacks`)
+while the part works; so a description only reads, takes no lock that work is done under, and may be a moment old.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import weakref
+from collections.abc import Callable
+from typing import Any, Final, TypeVar
+
+T = TypeVar("T")
+
+Facts = dict[str, Any]
+"""Plain data, as JSON has it."""
+
+MOST: Final = 100
+"""How many parts of a kind are described: the newest."""
+
+_shown: dict[str, dict[int, tuple[weakref.ref[Any], Callable[[Any], Facts]]]] = {}
+_lock = threading.RLock()  # the collector of garbage may come to `_forget` in a thread that has it
+
+
+def show(kind: str, part: T, describe: Callable[[T], Facts]) -> None:
+    """Describe a part to viewers, as long as it lives.
+
+    Args:
+        kind: What it is: ``"servers"``.
+        part: Is held weakly.
+        describe: Is given the part. It may fail: then viewers are told.
+
+    Example:
+        >>> from hocket import showing
+        >>> class Counter:
+        ...     count = 3
+        >>> counter = Counter()
+        >>> showing.show("counters", counter, lambda one: {"count": one.count})
+        >>> showing.describe()["counters"]
+        [{'count': 3}]
+        >>> del counter
+        >>> showing.describe()
+        {}
+    """
+    key = id(part)
+
+    def forget(_: object) -> None:
+        with _lock:
+            parts = _shown.get(kind, {})
+            parts.pop(key, None)
+            if not parts:
+                _shown.pop(kind, None)
+
+    with _lock:
+        _shown.setdefault(kind, {})[key] = weakref.ref(part, forget), describe
+
+
+def describe() -> dict[str, list[Facts]]:
+    """Return what there is to see of this process, by kind."""
+    with _lock:
+        parts = {kind: list(found.values())[-MOST:] for kind, found in _shown.items()}
+    return {kind: [facts for one in found for facts in _describe(*one)] for kind, found in parts.items()}
+
+
+def _describe(reference: weakref.ref[Any], describe: Callable[[Any], Facts]) -> list[Facts]:
+    part = reference()
+    if part is None:
+        return []
+    try:
+        return [describe(part)]
+    except Exception as error:  # noqa: BLE001 (a look must not harm what is looked at)
+        return [{"problem": f"{type(error).__name__}: {error}"}]
+
+
+def _renew_lock() -> None:
+    """In a fork: the thread that had it is not there."""
+    global _lock  # noqa: PLW0603 (a process has one list)
+    _lock = threading.RLock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_renew_lock)
