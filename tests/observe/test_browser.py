@@ -9,6 +9,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ import pytest
 
 from hocket import train
 from hocket.observe.report import Curve, Report
+from tests.observe import test_parts, test_searches
 from tests.observe.test_dashboard import Dashboard, end, start
 
 playwright = pytest.importorskip("playwright.sync_api", reason="needs playwright: make test-long installs it")
@@ -35,6 +37,7 @@ import torch
 import torch.distributed as dist
 import hocket
 from hocket import train
+from hocket.core import session
 from hocket.train.torch import TorchTrainer
 
 hocket.init(num_cpus=2)
@@ -44,6 +47,13 @@ hocket.init(num_cpus=2)
 def work(seconds):
     time.sleep(seconds)
     return os.getpid()
+
+
+@hocket.remote
+def pause():
+    end = time.perf_counter() + 2e-4  # or several share an event
+    while time.perf_counter() < end:
+        pass
 
 
 @hocket.remote(max_retries=0)
@@ -88,6 +98,13 @@ for line in sys.stdin:
     word, *rest = line.split()
     if word == "fit":
         fit(rest[0])
+    if word == "pause":
+        hocket.get([pause.remote() for _ in range(int(rest[0]))])
+    if word == "produced":
+        engine = session.get_open_engine()
+        with engine.lock:
+            batches = engine._read_events()
+        print(sum(len(list(batch)) + batch.missed for batch in batches), flush=True)
     if word == "work":
         hocket.get([work.remote(0.01) for _ in range(int(rest[0]))])
     print("done", flush=True)
@@ -194,6 +211,33 @@ def test_reload_shows_no_span_twice(page: Any) -> None:
         page.reload()
         page.wait_for_selector("#counts")
     assert read_counts(page) == before
+
+
+@pytest.mark.timeout(300)
+def test_page_that_sleeps_shows_each_span_or_counts_it(page: Any, program: Program, dashboard: Dashboard) -> None:
+    """A laptop that is closed for a minute, while the program writes more than the rings hold."""
+    page.wait_for_selector("#counts")
+    slept = time.monotonic()
+    os.kill(dashboard.process.pid, signal.SIGSTOP)
+    try:
+        while time.monotonic() - slept < 60:
+            program.tell("pause 20000")
+            assert program.read() == "done"
+    finally:
+        os.kill(dashboard.process.pid, signal.SIGCONT)
+    program.tell("produced")
+    produced = int(program.read())
+    assert program.read() == "done"
+    page.wait_for_function(
+        "produced => Number(document.querySelector('#counts').innerText.match(/([0-9,]+) written/)[1].replaceAll(',', '')) >= produced",
+        arg=produced,
+    )
+    before = read_counts(page)
+    page.reload()
+    page.wait_for_selector("#counts")
+    for counts in (before, read_counts(page)):
+        assert counts["overwritten"] > 0, "there is a gap"
+        assert counts["kept"] + counts["overwritten"] == counts["written"] == produced
 
 
 def test_names_stay_text(page: Any) -> None:
@@ -347,3 +391,77 @@ def test_report_asks_nobody_for_anything(browser: Any, tmp_path: Path, scheme: s
     assert asked == [path.as_uri()]
     assert said == []
     context.close()
+
+
+# --- searches, servers, data, meshes ----------------------------------------------------------------------------------
+
+
+def test_pages_of_parts(browser: Any) -> None:
+    program = test_parts.Program()
+    program.tell("mesh")
+    running = start(str(program.process.pid))
+    try:
+        context = browser.new_context(viewport={"width": 380, "height": 700})
+        page = context.new_page()
+        said: list[str] = []
+        page.on("console", lambda message: said.append(message.text))
+        page.on("pageerror", lambda error: said.append(str(error)))
+        page.goto(f"http://127.0.0.1:{running.port}/#{running.token}")
+        page.click("nav button:text-is('Servers')")
+        page.wait_for_selector("#staleness")
+        assert "<b>weights</b>" in page.inner_text("main"), "a name stays text"
+        assert page.inner_text("#servers").split("\n")[:4] == ["servers", "2", "pushes", "20"]
+        os.kill(program.server_pids[1], signal.SIGSTOP)
+        page.wait_for_selector("text=silent for", timeout=15_000)
+        os.kill(program.server_pids[1], signal.SIGCONT)
+        page.click("nav button:text-is('Data')")
+        page.wait_for_selector("text=Execution 1: over")
+        assert "Execution 2: runs" in page.inner_text("main")
+        page.click("nav button:text-is('Mesh')")
+        page.wait_for_selector("#mesh")
+        assert page.inner_text("main").count("all-to-all") == 1
+        assert page.evaluate("document.documentElement.scrollWidth") <= 380, "nothing makes a phone scroll sideways"
+        assert said == []
+        context.close()
+    finally:
+        end(running)
+        program.process.kill()
+        program.process.communicate()
+
+
+def test_page_of_a_search(browser: Any, tmp_path: Path) -> None:
+    folder = test_searches.begin(tmp_path / "<b>search")
+    for number in range(30):
+        test_searches.propose(
+            folder, number, {"<img src=x onerror=document.title='hit'>": number, "kind": "ab"[number % 2]}
+        )
+        for step in range(3):
+            test_searches.report(folder, number, loss=abs(number - 10) + 1 / (step + 1), other=number)
+        test_searches.finish(folder, number)
+    running = start(str(tmp_path))
+    try:
+        context = browser.new_context(viewport={"width": 1000, "height": 700})
+        page = context.new_page()
+        said: list[str] = []
+        page.on("console", lambda message: said.append(message.text))
+        page.on("pageerror", lambda error: said.append(str(error)))
+        page.goto(f"http://127.0.0.1:{running.port}/#{running.token}")
+        page.wait_for_selector("#trials")
+        assert page.locator("#trials tbody tr").count() == 30
+        assert page.locator("#trials tbody tr").first.inner_text().split("\t")[:2] == ["10", "terminated"], "the best"
+        assert page.locator("#parallel polyline").count() == 30
+        assert page.locator("#curves polyline").count() == 30
+        assert page.inner_text("#associations tbody tr >> nth=0").startswith("<img src=x")
+        page.click("#trials th button:has-text('trial')")
+        assert page.locator("#trials tbody tr").first.inner_text().split("\t")[0] == "0"
+        page.locator("#parallel polyline").first.dispatch_event("click")
+        assert page.locator("#trials button[aria-pressed=true]").count() == 1
+        page.select_option("main label select >> nth=1", "other")
+        page.wait_for_selector("#trials th:has-text('other')")
+        assert page.title() == "Hocket"
+        test_searches.propose(folder, 30, {"kind": "a"})
+        page.wait_for_selector("#trials tbody tr >> nth=30")
+        assert said == []
+        context.close()
+    finally:
+        end(running)
