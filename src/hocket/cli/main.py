@@ -177,6 +177,12 @@ def _add_dashboard(commands: argparse._SubParsersAction[argparse.ArgumentParser]
     dashboard.add_argument(
         "--port", type=_parse_count(0, 65535), default=0, help="where to listen (default: any free port)"
     )
+    dashboard.add_argument(
+        "--socket",
+        type=Path,
+        metavar="PATH",
+        help="listen on a Unix socket that only you may open, in place of a port: for ssh -L on machines of many users",
+    )
     dashboard.set_defaults(run=_run_dashboard)
 
 
@@ -190,7 +196,7 @@ def _run_dashboard(arguments: argparse.Namespace) -> int:
     what = arguments.what
     pid = int(what) if what is not None and what.isascii() and what.isdigit() else None
     folder = None if what is None or pid is not None else Path(what)
-    code: int = module.serve(pid, folder, arguments.port, functools.partial(print, flush=True))
+    code: int = module.serve(pid, folder, arguments.socket or arguments.port, functools.partial(print, flush=True))
     return code
 
 

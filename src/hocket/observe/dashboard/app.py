@@ -131,7 +131,7 @@ def _refuse() -> responses.Response:
     return responses.PlainTextResponse("A parameter is missing, or makes no sense.", 400)
 
 
-def build(pages: Pages, *, token: str, hosts: list[str]) -> guards.Guards:
+def build(pages: Pages, *, token: str, is_own: Callable[[bytes], bool]) -> guards.Guards:
     """Return the application behind its guards."""
     asked: dict[str, Callable[[requests.Request], responses.Response]] = {
         "/api/sessions": pages.list_sessions,
@@ -148,7 +148,7 @@ def build(pages: Pages, *, token: str, hosts: list[str]) -> guards.Guards:
     files = load_pages()
     routes = [routing.Route(path, answer) for path, answer in asked.items()]
     routes += [routing.Route(path, _serve(file)) for path, file in files.items()]
-    return guards.Guards(applications.Starlette(routes=routes), token=token, hosts=hosts, pages=files, paths=asked)
+    return guards.Guards(applications.Starlette(routes=routes), token=token, is_own=is_own, pages=files, paths=asked)
 
 
 def _serve(file: responses.Response) -> Callable[[requests.Request], responses.Response]:

@@ -15,7 +15,7 @@ log and in no ``Referer``.
 from __future__ import annotations
 
 import hmac
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 
 from starlette import responses, types
 
@@ -38,18 +38,23 @@ class Guards:
     Args:
         app: What answers then.
         token: That the pages were opened with.
-        hosts: The values of ``Host`` that are ours.
+        is_own: Tells whether the value of a ``Host`` is ours.
         pages: Paths that need no token.
         paths: Paths that need one.
     """
 
     def __init__(
-        self, app: types.ASGIApp, *, token: str, hosts: Collection[str], pages: Collection[str], paths: Collection[str]
+        self,
+        app: types.ASGIApp,
+        *,
+        token: str,
+        is_own: Callable[[bytes], bool],
+        pages: Collection[str],
+        paths: Collection[str],
     ) -> None:
         self._app = app
         self._authorization = f"Bearer {token}".encode()
-        self._hosts = {host.encode() for host in hosts}
-        self._origins = {b"http://" + host for host in self._hosts}
+        self._is_own = is_own
         self._pages = {path.encode() for path in pages}
         self._paths = {path.encode() for path in paths}
 
@@ -83,7 +88,8 @@ class Guards:
             headers[name] = value
         if b"upgrade" in headers:
             return 405
-        if headers.get(b"host") not in self._hosts or headers.get(b"origin", b"") not in {b"", *self._origins}:
+        host = headers.get(b"host", b"")
+        if not self._is_own(host) or headers.get(b"origin", b"") not in {b"", b"http://" + host}:
             return 403
         if headers.get(b"sec-fetch-site", b"none") not in {b"same-origin", b"none"}:
             return 403

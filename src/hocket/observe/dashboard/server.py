@@ -17,7 +17,7 @@ from uvicorn.protocols.http import h11_impl
 
 from hocket.engine.local import endpoint
 from hocket.observe import searches, training, watching
-from hocket.observe.dashboard import app
+from hocket.observe.dashboard import app, listening
 from hocket.observe.runs import lines, log
 
 IDLE_SECONDS = 600.0
@@ -42,12 +42,12 @@ machine could hold all connections otherwise."""
 
 @final
 class _Connection(h11_impl.H11Protocol):
-    """Cuts those that are too many, or too slow."""
+    """Cuts those that are too many, or too slow, or of another user where that can be seen."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Take a connection, or cut it at once."""
         super().connection_made(transport)
-        if len(self.connections) > CONNECTIONS:
+        if len(self.connections) > CONNECTIONS or listening.is_stranger(transport.get_extra_info("socket")):
             transport.abort()
             return
         self._seen: object = self
@@ -75,21 +75,21 @@ class _Server(uvicorn.Server):
         yield
 
 
-def serve(driver_pid: int | None, folder: Path | None, port: int, say: Callable[[str], object]) -> int:
+def serve(driver_pid: int | None, folder: Path | None, where: int | Path, say: Callable[[str], object]) -> int:
     """Serve until Ctrl-C, the end of the session, or nobody looks; return the exit code.
 
     Args:
         driver_pid: The session; None for all.
         folder: The runs of a folder, or one run's, in place of sessions.
-        port: Where to listen on 127.0.0.1; 0 for any free one.
+        where: To listen: a port on 127.0.0.1, 0 for any free one; or the path of a Unix socket.
         say: Prints a line.
     """
     with contextlib.suppress(KeyboardInterrupt):  # the usual way to end it
-        return _serve(driver_pid, folder, port, say)
+        return _serve(driver_pid, folder, where, say)
     return 0
 
 
-def _serve(driver_pid: int | None, folder: Path | None, port: int, say: Callable[[str], object]) -> int:
+def _serve(driver_pid: int | None, folder: Path | None, where: int | Path, say: Callable[[str], object]) -> int:
     if driver_pid is not None and driver_pid not in _list_pids():
         say(f"There is no session of yours with the driver's pid {driver_pid}. `hocket status` lists those there are.")
         return 1
@@ -100,13 +100,12 @@ def _serve(driver_pid: int | None, folder: Path | None, port: int, say: Callable
         )
         return 1
     os.nice(NICENESS)
-    listener = socket.create_server(("127.0.0.1", port))
+    place = listening.open_socket(where) if isinstance(where, Path) else listening.open_port(where)
     token = secrets.token_hex(32)
-    port = listener.getsockname()[1]
     watch = watching.Watch(driver_pid if folder is None else -1)
     runs = training.Runs(folder)
     pages = app.Pages(watch, runs, searches.Searches(folder))
-    guarded = app.build(pages, token=token, hosts=[f"127.0.0.1:{port}", f"localhost:{port}"])
+    guarded = app.build(pages, token=token, is_own=place.is_own)
     config = uvicorn.Config(
         guarded,
         access_log=False,
@@ -125,13 +124,12 @@ def _serve(driver_pid: int | None, folder: Path | None, port: int, say: Callable
     server = _Server(config)
 
     def greet() -> None:
-        address = f"http://127.0.0.1:{port}/#{token}"
-        say(f"The dashboard is at {address}\nWhoever has this address may look until Ctrl-C ends it.")
+        say(f"{place.greet(token)}\nWhoever has this address may look until Ctrl-C ends it.")
 
     try:
-        why = asyncio.run(_run(server, listener, pages, driver_pid, greet))
+        why = asyncio.run(_run(server, place.listener, pages, driver_pid, greet))
     finally:
-        listener.close()
+        place.close()
         watch.close()
         runs.close()
     if why:
