@@ -157,7 +157,7 @@ TorchTrainer(
 
 PAGES = ("now", "training", "search", "servers", "data", "mesh", "workers", "actors", "memory", "errors")
 
-SECONDS = 12
+SECONDS = 15
 """How long the program runs before it is looked at."""
 
 

@@ -9,8 +9,9 @@ from __future__ import annotations
 import os
 import threading
 import weakref
+from collections import deque
 from collections.abc import Callable
-from typing import Any, Final, TypeVar
+from typing import Any, Final, TypeVar, final
 
 T = TypeVar("T")
 
@@ -55,6 +56,23 @@ def show(kind: str, part: T, describe: Callable[[T], Facts]) -> None:
 
     with _lock:
         _shown.setdefault(kind, {})[key] = weakref.ref(part, forget), describe
+
+
+@final
+class _Logs:
+    """The logs that this process has written, those that were begun last."""
+
+    def __init__(self) -> None:
+        self.paths: deque[str] = deque(maxlen=MOST)
+
+
+_logs = _Logs()
+
+
+def note_log(path: str | os.PathLike[str]) -> None:
+    """Tell viewers where a log is that this process begins: they find it also when it is closed."""
+    _logs.paths.append(os.path.abspath(path))  # noqa: PTH100 (pathlib is imported where a program needs it)
+    show("logs", _logs, lambda logs: {"paths": list(dict.fromkeys(logs.paths))})
 
 
 def describe() -> dict[str, list[Facts]]:

@@ -180,8 +180,6 @@ def test_the_log_has_what_each_rank_reported(tmp_path: Path) -> None:
     assert len(found.get_late()) == 2
 
 
-@pytest.mark.about_local("the processes of ranks")
-@pytest.mark.usefixtures("session")
 @pytest.mark.about_local("its timeline")
 @pytest.mark.usefixtures("session")
 def test_steps_and_reports_are_on_the_timeline(tmp_path: Path) -> None:
@@ -195,6 +193,8 @@ def test_steps_and_reports_are_on_the_timeline(tmp_path: Path) -> None:
         assert report["dur"] > 0
 
 
+@pytest.mark.about_local("the processes of ranks")
+@pytest.mark.usefixtures("session")
 def test_a_killed_rank_is_in_the_log(tmp_path: Path) -> None:
     def loop() -> None:
         train.report({"step": 0}, train.Checkpoint(str(tmp_path / "kept")))  # so the report has come

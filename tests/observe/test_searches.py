@@ -121,7 +121,8 @@ def test_search_that_runs_and_is_killed(tmp_path: Path, looking: None) -> None:
         program.communicate()
 
 
-def test_finished_search_of_a_folder(tmp_path: Path, looking: None) -> None:
+@pytest.mark.usefixtures("session", "looking")
+def test_finished_search_of_a_folder_and_of_a_session(tmp_path: Path) -> None:
     tune.Tuner(
         lambda config: {"score": config["x"], "depth": {"inner": 1}},
         param_space={"x": tune.grid_search([0, 1]), "fixed": 3},
@@ -135,6 +136,8 @@ def test_finished_search_of_a_folder(tmp_path: Path, looking: None) -> None:
     assert "depth/inner" in found["metrics"]
     assert describe(tmp_path, "depth/inner")["metric"] == "depth/inner"
     assert describe(tmp_path, "no such")["metric"] == "score"
+    (line,) = searches.Searches().list_searches([os.getpid()])
+    assert (line["name"], line["state"]) == ("search", "finished")
 
 
 def test_trial_that_goes_on_from_a_checkpoint_has_no_report_twice(tmp_path: Path) -> None:

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import collections
 import faulthandler
-import json
 import os
 import signal
 import sys
@@ -96,7 +95,7 @@ class _Stacks:
                 if question == SAMPLE:
                     self._write(question, _sample())
                 elif question == SHOWN:
-                    self._write(question, json.dumps(showing.describe(), default=str).encode())
+                    self._write(question, _describe())
                 else:
                     self._write(WHERE)
 
@@ -113,6 +112,13 @@ class _Stacks:
             else:
                 os.write(self.file, answer)
             os.write(self.file, END)
+
+
+def _describe() -> bytes:
+    """Return what the parts of this process show."""
+    import json  # most workers are never asked
+
+    return json.dumps(showing.describe(), default=str).encode()
 
 
 def _sample() -> bytes:

@@ -190,8 +190,7 @@ class Searches:
         if self._folder is not None:
             logs = lines.find_logs(self._folder, NAME)
         else:
-            members = [member for pid in driver_pids for member in sessions.list_family(pid)]
-            logs = [path for member in members for path in lines.list_open(member, NAME)]
+            logs = sessions.find_logs(driver_pids, NAME)
         for path in logs:
             self._known.setdefault(str(path.parent), SearchHistory(path.parent))
         for one in self._known.values():

@@ -10,8 +10,10 @@ from typing import Any
 
 import psutil
 
+from hocket.engine import descendants, stack_questions
 from hocket.engine.events import reader
 from hocket.engine.local import endpoint, messages
+from hocket.observe.runs import lines
 
 Session = dict[str, Any]
 """``driver_pid``, ``guardian_pid``, ``snapshot`` (what the driver says, or None), ``problem`` (why it says nothing) and
@@ -72,6 +74,17 @@ def list_family(pid: int) -> list[int]:
         return [pid, *(child.pid for child in psutil.Process(pid).children(recursive=True))]
     except psutil.Error:  # it has ended meanwhile
         return []
+
+
+def find_logs(driver_pids: Iterable[int], name: str) -> list[Path]:
+    """Return the logs of a name that sessions write, and those that their drivers have written."""
+    found = []
+    for pid in driver_pids:
+        found += [path for member in list_family(pid) for path in lines.list_open(member, name)]
+        probe = None if descendants.is_stopped(pid) else stack_questions.find_probe(pid)
+        shown = (stack_questions.fetch_shown(pid, probe) if probe is not None else None) or {}
+        found += [path for one in shown.get("logs", []) for path in map(Path, one["paths"]) if path.name == name]
+    return list(dict.fromkeys(path for path in found if path.is_file()))
 
 
 def _list_processes(found: endpoint.Found) -> Iterable[dict[str, object]]:

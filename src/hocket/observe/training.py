@@ -14,7 +14,7 @@ import numpy as np
 
 from hocket.engine import descendants, stack_questions
 from hocket.observe import frames, sessions
-from hocket.observe.runs import advice, history, lines, log
+from hocket.observe.runs import advice, history, log
 
 LOOK_SECONDS = 1.0
 """How long the list of runs is good for."""
@@ -63,8 +63,7 @@ class Runs:
         if self._folder is not None:
             folders = history.find_runs(self._folder)
         else:
-            members = [member for pid in driver_pids for member in sessions.list_family(pid)]
-            folders = [path.parent for member in members for path in lines.list_open(member, log.NAME)]
+            folders = [path.parent for path in sessions.find_logs(driver_pids, log.NAME)]
         for folder in folders:
             if str(folder) not in self._known:
                 with contextlib.suppress(OSError):  # it was removed meanwhile

@@ -37,6 +37,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final, final
 
+from hocket import showing
 from hocket.tune import encoding, errors
 
 NAME: Final = "search.jsonl"
@@ -71,6 +72,7 @@ class Writer:
         except OSError:  # file systems that cannot lock (NFS) keep nobody out
             pass
         self._cut()
+        showing.note_log(self.path)
 
     def _cut(self) -> None:
         """Remove a line that a killed writer has not finished."""

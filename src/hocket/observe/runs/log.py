@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, final
 
-from hocket import spending, texts, version
+from hocket import showing, spending, texts, version
 
 NAME: Final = "run.jsonl"
 """What the file is called."""
@@ -68,6 +68,7 @@ class RunLog:
         except OSError as problem:
             self._give_up(problem)
             return
+        showing.note_log(self._path)
         plain = dict(_flatten(config)) if isinstance(config, Mapping) else {}
         facts = {"name": name, "pid": os.getpid(), "hocket": version.__version__, "config": plain, "start": start}
         self._write("run", facts)

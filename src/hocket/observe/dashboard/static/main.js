@@ -25,7 +25,7 @@ function Figures({ session }) {
       if (name.startsWith("node:")) continue;
       const used = total - snapshot.resources.free[name];
       const isBytes = name.includes("memory");
-      shown.push([name.replaceAll("_", " "), isBytes ? `${bytes(used)} of ${bytes(total)}` : `${used} of ${total}`]);
+      shown.push([name === "memory" ? "memory asked for" : name.replaceAll("_", " "), isBytes ? `${bytes(used)} of ${bytes(total)}` : `${used} of ${total}`]);
     }
   }
   return html`<${List} shown=${shown} />`;
@@ -77,12 +77,13 @@ function Memory({ snapshot }) {
         ["values", ([, , values]) => count(values), "number"]]} />
     <${Table} caption="The store" rows=${figures} empty=""
       columns=${[["figure", ([name]) => name.replaceAll("_", " ")],
-        ["value", ([name, value]) => (name.includes("bytes") ? bytes(value) : count(value)), "number"]]} />`;
+        ["value", ([name, value]) => (name.includes("bytes") ? bytes(value) : name.includes("pid") ? value : count(value)),
+          "number"]]} />`;
 }
 
 function Errors({ snapshot }) {
   return html`<h2>Errors</h2>
-    <${Table} caption=${`The latest of ${snapshot.errors.count}`} rows=${snapshot.errors.last.slice().reverse()}
+    <${Table} caption=${`The latest of ${count(snapshot.errors.count)} that are remembered`} rows=${snapshot.errors.last.slice().reverse()}
       empty="Nothing has failed."
       columns=${[["at", (row) => new Date(row.at * 1000).toLocaleTimeString()], ["task", (row) => row.name, "wide"],
         ["error", (row) => row.type], ["message", (row) => row.message, "wide"]]} />`;

@@ -8,6 +8,7 @@ const ROW = 26;
 const LABEL = 92;
 const WINDOWS = [["1 s", 1], ["10 s", 10], ["1 min", 60], ["10 min", 600], ["all", 0]];
 const WAITS = 4; // kinds from here on are no runs of a user's code
+const DEATH = 6;
 
 const FAILED = 1;
 const MERGED = 2; // several short runs in one record
@@ -33,9 +34,13 @@ function stack(spans) {
   });
 }
 
+// The rows that have something to show, and the driver's.
+const listLanes = (picture) => picture.lanes.filter((lane) => lane.count || !lane.worker_id);
+
 function draw(canvas, picture) {
+  const lanes = listLanes(picture);
   const width = canvas.clientWidth;
-  const height = Math.max(1, picture.lanes.length) * ROW + 4;
+  const height = Math.max(1, lanes.length) * ROW + 4;
   const ratio = devicePixelRatio || 1;
   canvas.style.height = `${height}px`;
   canvas.width = width * ratio;
@@ -51,7 +56,7 @@ function draw(canvas, picture) {
   const hits = [];
   to.font = "12px system-ui, sans-serif";
   to.textBaseline = "middle";
-  picture.lanes.forEach((lane, at) => {
+  lanes.forEach((lane, at) => {
     const top = at * ROW + 2;
     to.fillStyle = text;
     to.fillText(lane.worker_id ? `worker ${lane.worker_id}` : "driver", 6, top + ROW / 2, LABEL - 10);
@@ -78,6 +83,10 @@ function draw(canvas, picture) {
       to.globalAlpha = span[3] >= WAITS ? 0.35 : 1;
       to.fillRect(left, y, wide, Math.max(1, tall - 1));
       to.globalAlpha = 1;
+      if (span[3] === DEATH) {
+        to.fillStyle = bad;
+        to.fillRect(left - 1, top + 1, 3, ROW - 3);
+      }
       if (span[4] === FAILED) {
         to.fillStyle = bad;
         to.fillRect(left, y + Math.max(1, tall - 1) - 2, Math.max(2, wide), 2);
@@ -150,6 +159,7 @@ export function Stream({ pid }) {
   };
 
   const counts = picture?.counts;
+  const idle = picture ? picture.lanes.length - listLanes(picture).length : 0;
   const gone = counts ? counts.missed + counts.dropped : 0;
   return html`
     <section aria-labelledby="stream">
@@ -171,6 +181,7 @@ export function Stream({ pid }) {
           ${" "}${count(counts.written)} written = ${count(counts.kept)} kept
           ${gone ? html` + <span class="gap">${count(counts.missed)} overwritten before they were read</span>` : ""}
           ${counts.dropped ? ` + ${count(counts.dropped)} given up` : ""}.
+          ${idle ? ` ${count(idle)} processes ran nothing in this stretch.` : ""}
         </p>`}
       ${picture && picture.names.length > 0 && html`
         <div class="scroll"><table>
