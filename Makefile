@@ -47,7 +47,7 @@ $(VENV)/.demo: pyproject.toml constraints-dev.txt | $(BIN)/python
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints-dev.txt -e '.[demo]'
 	@touch $@
 
-DEV_EXTRAS := dashboard,data,demo,jax,keras,lightning,prometheus,ray,top,transformers,tune
+DEV_EXTRAS := dashboard,data,demo,jax,keras,lightning,notebook,prometheus,ray,top,transformers,tune
 
 $(VENV)/.dev: pyproject.toml constraints-dev.txt | $(VENV)/.pip
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints-dev.txt -e '.[$(DEV_EXTRAS)]' --group dev

@@ -86,6 +86,7 @@ TRIALS = {
         program="from hocket.observe.dashboard import app, server; "
         "assert {'/', '/static/main.js', '/static/vendor/htm-preact.js'} <= set(app.load_pages())"
     ),
+    "notebook": Trial(program="from hocket.observe.notebook import LiveCurves; LiveCurves().close()"),
     "prometheus": Trial(
         program="import prometheus_client as p; from hocket.util import prometheus; "
         "r = p.CollectorRegistry(); r.register(prometheus.Collector()); p.generate_latest(r)"

@@ -1,0 +1,114 @@
+"""The widget: a thread of the kernel reads the logs of runs, and sends what is new to the page."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from pathlib import Path
+from typing import Any, Final, final
+
+from hocket import extras
+from hocket.observe import training
+
+_anywidget: Final = extras.load(
+    "anywidget", "hocket.observe.notebook", "anywidget", "Run pip install 'hocket[notebook]'."
+)
+_traitlets: Final = extras.load(
+    "traitlets", "hocket.observe.notebook", "anywidget", "Run pip install 'hocket[notebook]'."
+)
+
+LOOK_SECONDS = 0.5
+"""How often the logs are read."""
+
+WIDTH = 300
+"""Of a plot: so many stretches, of each the least and the greatest value."""
+
+QUIET_SECONDS = 600.0
+"""How long nothing changes before the widget stops to look. `start` begins again."""
+
+_HERE: Final = Path(__file__).parent
+
+
+class _Widget(_anywidget.AnyWidget):  # type: ignore[misc,name-defined]  # a module that is looked up has no types
+    """What the page shows."""
+
+    _esm = _HERE / "curves.js"
+    _css = _HERE / "curves.css"
+    run = _traitlets.Dict().tag(sync=True)
+
+
+@final
+class LiveCurves:
+    """Shows the run that began last: its state, what holds it up, and a curve for each metric and rank.
+
+    It is shown where a cell ends with it, or by IPython's ``display``, and follows what trainers do from then on.
+
+    Args:
+        folder: A run's folder, or the folder of several. Default: the runs of this kernel's session.
+
+    Raises:
+        MissingExtraError: anywidget is not installed.
+
+    Example:
+        >>> from hocket import train
+        >>> from hocket.observe.notebook import LiveCurves
+        >>> curves = LiveCurves()
+        >>> def train_function():
+        ...     train.report({"loss": 0.5})
+        >>> result = train.DataParallelTrainer(train_function).fit()
+        >>> curves.look()["curves"]
+        {'loss': [[0.5]]}
+        >>> curves.close()
+    """
+
+    def __init__(self, folder: str | os.PathLike[str] | None = None) -> None:
+        self._runs = training.Runs(None if folder is None else Path(folder))
+        self._ending = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._lock = threading.Lock()
+        self.widget = _Widget()
+        self.start()
+
+    def start(self) -> None:
+        """Look again, after `close` or a long silence."""
+        with self._lock:
+            if self._thread is None or not self._thread.is_alive():
+                self._ending.clear()
+                self._thread = threading.Thread(target=self._follow, name="hocket-curves", daemon=True)
+                self._thread.start()
+
+    def close(self) -> None:
+        """Look no more; what is shown stays."""
+        with self._lock:
+            self._ending.set()
+            if self._thread is not None:
+                self._thread.join()
+                self._thread = None
+            self._runs.close()
+
+    def look(self) -> dict[str, Any]:
+        """Return what there is to see now of the run that began last, as `hocket.observe.training` has it; show it.
+
+        Empty if no trainer has run.
+        """
+        found = self._runs.list_runs([os.getpid()])
+        run = self._runs.describe(found[0]["path"], WIDTH) if found else None
+        shown = run or {}
+        kept = {name: value for name, value in shown.items() if name != "now"}
+        if kept != self.widget.run:
+            self.widget.run = kept
+        return shown
+
+    def _follow(self) -> None:
+        changed_at, last = time.monotonic(), self.widget.run
+        while not self._ending.wait(LOOK_SECONDS):
+            self.look()
+            if self.widget.run is not last:
+                changed_at, last = time.monotonic(), self.widget.run
+            elif time.monotonic() - changed_at > QUIET_SECONDS:
+                return
+
+    def _repr_mimebundle_(self, **given: object) -> Any:
+        self.start()
+        return self.widget._repr_mimebundle_(**given)
