@@ -40,6 +40,30 @@ class Trial:
     """Whether it takes any versions: those that are tested together leave it none."""
 
 
+MLFLOW = """
+import tempfile, mlflow
+from hocket import train
+from hocket.train import loggers
+
+def train_function():
+    for step in range(3):
+        train.report({"loss": 1 / (step + 1)})
+
+folder = tempfile.mkdtemp()
+address = f"sqlite:///{folder}/runs.db"
+logger = loggers.MLflowLogger(address, experiment_name="digits", tags={"tried": "yes"})
+config = train.RunConfig(name="run", storage_path=folder, callbacks=[logger])
+train.DataParallelTrainer(
+    train_function, scaling_config=train.ScalingConfig(num_workers=1), run_config=config
+).fit()
+client = mlflow.MlflowClient(address)
+(run,) = client.search_runs([client.get_experiment_by_name("digits").experiment_id])
+assert run.info.status == "FINISHED" and run.data.tags["tried"] == "yes", run
+values = [one.value for one in client.get_metric_history(run.info.run_id, "loss")]
+assert values == [1 / (step + 1) for step in range(3)], values
+"""
+"""A real MLflow, which many versions of other libraries cannot be installed beside."""
+
 TRIALS = {
     "": Trial(
         (
@@ -81,7 +105,7 @@ TRIALS = {
     "xgboost": Trial(program="import hocket.train.xgboost, hocket.tune.integration.xgboost"),
     "lightgbm": Trial(("docs/train.md",), extras=("torch",)),
     "tensorboard": Trial(program="from hocket.train import loggers; import tensorboardX"),
-    "mlflow": Trial(program="from hocket.train import loggers; import mlflow", is_free=True),
+    "mlflow": Trial(program=MLFLOW, is_free=True),
     "dashboard": Trial(
         program="from hocket.observe.dashboard import app, server; "
         "assert {'/', '/static/main.js', '/static/vendor/htm-preact.js'} <= set(app.load_pages())"
