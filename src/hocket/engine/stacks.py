@@ -118,7 +118,10 @@ def _describe() -> bytes:
     """Return what the parts of this process show."""
     import json  # most workers are never asked
 
-    return json.dumps(showing.describe(), default=str).encode()
+    try:
+        return json.dumps(showing.describe(), default=str).encode()
+    except (TypeError, ValueError):  # a part has shown what JSON has not, such as keys that are no texts
+        return b"{}"
 
 
 def _sample() -> bytes:

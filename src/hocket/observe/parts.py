@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from concurrent import futures
 from typing import Any, final
 
 from hocket import showing
@@ -12,6 +13,9 @@ from hocket.observe import sessions
 
 ASK_SECONDS = 0.5
 """How long answers are good for: several pages may ask."""
+
+ASKED_AT_ONCE = 16
+"""How many processes are asked at the same time."""
 
 
 @final
@@ -34,8 +38,8 @@ class Parts:
         with self._lock:
             members = sessions.list_family(driver_pid)
             if time.monotonic() - self._asked_at.get(driver_pid, 0.0) > ASK_SECONDS:
-                for pid in members:
-                    self._ask(pid)
+                with futures.ThreadPoolExecutor(ASKED_AT_ONCE) as pool:  # one that does not answer holds nobody up
+                    list(pool.map(self._ask, members))
                 self._asked_at[driver_pid] = time.monotonic()
             found: dict[str, list[dict[str, Any]]] = {}
             for pid in members:
