@@ -20,6 +20,10 @@ Session = dict[str, Any]
 ``processes``."""
 
 
+HAS_CHILDREN = Path(f"/proc/self/task/{os.getpid()}/children").exists()
+"""Whether this kernel lists the children of a process; else all processes have to be asked for their parents."""
+
+
 class SessionEvents:
     """The events of a session of this user, as another process reads them. To be closed."""
 
@@ -68,12 +72,27 @@ def look(found: endpoint.Found, timeout_s: float) -> Session:
     return session
 
 
+def list_found(driver_pid: int | None = None) -> list[endpoint.Found]:
+    """Return the sessions of this user, or that of one driver."""
+    if driver_pid is None:
+        return endpoint.list_sessions()
+    found = endpoint.find_session(driver_pid)
+    if found is None and not HAS_CHILDREN:
+        return [one for one in endpoint.list_sessions() if one.driver_pid == driver_pid]
+    return [] if found is None else [found]
+
+
 def list_family(pid: int) -> list[int]:
     """Return a process and those below it."""
-    try:
-        return [pid, *(child.pid for child in psutil.Process(pid).children(recursive=True))]
-    except psutil.Error:  # it has ended meanwhile
+    if not HAS_CHILDREN:
+        with contextlib.suppress(psutil.Error):  # it has ended meanwhile
+            return [pid, *(child.pid for child in psutil.Process(pid).children(recursive=True))]
         return []
+    found = [pid] if Path(f"/proc/{pid}").exists() else []
+    for member in found:  # it grows
+        with contextlib.suppress(OSError):  # it has ended meanwhile
+            found += endpoint.list_children(member)
+    return found
 
 
 def find_logs(driver_pids: Iterable[int], name: str) -> list[Path]:
@@ -90,16 +109,10 @@ def find_logs(driver_pids: Iterable[int], name: str) -> list[Path]:
 def _list_processes(found: endpoint.Found) -> Iterable[dict[str, object]]:
     yield from _describe_process(found.driver_pid, "driver")
     yield from _describe_process(found.guardian_pid, "guardian")
-    try:
-        children = psutil.Process(found.guardian_pid).children(recursive=True)
-    except psutil.Error:
-        return
-    for child in children:
-        try:
-            role = "worker" if child.ppid() == found.guardian_pid else "child of a worker"
-        except psutil.Error:  # it has ended meanwhile
-            continue
-        yield from _describe_process(child.pid, role)
+    for pid in list_family(found.guardian_pid)[1:]:
+        with contextlib.suppress(OSError, ValueError):  # it has ended meanwhile
+            is_worker = int(descendants.read_stat(pid)[1]) == found.guardian_pid
+            yield from _describe_process(pid, "worker" if is_worker else "child of a worker")
 
 
 def _describe_process(pid: int, role: str) -> Iterable[dict[str, object]]:

@@ -34,7 +34,7 @@ class Watch:
         """Return the sessions that there are, or were a moment ago."""
         now = time.monotonic()
         if now - self._looked_at > LOOK_SECONDS:
-            self._found = [found for found in endpoint.list_sessions() if self._only in (None, found.driver_pid)]
+            self._found = sessions.list_found(self._only)
             self._looked_at = now
         return self._found
 

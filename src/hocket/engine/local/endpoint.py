@@ -99,7 +99,33 @@ def list_sessions() -> list[Found]:
     return sorted(found, key=lambda one: one.driver_pid)
 
 
-def _read_name(pid: str) -> str:
+def find_session(driver_pid: int) -> Found | None:
+    """Return the session of a driver, if it is the calling user's and has started workers. `list_sessions` looks at all
+    processes of the machine; this one at the driver's children."""
+    try:
+        if os.stat(f"/proc/{driver_pid}").st_uid == os.getuid():
+            for child in list_children(driver_pid):
+                if _read_name(child) == GUARDIAN_NAME:
+                    return Found(driver_pid, child)
+    except OSError:  # it has ended meanwhile
+        pass
+    return None
+
+
+def list_children(pid: int) -> list[int]:
+    """Return the children of a process; none if it has ended.
+
+    Raises:
+        FileNotFoundError: This kernel does not list them (CONFIG_PROC_CHILDREN), or the process ends.
+    """
+    found: list[int] = []
+    for thread in os.listdir(f"/proc/{pid}/task"):
+        with open(f"/proc/{pid}/task/{thread}/children") as children:
+            found += map(int, children.read().split())
+    return found
+
+
+def _read_name(pid: str | int) -> str:
     with open(f"/proc/{pid}/comm") as comm:
         return comm.read().strip()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import threading
 import time
 from collections.abc import Callable
 from importlib import resources
@@ -31,6 +32,31 @@ def load_pages() -> dict[str, responses.Response]:
                 found[f"{place}/{file.name}"] = responses.Response(file.read_bytes(), media_type=kind)
     found["/"] = found.pop("/static/index.html")
     return found
+
+
+KEPT_SECONDS = 0.8
+"""How long an answer is given again to the same question: several tabs, which ask each second, cost as one."""
+
+Answer = Callable[[requests.Request], responses.Response]
+
+
+def keep(answer: Answer) -> Answer:
+    """Return what gives an answer again for `KEPT_SECONDS`."""
+    kept: dict[str, tuple[float, responses.Response]] = {}
+    lock = threading.Lock()
+
+    def answer_kept(request: requests.Request) -> responses.Response:
+        key = request.url.query
+        with lock:  # who asks at the same time waits for the same answer
+            now = time.monotonic()
+            for old in [one for one, (at, _) in kept.items() if now - at > KEPT_SECONDS]:
+                del kept[old]
+            if key not in kept:
+                kept[key] = now, answer(request)
+            found = kept[key][1]
+        return responses.Response(found.body, found.status_code, media_type=found.media_type)
+
+    return answer_kept
 
 
 class Pages:
@@ -133,17 +159,17 @@ def _refuse() -> responses.Response:
 
 def build(pages: Pages, *, token: str, is_own: Callable[[bytes], bool]) -> guards.Guards:
     """Return the application behind its guards."""
-    asked: dict[str, Callable[[requests.Request], responses.Response]] = {
-        "/api/sessions": pages.list_sessions,
-        "/api/now": pages.show_now,
-        "/api/events": pages.draw,
+    asked: dict[str, Answer] = {
+        "/api/sessions": keep(pages.list_sessions),
+        "/api/now": keep(pages.show_now),
+        "/api/events": keep(pages.draw),
         "/api/stack": pages.show_stack,
         "/api/flame": pages.sample,
-        "/api/runs": pages.list_runs,
-        "/api/run": pages.show_run,
-        "/api/parts": pages.show_parts,
-        "/api/searches": pages.list_searches,
-        "/api/search": pages.show_search,
+        "/api/runs": keep(pages.list_runs),
+        "/api/run": keep(pages.show_run),
+        "/api/parts": keep(pages.show_parts),
+        "/api/searches": keep(pages.list_searches),
+        "/api/search": keep(pages.show_search),
     }
     files = load_pages()
     routes = [routing.Route(path, answer) for path, answer in asked.items()]
@@ -151,5 +177,5 @@ def build(pages: Pages, *, token: str, is_own: Callable[[bytes], bool]) -> guard
     return guards.Guards(applications.Starlette(routes=routes), token=token, is_own=is_own, pages=files, paths=asked)
 
 
-def _serve(file: responses.Response) -> Callable[[requests.Request], responses.Response]:
+def _serve(file: responses.Response) -> Answer:
     return lambda request: responses.Response(file.body, media_type=file.media_type)

@@ -15,8 +15,7 @@ from typing import Any, final
 import uvicorn
 from uvicorn.protocols.http import h11_impl
 
-from hocket.engine.local import endpoint
-from hocket.observe import searches, training, watching
+from hocket.observe import searches, sessions, training, watching
 from hocket.observe.dashboard import app, listening
 from hocket.observe.runs import lines, log
 
@@ -90,7 +89,7 @@ def serve(driver_pid: int | None, folder: Path | None, where: int | Path, say: C
 
 
 def _serve(driver_pid: int | None, folder: Path | None, where: int | Path, say: Callable[[str], object]) -> int:
-    if driver_pid is not None and driver_pid not in _list_pids():
+    if driver_pid is not None and not sessions.list_found(driver_pid):
         say(f"There is no session of yours with the driver's pid {driver_pid}. `hocket status` lists those there are.")
         return 1
     if folder is not None and not any(lines.find_logs(folder, name) for name in (log.NAME, searches.NAME)):
@@ -151,7 +150,7 @@ async def _run(
         greet()
         while not why and not serving.done():
             await asyncio.wait([serving], timeout=LOOK_SECONDS)
-            if driver_pid is not None and driver_pid not in _list_pids():
+            if driver_pid is not None and not sessions.list_found(driver_pid):
                 await asyncio.wait([serving], timeout=GRACE_SECONDS)
                 why = f"The session of pid {driver_pid} is over."
             elif time.monotonic() - pages.asked_at > IDLE_SECONDS:
@@ -159,7 +158,3 @@ async def _run(
     server.should_exit = True
     await serving
     return why
-
-
-def _list_pids() -> set[int]:
-    return {found.driver_pid for found in endpoint.list_sessions()}
