@@ -240,10 +240,11 @@ def is_from_decoding(error: Exception) -> bool:
         return False
 
 
-def build_decoding_error(what: str, error: Exception) -> exceptions.SerializationError:
+def build_decoding_error(what: str, reason: Exception | str) -> exceptions.SerializationError:
     """Return the error for a value that cannot be rebuilt in this process; `what` is its name."""
+    told = reason if isinstance(reason, str) else texts.describe(reason)
     return exceptions.SerializationError(
-        f"{what} could not be rebuilt here: {texts.describe(error)}. What cannot be rebuilt from its pickle must be "
+        f"{what} could not be rebuilt here: {told}. What cannot be rebuilt from its pickle must be "
         "made where it is used: return plain data, or give its class a __reduce__ method whose arguments its "
         "constructor takes."
     )

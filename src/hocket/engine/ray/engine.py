@@ -106,6 +106,10 @@ class RayEngine(objects.ObjectAccess):
                 "A process that a task forks is a second copy of Ray's worker: it has to end with os._exit() "
                 "before the task's function ends."
             ),
+            "decoding_errors": (
+                "The error of a value that cannot be rebuilt has the last line of what was raised, but neither the "
+                "exception nor which value it is."
+            ),
             "instant_start": "Ray's processes start with the session, which takes seconds.",
             "every_interrupt": (
                 "A Ctrl-C in the short moment in which Ray's C++ calls back into Python is lost there; press it again."

@@ -8,11 +8,12 @@ Ray's evidence in its text.
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from typing import Any
 
 import ray
 
-from hocket import exceptions
+from hocket import exceptions, texts
 from hocket.engine import values
 
 _SAME_NAME = (
@@ -56,6 +57,11 @@ _NO_EVIDENCE = (
     "session on its node."
 )
 
+_DECODING = re.compile(r"^ *System error: .*^traceback: Traceback.*_deserialize_", re.DOTALL | re.MULTILINE)
+"""What Ray says of a value that it cannot rebuild. It does not say which value that is."""
+
+texts.add_carriers(str(Path(ray.__file__).parent), "python/ray/")  # the other is how its compiled modules call files
+
 
 def translate(error: BaseException) -> BaseException:
     """Return the error of ours that says what an error of Ray's says; other errors are returned as they are."""
@@ -72,6 +78,8 @@ def translate(error: BaseException) -> BaseException:
         return exceptions.LocalEngineDiedError(f"The node that this process belongs to has died. {text}")
     if isinstance(error, ray.exceptions.WorkerCrashedError):
         return exceptions.WorkerCrashedError(f"The worker that ran the task died. {_NO_EVIDENCE}")
+    if isinstance(error, ray.exceptions.RaySystemError) and _DECODING.search(text):
+        return values.build_decoding_error("A value", text.strip().splitlines()[-1])
     for kind in type(error).__mro__:
         if kind.__name__ in _SAME_NAME and kind.__module__.startswith("ray"):
             same: type[exceptions.HocketError] = getattr(exceptions, kind.__name__)

@@ -9,7 +9,7 @@ from typing import Any
 
 import ray
 
-from hocket import exceptions
+from hocket import exceptions, texts
 from hocket.engine import contract, rules, unsendable
 from hocket.engine.ray import errors, listing, natives, orphans, outside, runner, submission
 from hocket.kernel import records
@@ -32,6 +32,7 @@ class ObjectAccess(submission.Submission):
         except exceptions.HocketError:
             raise
         except Exception as error:
+            texts.drop_own_frames(error)
             raise exceptions.SerializationError(
                 unsendable.explain_failure(value, "value", submission.get_first(error))
             ) from error

@@ -5,10 +5,26 @@ Ray pickles a result after the user's code has returned, and its error has the r
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Iterable, Iterator
+
 import ray
 
 from hocket import exceptions
 from hocket.engine import pickling, unsendable
+
+_sending = threading.local()
+
+
+def number_items(items: Iterable[object]) -> Iterator[object]:
+    """Give the items of a generator, and note in this thread which of them is sent: Ray encodes each before it asks for
+    the next one."""
+    for index, item in enumerate(items):
+        _sending.index = index
+        try:
+            yield item
+        finally:
+            _sending.index = None
 
 
 def install() -> None:
@@ -26,7 +42,9 @@ def install() -> None:
         except Exception as error:
             if pickling.can_travel(value):
                 raise
-            what = f"the result of `{ray.get_runtime_context().get_task_name()}`"
+            index = getattr(_sending, "index", None)
+            kind = "the result" if index is None else f"item {index}"
+            what = f"{kind} of `{ray.get_runtime_context().get_task_name()}`"
             raise exceptions.SerializationError(unsendable.explain_result(value, what, error)) from None
 
     serialize.explains = True  # type: ignore[attr-defined]

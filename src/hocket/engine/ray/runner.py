@@ -19,7 +19,7 @@ import ray
 
 from hocket import exceptions
 from hocket.engine import contract, methods, rules, unsendable, values
-from hocket.engine.ray import notes
+from hocket.engine.ray import notes, results
 from hocket.kernel import records
 
 CALL_FUNCTION = "__hocket_call__"
@@ -90,7 +90,7 @@ def build_function(code: Code, options: records.TaskOptions, *, is_generator: bo
 
     def run_generator(*args: Any, **kwargs: Any) -> object:
         with _Explaining(name):
-            for item in code.load()(*args, **kwargs):  # noqa: UP028 (not `yield from`: Ray sends values in, which not every iterator takes)
+            for item in results.number_items(code.load()(*args, **kwargs)):  # noqa: UP028 (Ray sends values in)
                 yield item
 
     def run_and_take(*args: Any, **kwargs: Any) -> object:
@@ -267,7 +267,8 @@ def _build_method(name: str, function: Any, label: str) -> Callable[..., object]
 
     def generate(self: Any, *args: Any, **kwargs: Any) -> object:
         with _Explaining(label):
-            for item in methods.get_method(self.__hocket_instance__, name)(*args, **kwargs):  # noqa: UP028 (the same)
+            items = methods.get_method(self.__hocket_instance__, name)(*args, **kwargs)
+            for item in results.number_items(items):  # noqa: UP028 (the same)
                 yield item
 
     async def await_call(self: Any, *args: Any, **kwargs: Any) -> object:

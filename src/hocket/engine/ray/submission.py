@@ -8,7 +8,7 @@ from typing import Any
 
 import ray
 
-from hocket import exceptions
+from hocket import exceptions, texts
 from hocket.engine import callers, contract, pickling, rules, unsendable
 from hocket.engine.ray import base, errors, keeping, keywords, listing, natives, outside, runner
 from hocket.kernel import records, resources
@@ -179,6 +179,7 @@ def _explain_submission(error: Exception, args: tuple[Any, ...], kwargs: dict[st
         return first
     if all(map(pickling.can_travel, (*args, *kwargs.values()))):
         return error
+    texts.drop_own_frames(error)
     return exceptions.SerializationError(unsendable.explain_arguments((args, kwargs), what, first))
 
 
