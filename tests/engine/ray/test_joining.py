@@ -81,7 +81,7 @@ opened.close()
 """
 
 
-@pytest.mark.parametrize("form", ["{}", "ray://127.0.0.1:" + str(CLIENT_PORT)])
+@pytest.mark.parametrize("form", ["{}", f"ray://127.0.0.1:{CLIENT_PORT}"], ids=["node", "client"])
 def test_package_and_script_folder_reach_the_nodes(cluster: Cluster, run_driver: conftest.RunDriver, form: str) -> None:
     """The node runs the copies that were sent to it, though this machine has the originals."""
     address = form.format(cluster.address)
@@ -163,7 +163,7 @@ def join_elsewhere(address: str, home: Path, **variables: str) -> str:
     return "joined" if said.strip() == "joined" else said
 
 
-@pytest.mark.parametrize("form", ["{}", "ray://127.0.0.1:" + str(CLIENT_PORT)])
+@pytest.mark.parametrize("form", ["{}", f"ray://127.0.0.1:{CLIENT_PORT}"], ids=["node", "client"])
 def test_token(cluster: Cluster, tmp_path: Path, form: str) -> None:
     address, token = form.format(cluster.address), os.environ[TOKEN]
     assert "the token of this process is missing. On the head, `ray get-auth-token`" in join_elsewhere(
