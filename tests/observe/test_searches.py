@@ -136,8 +136,8 @@ def test_finished_search_of_a_folder_and_of_a_session(tmp_path: Path) -> None:
     assert "depth/inner" in found["metrics"]
     assert describe(tmp_path, "depth/inner")["metric"] == "depth/inner"
     assert describe(tmp_path, "no such")["metric"] == "score"
-    (line,) = searches.Searches().list_searches([os.getpid()])
-    assert (line["name"], line["state"]) == ("search", "finished")
+    newest, *_ = searches.Searches().list_searches([os.getpid()])  # and those of this process's earlier sessions
+    assert (newest["path"], newest["state"]) == (str(tmp_path / "search"), "finished")
 
 
 def test_trial_that_goes_on_from_a_checkpoint_has_no_report_twice(tmp_path: Path) -> None:

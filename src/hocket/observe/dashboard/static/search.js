@@ -146,7 +146,7 @@ export function Search() {
   }, 2), []);
   if (!searches) return null;
   if (!searches.length) {
-    return html`<p>No search has run in this session. For those of earlier ones: <code>hocket dashboard FOLDER</code>.</p>`;
+    return html`<p>No search has run in this process. For earlier ones: <code>hocket dashboard FOLDER</code>.</p>`;
   }
   const path = searches.some((one) => one.path === chosen) ? chosen : searches[0].path;
   return html`

@@ -201,7 +201,7 @@ export function Training() {
   }, 2), []);
   if (!runs) return null;
   if (!runs.length) {
-    return html`<p>No trainer has run in this session. For earlier runs:
+    return html`<p>No trainer has run in this process. For earlier runs:
       <code>hocket dashboard FOLDER</code>.</p>`;
   }
   const path = runs.some((one) => one.path === chosen) ? chosen : runs[0].path;
