@@ -45,8 +45,11 @@ def name_function(function: object, method: str = "") -> str:
 
 
 def describe_function(function: object) -> str:
-    """Return ``file:line`` of a function's definition; its name if it has no code of its own."""
+    """Return ``file:line`` of a function's definition; its name if it has no code of its own. A file of ours is named
+    from our folder on."""
     code = getattr(function, "__code__", None)
     if code is None:
         return f"{getattr(function, '__module__', '?')}.{getattr(function, '__qualname__', type(function).__name__)}"
-    return f"{code.co_filename}:{code.co_firstlineno}"
+    file = code.co_filename
+    shown = f"hocket/{file.removeprefix(PACKAGE)}" if file.startswith(PACKAGE) else file
+    return f"{shown}:{code.co_firstlineno}"
