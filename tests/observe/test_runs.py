@@ -18,7 +18,8 @@ from hypothesis import strategies as st
 
 import hocket
 from hocket import spending, train
-from hocket.observe.runs import advice, history, log
+from hocket.observe import training
+from hocket.observe.runs import advice, glimpse, history, log
 from hocket.train import user_callback
 
 SPENT = spending.Spent(1.0, 0.25, 0.0, 0.0, 0.0, 10, 0)
@@ -291,3 +292,57 @@ def test_batches_are_timed() -> None:
     assert 0 < after.data < 1
     with pytest.raises(ZeroDivisionError):
         list(sums.time_batches(1 // number for number in (1, 0)))
+
+
+# --- a glimpse --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("error", [None, ValueError('{"is":"row",\n{"is":"attempt",')])
+def test_a_glimpse_says_what_all_of_the_log_says(tmp_path: Path, error: BaseException | None) -> None:
+    written = begin(tmp_path, 2)
+    for step in range(30):
+        add(written, {"loss": step, "note": '\n{"is":"row",'}, {"loss": step})
+    written.end(error)
+    seen, found = glimpse.take(tmp_path / log.NAME), read(tmp_path)
+    assert seen is not None
+    assert (seen.rows, seen.ranks, seen.name) == (len(found), 2, "run") == (30, 2, "run")
+    assert (seen.error, seen.started, seen.ended) == (found.facts.error, found.facts.started, found.facts.ended)
+
+
+def test_there_is_no_glimpse_of_a_run_that_may_have_more_to_say(tmp_path: Path) -> None:
+    written = begin(tmp_path)
+    add(written, {"loss": 1})
+    file = tmp_path / log.NAME
+    assert glimpse.take(file) is None, "it goes on"
+    written.begin_attempt(1, 0)
+    written.end(None)
+    assert glimpse.take(file) is None, "rows are repeated"
+    file.write_text("nonsense\n")
+    assert glimpse.take(file) is None
+    file.write_text('{"is":"run","at":1}\n{"is":"attempt",}\n{"is":"end"}\n')
+    assert glimpse.take(file) is None
+    file.write_text("")
+    assert glimpse.take(file) is None
+
+
+def test_a_run_that_is_over_is_read_when_somebody_looks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(training, "LOOK_SECONDS", 0.0)
+    for number in range(3):
+        (tmp_path / str(number)).mkdir()
+        written = begin(tmp_path / str(number))
+        add(written, {"loss": number})
+        written.end(None)
+    runs = training.Runs(tmp_path)
+    listed = runs.list_runs([])
+    assert [(line["rows"], line["state"]) for line in listed] == [(1, "finished")] * 3
+    assert len(runs._known) == 0
+    shown = runs.describe(listed[1]["path"], 100)
+    assert shown is not None
+    assert shown["curves"] == {"loss": [[1.0]]}
+    assert runs.list_runs([]) == listed, "it says the same of one that was read"
+    written = log.RunLog(tmp_path / "2")
+    written.begin("run", {}, None)
+    written.begin_attempt(1, 0)
+    assert [line["state"] for line in runs.list_runs([])] == ["running", "finished", "finished"]
+    written.end(None)
+    runs.close()

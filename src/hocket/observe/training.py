@@ -14,7 +14,7 @@ import numpy as np
 
 from hocket.engine import descendants, stack_questions
 from hocket.observe import frames, sessions
-from hocket.observe.runs import advice, history, log
+from hocket.observe.runs import advice, glimpse, history, log
 
 LOOK_SECONDS = 1.0
 """How long the list of runs is good for."""
@@ -36,6 +36,8 @@ class Runs:
         self._folder = folder
         self._lock = threading.Lock()
         self._known: dict[str, history.RunHistory] = {}
+        #: Runs that are over, of which nobody has seen more than a line.
+        self._over: dict[str, glimpse.Glimpse] = {}
         self._listed_at = -math.inf
         self._stacks: dict[int, tuple[str, float]] = {}
         self._asked_at: dict[str, float] = {}
@@ -50,8 +52,9 @@ class Runs:
             if time.monotonic() - self._listed_at > LOOK_SECONDS:
                 self._find(driver_pids)
                 self._listed_at = time.monotonic()
-            lines = [_describe(path, run) for path, run in self._known.items()]
-        return sorted(lines, key=lambda line: -line["started"])
+            found = [_describe(path, run) for path, run in self._known.items()]
+            found += [_describe_over(path, one) for path, one in self._over.items()]
+        return sorted(found, key=lambda line: -line["started"])
 
     def close(self) -> None:
         """Give the descriptors back."""
@@ -65,11 +68,26 @@ class Runs:
         else:
             folders = [path.parent for path in sessions.find_logs(driver_pids, log.NAME)]
         for folder in folders:
-            if str(folder) not in self._known:
-                with contextlib.suppress(OSError):  # it was removed meanwhile
-                    self._known[str(folder)] = history.RunHistory(folder)
+            with contextlib.suppress(OSError):  # it was removed meanwhile
+                self._meet(folder)
         for run in self._known.values():
             run.update()
+
+    def _meet(self, folder: Path) -> None:
+        """Take up a run: a glimpse of one that is over, and all of one that may go on."""
+        path, file = str(folder), folder / log.NAME
+        known = self._over.get(path)
+        if path in self._known or (known is not None and file.stat().st_size == known.size):
+            return
+        seen = glimpse.take(file) if known is None else None
+        if seen is not None:
+            self._over[path] = seen
+        else:
+            self._open(path)
+
+    def _open(self, path: str) -> None:
+        self._over.pop(path, None)
+        self._known[path] = history.RunHistory(path)
 
     def describe(self, path: str, width: int) -> dict[str, Any] | None:
         """Return what there is to see of a run; None if it is not among those that are looked at.
@@ -79,6 +97,9 @@ class Runs:
             width: Of a plot, in pixels.
         """
         with self._lock:
+            if path in self._over:
+                with contextlib.suppress(OSError):  # it was removed meanwhile
+                    self._open(path)
             run = self._known.get(path)
             if run is None:
                 return None
@@ -150,6 +171,20 @@ def _describe(path: str, run: history.RunHistory) -> dict[str, Any]:
         "rows": len(run),
         "size": facts.ranks,
         "error": facts.error,
+    }
+
+
+def _describe_over(path: str, run: glimpse.Glimpse) -> dict[str, Any]:
+    return {
+        "path": path,
+        "name": run.name,
+        "state": "finished" if run.error is None else "failed",
+        "started": run.started,
+        "ended": run.ended,
+        "last": run.ended,
+        "rows": run.rows,
+        "size": run.ranks,
+        "error": run.error,
     }
 
 
