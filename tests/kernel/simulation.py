@@ -396,7 +396,8 @@ class Simulation:
                 row += worker.held
         for task in self.kernel.tasks.values():
             row += [*self.book[task.id].dependencies, *task.borrowed, self.book[task.id].actor_id]
-        row += [actor.id for actor in self.kernel.actors.values() if actor.options.detached]
+        living = [actor for actor in self.kernel.actors.values() if actor.state != records.ActorState.DEAD]
+        row += [actor.id for actor in living if actor.options.detached]
         workers = {
             worker.record.actor.id: worker for worker in self.workers.values() if worker.record.actor is not None
         }
@@ -533,6 +534,8 @@ class Simulation:
         entry = self.book[task.id]
         # Counting frees no cycles, and a test that made one would blame the kernel for it.
         contained = tuple([inner for inner in contained if not self._leads_to(inner, task.id)])
+        if task.kind == TaskKind.CREATION:  # what a constructor returns is nobody's
+            contained = ()
         self.contents[task.id] = contained
         values = [
             (self._make_value(), contained if position == 0 else ())
