@@ -103,7 +103,9 @@ def find_session(driver_pid: int) -> Found | None:
     """Return the session of a driver, if it is the calling user's and has started workers. `list_sessions` looks at all
     processes of the machine; this one at the driver's children."""
     try:
-        if os.stat(f"/proc/{driver_pid}").st_uid == os.getuid():
+        if (
+            driver_pid > 1 and os.stat(f"/proc/{driver_pid}").st_uid == os.getuid()
+        ):  # 1 adopts guardians whose driver died
             for child in list_children(driver_pid):
                 if _read_name(child) == GUARDIAN_NAME:
                     return Found(driver_pid, child)
