@@ -177,12 +177,7 @@ def _add_dashboard(commands: argparse._SubParsersAction[argparse.ArgumentParser]
     dashboard.add_argument(
         "--port", type=_parse_count(0, 65535), default=0, help="where to listen (default: any free port)"
     )
-    dashboard.add_argument(
-        "--socket",
-        type=Path,
-        metavar="PATH",
-        help="listen on a Unix socket that only you may open, in place of a port: for ssh -L on machines of many users",
-    )
+    dashboard.add_argument("--socket", type=Path, metavar="PATH", help="a Unix socket to listen on, for ssh -L")
     dashboard.set_defaults(run=_run_dashboard)
 
 

@@ -3,18 +3,12 @@
 import { html, useEffect, useState } from "/static/vendor/htm-preact.js";
 import { ask, repeat } from "/static/source.js";
 import { Bar, Figures, Table } from "/static/table.js";
-import { count, duration } from "/static/text.js";
+import { count, duration, figure } from "/static/text.js";
 
 const WIDTH = 900;
 const HEIGHT = 260;
 const MARGIN = 40;
 const MOST_LINES = 300;
-
-function figure(value) {
-  if (value === null || value === undefined) return "-";
-  if (typeof value !== "number") return String(value);
-  return Math.abs(value) >= 1e7 ? value.toExponential(3) : Number(value.toPrecision(6)).toString();
-}
 
 // Where values lie from 0 to 1: numbers where they are (by their logarithms, if they span much), others by their order.
 function buildAxis(values) {

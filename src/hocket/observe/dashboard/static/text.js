@@ -17,3 +17,10 @@ export function duration(seconds) {
 }
 
 export const count = (value) => Math.round(value).toLocaleString("en");
+
+// A metric, or whatever else a program has reported.
+export function figure(value) {
+  if (value === null || value === undefined) return "-";
+  if (typeof value !== "number") return String(value);
+  return Math.abs(value) >= 1e7 ? value.toExponential(3) : Number(value.toPrecision(6)).toString();
+}

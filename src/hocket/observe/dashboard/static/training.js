@@ -2,7 +2,7 @@
 
 import { html, useEffect, useRef, useState } from "/static/vendor/htm-preact.js";
 import { ask, repeat } from "/static/source.js";
-import { count, duration } from "/static/text.js";
+import { count, duration, figure } from "/static/text.js";
 
 // As in `spending.Spent`, with what is left at the end.
 const TOTAL = 0;
@@ -17,10 +17,6 @@ const HEIGHT = 200;
 
 const color = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 const isDark = () => matchMedia("(prefers-color-scheme: dark)").matches;
-function figure(value) {
-  if (value === null || value === undefined) return "-";
-  return Math.abs(value) >= 1e7 ? value.toExponential(3) : Number(value.toPrecision(6)).toString();
-}
 
 // uPlot is a script of the old kind, and only this page needs it.
 let loading = null;
