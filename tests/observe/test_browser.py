@@ -396,33 +396,40 @@ def test_report_asks_nobody_for_anything(browser: Any, tmp_path: Path, scheme: s
 # --- searches, servers, data, meshes ----------------------------------------------------------------------------------
 
 
+@contextlib.contextmanager
+def visit(browser: Any, dashboard: Dashboard, width: int) -> Iterator[Any]:
+    """Open a dashboard's page; whatever the console says of it is a failure."""
+    context = browser.new_context(viewport={"width": width, "height": 700})
+    page = context.new_page()
+    said: list[str] = []
+    page.on("console", lambda message: said.append(message.text))
+    page.on("pageerror", lambda error: said.append(str(error)))
+    page.goto(f"http://127.0.0.1:{dashboard.port}/#{dashboard.token}")
+    yield page
+    assert said == []
+    context.close()
+
+
 def test_pages_of_parts(browser: Any) -> None:
     program = test_parts.Program()
     program.tell("mesh")
     running = start(str(program.process.pid))
     try:
-        context = browser.new_context(viewport={"width": 380, "height": 700})
-        page = context.new_page()
-        said: list[str] = []
-        page.on("console", lambda message: said.append(message.text))
-        page.on("pageerror", lambda error: said.append(str(error)))
-        page.goto(f"http://127.0.0.1:{running.port}/#{running.token}")
-        page.click("nav button:text-is('Servers')")
-        page.wait_for_selector("#staleness")
-        assert "<b>weights</b>" in page.inner_text("main"), "a name stays text"
-        assert page.inner_text("#servers").split("\n")[:4] == ["servers", "2", "pushes", "20"]
-        os.kill(program.server_pids[1], signal.SIGSTOP)
-        page.wait_for_selector("text=silent for", timeout=15_000)
-        os.kill(program.server_pids[1], signal.SIGCONT)
-        page.click("nav button:text-is('Data')")
-        page.wait_for_selector("text=Execution 1: over")
-        assert "Execution 2: runs" in page.inner_text("main")
-        page.click("nav button:text-is('Mesh')")
-        page.wait_for_selector("#mesh")
-        assert page.inner_text("main").count("all-to-all") == 1
-        assert page.evaluate("document.documentElement.scrollWidth") <= 380, "nothing makes a phone scroll sideways"
-        assert said == []
-        context.close()
+        with visit(browser, running, 380) as page:
+            page.click("nav button:text-is('Servers')")
+            page.wait_for_selector("#staleness")
+            assert "<b>weights</b>" in page.inner_text("main"), "a name stays text"
+            assert page.inner_text("#servers").split("\n")[:4] == ["servers", "2", "pushes", "20"]
+            os.kill(program.server_pids[1], signal.SIGSTOP)
+            page.wait_for_selector("text=silent for", timeout=15_000)
+            os.kill(program.server_pids[1], signal.SIGCONT)
+            page.click("nav button:text-is('Data')")
+            page.wait_for_selector("text=Execution 1: over")
+            assert "Execution 2: runs" in page.inner_text("main")
+            page.click("nav button:text-is('Mesh')")
+            page.wait_for_selector("#mesh")
+            assert page.inner_text("main").count("all-to-all") == 1
+            assert page.evaluate("document.documentElement.scrollWidth") <= 380, "nothing makes a phone scroll sideways"
     finally:
         end(running)
         program.process.kill()
@@ -440,28 +447,23 @@ def test_page_of_a_search(browser: Any, tmp_path: Path) -> None:
         test_searches.finish(folder, number)
     running = start(str(tmp_path))
     try:
-        context = browser.new_context(viewport={"width": 1000, "height": 700})
-        page = context.new_page()
-        said: list[str] = []
-        page.on("console", lambda message: said.append(message.text))
-        page.on("pageerror", lambda error: said.append(str(error)))
-        page.goto(f"http://127.0.0.1:{running.port}/#{running.token}")
-        page.wait_for_selector("#trials")
-        assert page.locator("#trials tbody tr").count() == 30
-        assert page.locator("#trials tbody tr").first.inner_text().split("\t")[:2] == ["10", "terminated"], "the best"
-        assert page.locator("#parallel polyline").count() == 30
-        assert page.locator("#curves polyline").count() == 30
-        assert page.inner_text("#associations tbody tr >> nth=0").startswith("<img src=x")
-        page.click("#trials th button:has-text('trial')")
-        assert page.locator("#trials tbody tr").first.inner_text().split("\t")[0] == "0"
-        page.locator("#parallel polyline").first.dispatch_event("click")
-        assert page.locator("#trials button[aria-pressed=true]").count() == 1
-        page.select_option("main label select >> nth=1", "other")
-        page.wait_for_selector("#trials th:has-text('other')")
-        assert page.title() == "Hocket"
-        test_searches.propose(folder, 30, {"kind": "a"})
-        page.wait_for_selector("#trials tbody tr >> nth=30")
-        assert said == []
-        context.close()
+        with visit(browser, running, 1000) as page:
+            page.wait_for_selector("#trials")
+            assert page.locator("#trials tbody tr").count() == 30
+            assert page.locator("#trials tbody tr").first.inner_text().split("\t")[:2] == ["10", "terminated"], (
+                "the best"
+            )
+            assert page.locator("#parallel polyline").count() == 30
+            assert page.locator("#curves polyline").count() == 30
+            assert page.inner_text("#associations tbody tr >> nth=0").startswith("<img src=x")
+            page.click("#trials th button:has-text('trial')")
+            assert page.locator("#trials tbody tr").first.inner_text().split("\t")[0] == "0"
+            page.locator("#parallel polyline").first.dispatch_event("click")
+            assert page.locator("#trials button[aria-pressed=true]").count() == 1
+            page.select_option("main label select >> nth=1", "other")
+            page.wait_for_selector("#trials th:has-text('other')")
+            assert page.title() == "Hocket"
+            test_searches.propose(folder, 30, {"kind": "a"})
+            page.wait_for_selector("#trials tbody tr >> nth=30")
     finally:
         end(running)
