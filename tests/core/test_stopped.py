@@ -184,6 +184,27 @@ def test_stopped_idle_worker_holds_up_nobody(guardian_pid: int) -> None:
     assert hocket.get([one.remote(x) for x in range(40)], timeout=30) == [*range(40)]
 
 
+def test_task_that_stands_alone_in_a_stopped_worker_is_taken_back(guardian_pid: int) -> None:
+    assert hocket.get([sleep.remote(0.1) for _ in range(2)], timeout=30) == [0.1] * 2
+    pids = look("worker_pids")
+    for pid in pids:
+        stop(pid)
+    try:
+        assert hocket.get(one.remote(1), timeout=30) == 1, "a new worker runs it"
+    finally:
+        for pid in pids:
+            os.kill(pid, signal.SIGCONT)
+    assert hocket.get([one.remote(x) for x in range(40)], timeout=30) == [*range(40)]
+
+
+def test_actor_that_is_to_be_built_in_a_stopped_worker_is_built_elsewhere(guardian_pid: int) -> None:
+    assert hocket.get([sleep.remote(0.1) for _ in range(2)], timeout=30) == [0.1] * 2
+    for pid in look("worker_pids"):
+        stop(pid)
+    counters = [hocket.remote(max_restarts=0)(Counter).remote() for _ in range(3)]
+    assert hocket.get([counter.add.remote() for counter in counters], timeout=30) == [1] * 3
+
+
 def test_stopped_actor_holds_up_its_callers_only(guardian_pid: int) -> None:
     stopped, other = [hocket.remote(Counter).remote() for _ in range(2)]
     pid, _ = hocket.get([stopped.get_pid.remote(), other.add.remote()], timeout=30)

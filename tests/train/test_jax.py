@@ -16,6 +16,7 @@ import psutil
 import pytest
 
 from hocket import train
+from hocket.testing.suites.programs import wait_until
 from hocket.train import jax as hocket_jax
 from hocket.train.frameworks.jax import host_calls
 from hocket.train.run import joining
@@ -311,10 +312,9 @@ def test_a_killed_rank_is_named_and_the_others_end(tmp_path: Path) -> None:
     collect = Collect()
     with pytest.raises(train.WorkerGroupError, match=r"Rank 1 of 2 died: .* killed by signal 9 \(SIGKILL\)"):
         fit(die, tmp_path, run_config={"callbacks": [collect]})
-    psutil.wait_procs(
-        [psutil.Process(one["pid"]) for one in collect.metrics[0] if psutil.pid_exists(one["pid"])], timeout=5
-    )
-    assert [one["pid"] for one in collect.metrics[0] if psutil.pid_exists(one["pid"])] == []
+    pids = [one["pid"] for one in collect.metrics[0]]
+    assert len(pids) == 2
+    wait_until(lambda: not any(map(psutil.pid_exists, pids)))
 
 
 def see_rows(config: dict[str, Any]) -> Any:

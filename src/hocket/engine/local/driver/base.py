@@ -108,6 +108,8 @@ class DriverState(kernel_engine.KernelEngine):
         self._next_look = 0.0
         self._idle_since = 0.0
         self._waiting_since: dict[resources.Shape, float] = {}
+        #: Since when a task has stood alone in a worker that does not start it, by the worker and the task's number.
+        self._unstarted_since: dict[tuple[int, int], float] = {}
         #: Shapes of which the user has been told that they wait.
         self._told: set[resources.Shape] = set()
         #: Pids of workers, also of dead ones, as far as they are remembered.

@@ -8,10 +8,11 @@ it wants to be called again; an idle session is left asleep.
 from __future__ import annotations
 
 from hocket import texts
+from hocket.engine import descendants
 from hocket.engine.local import messages
 from hocket.engine.local.driver import worker_pool
 from hocket.kernel import deadlock, resources
-from hocket.kernel.records import WorkerState
+from hocket.kernel.records import TaskKind, WorkerState
 
 LOOK_SECONDS = 1.0
 """How often to look for circles while a worker waits."""
@@ -32,6 +33,10 @@ OVERDUE_SECONDS = 1.0
 SILENT_SECONDS = 3.0
 """How long a worker's death may go unreported by a guardian that stays stopped."""
 
+UNSTARTED_SECONDS = 2.0
+"""How long a worker that has run something may take to start the only task that it was sent, or an actor. Rows of tasks
+are looked after more often: see `events`."""
+
 
 class Watch(worker_pool.WorkerPool):
     """The engine's sense of time."""
@@ -47,11 +52,12 @@ class Watch(worker_pool.WorkerPool):
         is_waiting = any(kernel.queues.values())
         is_idle = len(kernel.idle) > 1 and len(kernel.idle) == len(kernel.workers)
         stopping = [worker for worker in kernel.workers.values() if worker.stopped]
+        is_unstarted = self._take_back_unstarted(now)
         ends_s = self.ends.look(now)
         is_owed = self.guardian is not None and self.guardian.owes()
         if is_owed:
             self._look_after_guardian(now)
-        if not (is_blocked or is_waiting or is_idle or is_owed or stopping):
+        if not (is_blocked or is_waiting or is_idle or is_owed or is_unstarted or stopping):
             self._idle_since = 0.0
             self._waiting_since.clear()
             return ends_s
@@ -64,8 +70,36 @@ class Watch(worker_pool.WorkerPool):
             link = self.links.get(worker.id)
             if link is not None and now - link.stopped_at > STOP_SECONDS:
                 self.kill_worker(worker.id)
-        limit_s = LOOK_SECONDS if is_blocked or is_waiting or is_owed or stopping else IDLE_SECONDS
+        limit_s = LOOK_SECONDS if is_blocked or is_waiting or is_owed or is_unstarted or stopping else IDLE_SECONDS
         return limit_s if ends_s is None else min(limit_s, ends_s)
+
+    def _take_back_unstarted(self, now: float) -> bool:
+        """Take back what stands alone in a worker that does not start it; tell whether there is such work.
+
+        An actor that is to be built cannot be taken back: its worker is killed, if it is stopped. Nothing is lost, and
+        the actor is built elsewhere.
+        """
+        found = {}
+        for worker in list(self.kernel.workers.values()):
+            link = self.links.get(worker.id)
+            if link is None or not worker.inflight or worker.recalled:
+                continue
+            first = next(iter(worker.inflight.values()))
+            if first.number <= (link.page.read_begun() or first.number):  # if nothing: it may be just being born
+                continue
+            if first.kind != TaskKind.CREATION and len(worker.inflight) > 1:
+                continue
+            found[worker.id, first.number] = since = self._unstarted_since.get((worker.id, first.number), now)
+            if now - since <= UNSTARTED_SECONDS:
+                continue
+            if first.kind != TaskKind.CREATION:
+                self.kernel.withdraw(worker, link.page.withdraw(worker.sent))
+            elif descendants.is_stopped(self.pids[worker.id]):
+                self.kill_worker(worker.id)
+        self._unstarted_since = found
+        if self.kernel.instructions:
+            self.carry_out()
+        return bool(found)
 
     def _look_after_guardian(self, now: float) -> None:
         """Continue a guardian that somebody has stopped.
