@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import random
 import signal
 import subprocess
 import sys
@@ -18,9 +19,10 @@ from hypothesis import strategies as st
 
 import hocket
 from hocket import spending, train
-from hocket.observe import training
+from hocket.observe import answers, training
 from hocket.observe.runs import advice, glimpse, history, log
 from hocket.train import user_callback
+from tests.observe import damage
 
 SPENT = spending.Spent(1.0, 0.25, 0.0, 0.0, 0.0, 10, 0)
 
@@ -120,6 +122,43 @@ def test_damaged_lines_are_counted(tmp_path_factory: pytest.TempPathFactory, lin
     found = read(folder)
     assert found.get_curve("step")[0].tolist() == [1, 2]
     assert found.facts.damaged == len(lines)
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_what_is_damaged_does_not_reach_the_page(tmp_path: Path, seed: int) -> None:
+    rank = [1, 0, 0, 0, 0, 1, 1]
+    row = {"metrics": [{"l": 1.0}, {"l": 2}], "late": [0, 1], "behind": 0.0, "spent": [rank, rank], "checkpoint": "c"}
+    sound: list[dict[str, Any]] = [
+        {"is": "run", "at": 1.0, "name": "n", "pid": 1, "config": {"a": 1}, "start": None},
+        {"is": "attempt", "at": 1.0, "number": 0, "ranks": 2, "kept": 0},
+        {"is": "places", "at": 1.0, "pids": [1, 2], "nodes": ["a"]},
+        {"is": "ahead", "at": 1.0, "counts": [1, 2]},
+        {"is": "row", "at": 1.0, **row},
+        {"is": "failure", "at": 1.0, "errors": {"0": "x"}},
+        {"is": "end", "at": 2.0, "error": None},
+    ]
+    (tmp_path / log.NAME).write_text(damage.write_damaged(sound, random.Random(seed)))
+    runs = training.Runs(tmp_path)
+    for found in (runs.list_runs([]), runs.describe(str(tmp_path), 100), read(tmp_path).facts.config):
+        json.loads(answers.encode(found), parse_constant=pytest.fail)
+    runs.close()
+
+
+def test_numbers_beyond_floats_and_keys_that_raise(tmp_path: Path) -> None:
+    class Odd:
+        def __str__(self) -> str:
+            raise ValueError("odd")
+
+    written = begin(tmp_path)
+    add(written, {"large": 10**5000, "small": -(10**400), "loss": 1.0, Odd(): 2.0, "lost": 3.0})  # type: ignore[dict-item]
+    written.end(None)
+    found = read(tmp_path)
+    assert {name: found.get_curve(name)[0].tolist() for name in found.names} == {
+        "large": [math.inf],
+        "small": [-math.inf],
+        "loss": [1.0],
+    }
+    assert found.facts.damaged == 0
 
 
 def test_half_a_line_is_read_when_it_is_whole(tmp_path: Path) -> None:

@@ -31,6 +31,9 @@ LOOK_SECONDS = 1.0
 MOST_TRIALS = 1000
 """How many trials are shown: those that run, and the best of the others."""
 
+MOST_ITERATIONS = 10_000_000
+"""More are not believed: the log is damaged."""
+
 MOST_CURVES = 30
 """Of how many trials the metric is drawn over their reports."""
 
@@ -88,16 +91,17 @@ class SearchHistory:
             for line in self._lines.read(self._forget):
                 try:
                     self._take(json.loads(line))
-                except (ValueError, LookupError, TypeError, AttributeError):
+                except (ValueError, LookupError, TypeError, AttributeError, OverflowError, RecursionError):
                     self.damaged += 1
 
     def _take(self, line: dict[str, Any]) -> None:
         event = line["event"]
         if event == "session":
             self.trainable = str(line.get("name") or "")
-            self.metric, self.mode = line.get("metric"), str(line.get("mode") or "max")
-            self.started = self.started or float(line["time"])
-            self.last = float(line["time"])
+            metric = line.get("metric")
+            self.metric, self.mode = None if metric is None else str(metric), str(line.get("mode") or "max")
+            self.last = history.read_finite(line["time"])
+            self.started = self.started or self.last
         elif event == "trial":
             trial_id = str(line["id"])
             self.trials[trial_id] = Trial(int(line["number"]), trial_id, dict(_flatten(line["config"])))
@@ -107,27 +111,27 @@ class SearchHistory:
     def _take_trial(self, trial: Trial, event: str, line: dict[str, Any]) -> None:
         trial.state = _STATES.get(event, trial.state)
         if event == "start":
-            trial.iterations = int(line["iteration"])
+            trial.iterations = min(int(line["iteration"]), MOST_ITERATIONS)
             trial.error = None
             for curve in trial.curves.values():
                 del curve[trial.iterations :]
         elif event == "process":
             trial.pid = int(line["pid"])
         elif event == "report":
-            self.last = float(line["time"])
-            trial.seconds += float(line["seconds"])
+            self.last = history.read_finite(line["time"])
+            trial.seconds += history.read_finite(line["seconds"])
             for name, value in _flatten(line["metrics"]):
                 if isinstance(value, int | float):
                     curve = trial.curves.setdefault(name, [])
                     curve.extend([math.nan] * (trial.iterations - len(curve)))
-                    curve.append(float(value))
+                    curve.append(history.read_number(value))
             trial.iterations += 1
         elif event == "exploit":
             trial.config = dict(_flatten(line["config"]))
             trial.exploits += 1
         elif event == "end":
             trial.state = str(line["status"]).lower()
-            trial.reason = line.get("reason")
+            trial.reason = None if line.get("reason") is None else texts.cut(str(line["reason"]), 500)
             trial.error = None if line.get("error") is None else _find_last_line(str(line["error"]))
 
     @property
@@ -269,7 +273,7 @@ def _describe_trial(trial: Trial, score: float | None) -> dict[str, Any]:
         "state": trial.state,
         "reason": trial.reason,
         "error": trial.error,
-        "config": {name: _make_plain(value) for name, value in trial.config.items()},
+        "config": trial.config,
         "iterations": trial.iterations,
         "seconds": round(trial.seconds, 3),
         "exploits": trial.exploits,
@@ -335,7 +339,3 @@ def _thin(values: list[float], width: int) -> list[list[float | None]]:
 
 def _round(value: float) -> float | None:
     return float(f"{value:.6g}") if math.isfinite(value) else None
-
-
-def _make_plain(value: Plain) -> Plain:
-    return str(value) if isinstance(value, float) and not math.isfinite(value) else value

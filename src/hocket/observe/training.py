@@ -108,7 +108,7 @@ class Runs:
             spent = run.sum_spent(recent)
             return _describe(path, run) | {
                 "now": time.time(),
-                "config": {name: _make_plain(value) for name, value in run.facts.config.items()},
+                "config": run.facts.config,
                 "texts": dict(run.texts),
                 "failures": [{"at": one.at, "errors": one.errors} for one in run.facts.failures],
                 "behind": run.facts.behind,
@@ -122,14 +122,14 @@ class Runs:
 
     def _describe_ranks(self, path: str, run: history.RunHistory, recent: int) -> list[dict[str, Any]]:
         late = [column[-recent:] for column in run.get_late()]
-        now = time.monotonic()
-        asks = now - self._asked_at.get(path, -math.inf) > STACK_SECONDS and run.state == "running"
+        now, runs = time.monotonic(), run.state == "running"
+        asks = runs and now - self._asked_at.get(path, -math.inf) > STACK_SECONDS
         if asks:
             self._asked_at[path] = now
         rows = []
         for rank in range(run.facts.ranks):
             pid = run.facts.pids[rank] if rank < len(run.facts.pids) else 0
-            status = _find_status(pid) if run.state == "running" else "ended"
+            status = _find_status(pid) if runs else "ended"
             if asks and status == "runs":
                 self._look(pid)
             seen = self._stacks.get(pid)
@@ -216,8 +216,3 @@ def _draw(run: history.RunHistory, width: int) -> dict[str, Any]:
 
 def _round(values: history.Floats) -> list[float | None]:
     return [float(f"{value:.6g}") if math.isfinite(value) else None for value in values.tolist()]
-
-
-def _make_plain(value: object) -> object:
-    """Return a value as JSON has it: NaN and infinities are texts."""
-    return str(value) if isinstance(value, float) and not math.isfinite(value) else value

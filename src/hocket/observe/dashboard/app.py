@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import threading
 import time
@@ -11,7 +10,7 @@ from importlib import resources
 
 from starlette import applications, requests, responses, routing
 
-from hocket.observe import parts, searches, training, watching
+from hocket.observe import answers, parts, searches, training, watching
 from hocket.observe.dashboard import guards
 
 TYPES = {".css": "text/css", ".html": "text/html", ".js": "text/javascript", ".svg": "image/svg+xml"}
@@ -150,7 +149,7 @@ class Pages:
         self.asked_at = time.monotonic()
         if found is None:
             return responses.PlainTextResponse("There is no such session, process, run or search.", 404)
-        return responses.Response(json.dumps(found, default=str), media_type="application/json")
+        return responses.Response(answers.encode(found), media_type="application/json")
 
 
 def _refuse() -> responses.Response:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import html
-import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -13,6 +12,7 @@ from typing import TypeAlias, final
 import numpy as np
 
 from hocket import texts, version
+from hocket.observe import answers
 from hocket.observe.runs import history
 
 MOST_POINTS = 4_000
@@ -118,7 +118,7 @@ class Report:
 
 def _encode(data: object) -> str:
     """Return JSON that ends no script, whatever stands in it."""
-    encoded = json.dumps(data, allow_nan=False, ensure_ascii=True, separators=(",", ":"))
+    encoded = answers.encode(data)
     return encoded.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 
 

@@ -54,5 +54,5 @@ def take(file: Path) -> Glimpse | None:
             rows=data.count(_ROW),
             ranks=int(attempt["ranks"]),
         )
-    except (ValueError, LookupError, TypeError):
+    except (ValueError, LookupError, TypeError, OverflowError, RecursionError):
         return None

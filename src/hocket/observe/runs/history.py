@@ -19,6 +19,9 @@ from hocket.observe.runs import lines, log
 
 Floats = npt.NDArray[np.float64]
 
+MOST_RANKS: Final = 1 << 12
+"""More are not believed: the log is damaged."""
+
 
 @dataclass
 class Failure:
@@ -109,11 +112,11 @@ class RunHistory:
     def _take(self, line: bytes) -> None:
         try:
             found = json.loads(line)
-            self.facts.last = float(found["at"])
+            found["at"] = self.facts.last = read_finite(found["at"])
             take = _TAKERS.get(found["is"])
             if take is not None:  # a later version may write more
                 take(self, found)
-        except (ValueError, LookupError, TypeError, AttributeError):
+        except (ValueError, LookupError, TypeError, AttributeError, OverflowError, RecursionError):
             self.facts.damaged += 1
 
     def _take_run(self, line: dict[str, Any]) -> None:
@@ -127,10 +130,10 @@ class RunHistory:
 
     def _take_attempt(self, line: dict[str, Any]) -> None:
         facts = self.facts
-        self._cut(self._run_start + int(line["kept"]))
+        self._cut(self._run_start + max(0, int(line["kept"])))
         self._attempt_start = len(self)
         facts.attempts += 1
-        facts.ranks = int(line["ranks"])
+        facts.ranks = min(int(line["ranks"]), MOST_RANKS)
         facts.pids, facts.counts = [], [0] * facts.ranks
 
     def _take_places(self, line: dict[str, Any]) -> None:
@@ -141,24 +144,29 @@ class RunHistory:
 
     def _take_row(self, line: dict[str, Any]) -> None:
         metrics, late = list(line["metrics"]), [float(one) for one in line["late"]]
-        spent = [[float(part) for part in one] for one in line.get("spent", [])]
+        spent = [[read_finite(part) for part in one[: len(spending.Spent._fields)]] for one in line.get("spent", [])]
+        behind = read_finite(line.get("behind", 0.0))
+        is_sound = max(len(metrics), len(late), len(spent)) <= MOST_RANKS
+        is_sound &= all(isinstance(one, dict) for one in metrics)
+        is_sound &= all(len(one) == len(spending.Spent._fields) for one in spent)
+        if not is_sound:
+            raise ValueError(line)
         row = len(self)
-        self.times.append(float(line["at"]))
+        self.times.append(line["at"])
         for rank, one in enumerate(metrics):
             for name, value in one.items():
                 if isinstance(value, str):
                     self._texts[name] = value
                 elif isinstance(value, bool | int | float):
-                    _put(self._metrics.setdefault(name, []), rank, row, float(value))
+                    _put(self._metrics.setdefault(name, []), rank, row, read_number(value))
         for rank, seconds in enumerate(late):
             _put(self._late, rank, row, seconds)
         for rank, parts in enumerate(spent):
-            columns = self._spent[rank] if rank < len(self._spent) else []
-            if not columns:
-                self._spent.append(columns)
-            for part, seconds in enumerate(parts[: len(spending.Spent._fields)]):
-                _put(columns, part, row, seconds)
-        self.facts.behind = float(line.get("behind", 0.0))
+            if rank == len(self._spent):
+                self._spent.append([])
+            for part, seconds in enumerate(parts):
+                _put(self._spent[rank], part, row, seconds)
+        self.facts.behind = behind
         if "checkpoint" in line:
             self.facts.checkpoints[str(line["checkpoint"])] = row
         complete = len(self) - self._attempt_start
@@ -166,10 +174,10 @@ class RunHistory:
 
     def _take_failure(self, line: dict[str, Any]) -> None:
         errors = {int(rank): str(text) for rank, text in line["errors"].items()}
-        self.facts.failures.append(Failure(float(line["at"]), errors))
+        self.facts.failures.append(Failure(line["at"], errors))
 
     def _take_end(self, line: dict[str, Any]) -> None:
-        self.facts.ended = float(line["at"])
+        self.facts.ended = line["at"]
         self.facts.error = None if line["error"] is None else str(line["error"])
 
     def _cut(self, count: int) -> None:
@@ -257,6 +265,26 @@ def _keep_extremes(parts: Floats, values: Floats) -> tuple[npt.NDArray[np.int64]
 def find_runs(folder: str | os.PathLike[str]) -> list[Path]:
     """Return the folders of the runs in a folder, by name; the folder itself if it is a run's."""
     return [path.parent for path in lines.find_logs(folder, log.NAME)]
+
+
+def read_finite(value: Any) -> float:
+    """Return a number of a log.
+
+    Raises:
+        ValueError: It is none.
+    """
+    found = float(value)
+    if not math.isfinite(found):
+        raise ValueError(value)
+    return found
+
+
+def read_number(value: float) -> float:
+    """Return a metric; an integer beyond all floats is infinite."""
+    try:
+        return float(value)
+    except OverflowError:
+        return math.copysign(math.inf, value)
 
 
 def _put(columns: list[array[float]], at: int, row: int, value: float) -> None:

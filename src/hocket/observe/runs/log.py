@@ -6,8 +6,10 @@ What can be plotted is in it, and what tells runs apart; not the objects that th
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
+import math
 import os
 import time
 import warnings
@@ -29,6 +31,9 @@ MOST_LETTERS = 200
 
 MOST_DEPTH = 4
 """How deep dicts are looked into; a metric's name then has its keys, joined by slashes."""
+
+MOST_BITS = 1023
+"""How long an integer may be: what is longer is beyond all floats, and written as infinite."""
 
 AHEAD_SECONDS = 0.2
 """How often it is written that some ranks have reported more than others."""
@@ -145,8 +150,10 @@ class RunLog:
         if self._file is None:
             return
         line = json.dumps({"is": what, "at": round(time.time(), 6), **facts}, separators=(",", ":")) + "\n"
+        rest = memoryview(line.encode())
         try:
-            os.write(self._file, line.encode())
+            while rest:  # a disk that is nearly full takes a part, and then says so
+                rest = rest[os.write(self._file, rest) :]
         except OSError as problem:
             self._give_up(problem)
 
@@ -168,14 +175,20 @@ def _describe(error: BaseException) -> str:
 
 
 def _flatten(found: Mapping[Any, object]) -> Iterator[tuple[str, Plain]]:
-    """Give what can be plotted or read at a glance: numbers and short texts, those in dicts under joined names."""
-    return itertools.islice(_walk(found, "", 1), MOST_METRICS)
+    """Give what can be plotted or read at a glance: numbers and short texts, those in dicts under joined names.
+
+    What the user's own mappings and keys raise ends it: a training is worth more than its log.
+    """
+    with contextlib.suppress(Exception):
+        yield from itertools.islice(_walk(found, "", 1), MOST_METRICS)
 
 
 def _walk(found: Mapping[Any, object], prefix: str, depth: int) -> Iterator[tuple[str, Plain]]:
     for key, value in found.items():
         name = texts.cut(f"{prefix}{key}", MOST_LETTERS)
-        if isinstance(value, bool | int | float):
+        if isinstance(value, int) and value.bit_length() > MOST_BITS:  # it would have thousands of digits
+            yield name, math.inf if value > 0 else -math.inf
+        elif isinstance(value, bool | int | float):
             yield name, value
         elif isinstance(value, str):
             yield name, texts.cut(value, MOST_LETTERS)
