@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import contextlib
 import linecache
+import math
 import os
 import re
 import traceback
@@ -33,6 +34,9 @@ MOST_CHARACTERS: Final = 20_000
 
 MOST_LINKS: Final = 10
 """How many exceptions of a chain are described: half of them from each end. A guess."""
+
+_WHOLE_LIMIT: Final = 1e15
+"""Beyond it floats are no longer exact in their last digits."""
 
 _CHAIN_FOR_HINTS: Final = 100
 """Up to so long a chain the standard library describes its exceptions, with hints such as "Did you mean"; it walks the
@@ -146,6 +150,20 @@ def format_bytes(count: float) -> str:
             return f"{count:.0f} B" if unit == "B" else f"{count:.1f} {unit}"
         count /= 1024
     return f"{count:.1f} TiB"
+
+
+def show_figure(value: float) -> str:
+    """Return a number that a program has reported: whole ones whole, others with six digits or three after the point.
+
+    Example:
+        >>> from hocket import texts
+        >>> [texts.show_figure(value) for value in (1234567.0, 1234567.0094, 0.000123456789, float("nan"))]
+        ['1234567', '1234567.009', '0.000123457', 'nan']
+    """
+    if not math.isfinite(value) or value != int(value) or abs(value) >= _WHOLE_LIMIT:
+        is_long = 1e6 <= abs(value) < _WHOLE_LIMIT
+        return f"{value:.3f}".rstrip("0").rstrip(".") if is_long else f"{value:.6g}"
+    return str(int(value))
 
 
 def cut(text: str, most: int) -> str:

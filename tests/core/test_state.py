@@ -278,7 +278,7 @@ def test_summaries_count(any_session: hocket.SessionContext) -> None:
     tasks = state.summarize_tasks()["cluster"]
     assert {name: entry["state_counts"] for name, entry in tasks["summary"].items()} == {
         "double": {"FINISHED": 2},
-        "Counter": {"FINISHED": 1},
+        "Counter.__init__": {"FINISHED": 1},
         "Counter.add": {"FINISHED": 1},
         "fail": {"FAILED": 1},
     }

@@ -133,6 +133,7 @@ def test_report_of_a_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
         "step": "30",
         "loss": "0.333333",
         "val/acc": "3",
+        "extra": "nan",
         "note": "<b>",
     }
     assert [len(table["rows"]) for table in data["tables"]] == [3]

@@ -93,7 +93,7 @@ def start(path: Path, *what: str) -> subprocess.Popen[str]:
 
 def test_it_answers_its_user(served: Served) -> None:
     assert served.ask().startswith("HTTP/1.1 200")
-    assert f'"pid": {os.getpid()}' in served.ask(host="127.0.0.1:1")
+    assert f'"pid":{os.getpid()}' in served.ask(host="127.0.0.1:1")
     assert served.ask(more="Origin: http://localhost:8265").startswith("HTTP/1.1 200")
 
 

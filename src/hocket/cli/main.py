@@ -36,7 +36,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         try:
             return _run(_parse(argv))
         finally:
-            sys.stdout.flush()
+            if sys.stdout is not None:  # as where the output is closed
+                sys.stdout.flush()
     except BrokenPipeError as error:
         if _drop_unread():
             return _BROKEN_PIPE
@@ -54,7 +55,7 @@ def _drop_unread() -> bool:
     for stream in (sys.stdout, sys.stderr):
         try:
             descriptor = stream.fileno()
-        except (OSError, ValueError):  # it is no file, as in a test, or closed
+        except (OSError, ValueError, AttributeError):  # it is no file, as in a test, or closed
             continue
         poll = select.poll()
         poll.register(descriptor, 0)
@@ -118,7 +119,7 @@ def build_parser() -> argparse.ArgumentParser:
     top = commands.add_parser(
         "top",
         help="show what runs, in the terminal",
-        description="Show a session of yours on this machine: workers, functions, actors, memory, ranks. Keys: 1 to 6 "
+        description="Show a session of yours on this machine: workers, functions, actors, memory, ranks. Keys: 1 to 7 "
         "turn the page, s sorts, p pauses, Enter shows the stack of a process, q ends. Where the terminal cannot show "
         "pages, it prints every two seconds.",
     )
@@ -205,7 +206,12 @@ def _run_report(arguments: argparse.Namespace) -> int:
             raise ValueError(str(error)) from error
         print(runs.report_one(arguments.folder, arguments.output))  # it has reported, but saved nothing
         return 0
-    print(result.report(arguments.output))
+    try:
+        print(result.report(arguments.output))
+    except PermissionError as error:
+        if arguments.output is not None:
+            raise
+        raise ValueError(f"{error}. Name another file with --output.") from error
     return 0
 
 

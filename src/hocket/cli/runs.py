@@ -5,12 +5,14 @@ from __future__ import annotations
 import datetime as dt
 import json
 import math
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 from rich import box, console, table, text
 
-from hocket import texts
+from hocket import texts, whole_files
+from hocket.observe import answers
 from hocket.observe.report import runs as reported_runs
 from hocket.observe.runs import history, log
 
@@ -30,7 +32,7 @@ def report_one(folder: str, output: str | None) -> Path:
     """Write the report of a run that has saved nothing; return its file."""
     target = Path(folder, "report.html") if output is None else Path(output)
     written = reported_runs.describe(_read(Path(folder))).write()
-    target.write_text(written, encoding="utf-8", errors="backslashreplace")
+    whole_files.write(target, written)
     return target
 
 
@@ -38,7 +40,12 @@ def run(
     *, folders: Sequence[str], metrics: Sequence[str] | None, sort: str | None, output: str | None, as_json: bool
 ) -> int:
     """Print the runs of folders, or write their report; return the exit code."""
-    found = [_read(run) for run in dict.fromkeys(run for folder in folders for run in history.find_runs(folder))]
+    found = []
+    for path in dict.fromkeys(path for folder in folders for path in history.find_runs(folder)):
+        try:
+            found.append(_read(path))
+        except OSError as problem:
+            print(f"Left out: {problem}", file=sys.stderr)
     if not found:
         raise ValueError(
             f"There is no run in {', '.join(map(repr, folders))}: no {log.NAME} there, nor in the folders in there. "
@@ -47,10 +54,10 @@ def run(
     found = _sort(found, sort)
     if output is not None:
         written = reported_runs.compare(found).write()
-        Path(output).write_text(written, encoding="utf-8", errors="backslashreplace")
+        whole_files.write(Path(output), written)
         print(output)
     elif as_json:
-        print(json.dumps([_describe(one) for one in found], indent=2))
+        print(json.dumps(json.loads(answers.encode([_describe(one) for one in found])), indent=2))
     else:
         _print(found, metrics)
     return 0
@@ -72,7 +79,7 @@ def _sort(found: list[history.RunHistory], metric: str | None) -> list[history.R
 
     def rank(one: history.RunHistory) -> float:
         value = one.get_last(metric) if metric in one.names else None
-        return math.inf if value is None else value
+        return math.inf if value is None or math.isnan(value) else value
 
     return sorted(found, key=rank)
 
@@ -90,8 +97,13 @@ def _describe(one: history.RunHistory) -> dict[str, object]:
         "checkpoints": list(facts.checkpoints),
         "error": facts.error,
         "config": facts.config,
-        "metrics": {name: one.get_last(name) for name in one.names},
+        "metrics": {name: _make_whole(one.get_last(name)) for name in one.names},
     }
+
+
+def _make_whole(value: float | None) -> float | int | None:
+    """Return a metric, a whole number as such."""
+    return int(value) if value is not None and value.is_integer() else value
 
 
 def _print(found: Sequence[history.RunHistory], metrics: Sequence[str] | None) -> None:
@@ -127,4 +139,4 @@ def _print(found: Sequence[history.RunHistory], metrics: Sequence[str] | None) -
 
 def _show(one: history.RunHistory, name: str) -> str:
     value = one.get_last(name) if name in one.names else None
-    return "" if value is None else f"{value:.5g}"
+    return "" if value is None else texts.show_figure(value)

@@ -44,7 +44,7 @@ def run(*, as_json: bool, timeout_s: float = TIMEOUT_SECONDS) -> int:
     if any(process.info["name"] == "raylet" for process in psutil.process_iter(["name"])):
         out.print(
             "A Ray runs on this machine. Sessions on it are not shown here: `ray status` tells of it, and "
-            "hocket.util.state in their drivers of their tasks."
+            "hocket.util.state in their drivers of what they run."
         )
     for one in found:
         show(one, out)

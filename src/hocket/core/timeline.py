@@ -7,7 +7,7 @@ import os
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from hocket import texts
+from hocket import texts, whole_files
 from hocket.core import session
 
 Event = dict[str, Any]
@@ -67,7 +67,7 @@ def timeline(filename: str | os.PathLike[str] | None = None) -> list[Event] | No
         return events
     from pathlib import Path
 
-    Path(filename).write_text(json.dumps(events), encoding="utf-8")
+    whole_files.write(Path(filename), json.dumps(events))
     return None
 
 

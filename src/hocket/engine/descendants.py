@@ -210,6 +210,11 @@ def read_state(pid: int) -> str:
         return ""
 
 
+def is_another_users(pid: int) -> bool:
+    """Tell whether there is a process of that number whose descriptors we may not look at."""
+    return os.path.exists(f"/proc/{pid}") and not os.access(f"/proc/{pid}/fd", os.R_OK)
+
+
 def is_stopped(pid: int) -> bool:
     """Tell whether somebody has stopped a process, with SIGSTOP for example, or by a debugger."""
     return read_state(pid) in ("T", "t")

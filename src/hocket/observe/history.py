@@ -162,26 +162,33 @@ class History:
             "total": total,
             "is_dense": total > SPANS_IN_FULL,
             "lanes": lanes,
-            "names": _sum_up(chosen),
+            "names": _sum_up(chosen, start, end),
         }
 
 
-def _sum_up(lanes: Sequence[tuple[Lane, Records]]) -> list[dict[str, Any]]:
-    """Return what each name took; the longest first."""
+def _sum_up(lanes: Sequence[tuple[Lane, Records]], start: float, end: float) -> list[dict[str, Any]]:
+    """Return what each name took between two moments; the longest first. ``mean`` and ``longest`` are of whole runs."""
     found: dict[str, dict[str, Any]] = {}
     for lane, records in lanes:
         numbers = (records["word"] & 0xFFFFFFFF).astype(np.int64)
         states = records["word"] >> layout.STATE_SHIFT & 0xFF
         attempts = (records["word"] >> layout.ATTEMPT_SHIFT).astype(np.int64)
         runs = np.where(states == layout.State.MERGED, attempts, 1)
+        ends = records["started"] + records["seconds"]
+        inside = np.minimum(ends, end) - np.maximum(records["started"], start)
         for number in np.unique(numbers).tolist():
             mine = numbers == number
             name = lane.names[number] if number < len(lane.names) else lane.names[0]
-            one = found.setdefault(name, {"name": name, "runs": 0, "seconds": 0.0, "longest": 0.0, "failed": 0})
+            one = found.setdefault(
+                name, {"name": name, "runs": 0, "seconds": 0.0, "longest": 0.0, "failed": 0, "mean": 0.0}
+            )
             one["runs"] += int(runs[mine].sum())
-            one["seconds"] += float(records["seconds"][mine].sum())
+            one["seconds"] += float(inside[mine].sum())
+            one["mean"] += float(records["seconds"][mine].sum())
             one["longest"] = max(one["longest"], float((records["seconds"][mine] / runs[mine]).max()))
             one["failed"] += int((states[mine] == layout.State.FAILED).sum())
+    for one in found.values():
+        one["mean"] /= max(1, one["runs"])
     return sorted(found.values(), key=lambda one: -one["seconds"])[:SHOWN_NAMES]
 
 

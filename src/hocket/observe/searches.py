@@ -180,6 +180,8 @@ class Searches:
         self._lock = threading.Lock()
         self._known: dict[str, SearchHistory] = {}
         self._listed_at = -math.inf
+        #: The driver of the session that a search was found with.
+        self._drivers: dict[str, int] = {}
 
     def list_searches(self, driver_pids: Iterable[int]) -> list[dict[str, Any]]:
         """Return a line for each search, the one that began last first."""
@@ -187,14 +189,18 @@ class Searches:
             if time.monotonic() - self._listed_at > LOOK_SECONDS:
                 self._find(driver_pids)
                 self._listed_at = time.monotonic()
-            found = [_describe(path, one) for path, one in self._known.items()]
+            found = [
+                _describe(path, one) | {"driver_pid": self._drivers.get(path)} for path, one in self._known.items()
+            ]
         return sorted(found, key=lambda line: -line["started"])
 
     def _find(self, driver_pids: Iterable[int]) -> None:
         if self._folder is not None:
             logs = lines.find_logs(self._folder, NAME)
         else:
-            logs = sessions.find_logs(driver_pids, NAME)
+            owned = {path: pid for pid in driver_pids for path in sessions.find_logs([pid], NAME)}
+            self._drivers |= {str(path.parent): pid for path, pid in owned.items()}
+            logs = list(owned)
         for path in logs:
             self._known.setdefault(str(path.parent), SearchHistory(path.parent))
         for one in self._known.values():
@@ -240,9 +246,9 @@ class Searches:
 
 
 def _score(trial: Trial, metric: str, *, better: bool) -> tuple[Trial, float | None]:
-    """Return a trial with its last finite value, its sign turned so that less is better."""
-    known = [value for value in trial.curves.get(metric, []) if math.isfinite(value)]
-    return trial, (-known[-1] if better else known[-1]) if known else None
+    """Return a trial with its last value, its sign turned so that less is better; None if that is no finite number."""
+    last = (trial.curves.get(metric) or [math.nan])[-1]
+    return trial, (-last if better else last) if math.isfinite(last) else None
 
 
 def _rank(row: tuple[Trial, float | None]) -> tuple[bool, bool, float, int]:
@@ -338,4 +344,4 @@ def _thin(values: list[float], width: int) -> list[list[float | None]]:
 
 
 def _round(value: float) -> float | None:
-    return float(f"{value:.6g}") if math.isfinite(value) else None
+    return float(f"{value:.12g}") if math.isfinite(value) else None

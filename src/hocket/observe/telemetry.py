@@ -9,9 +9,10 @@ import contextlib
 import os
 import threading
 import time
+import warnings
 from typing import Any, Final, Self, final
 
-from hocket import extras
+from hocket import extras, texts
 from hocket.core import session
 from hocket.engine.events import layout, reader
 from hocket.engine.local import driver
@@ -23,6 +24,12 @@ _trace: Final = extras.load(
 
 LOOK_SECONDS = 1.0
 """How often the events are read. Each process keeps the last 32,768."""
+
+MEET_SECONDS = 0.05
+"""How often is looked whether there is something to read at all: nothing is there before the first task."""
+
+CLOSE_SECONDS = 10.0
+"""How long `SpanExporter.close` waits for a span processor."""
 
 
 @final
@@ -62,6 +69,8 @@ class SpanExporter:
         self._offset = 0
         self.missed = 0
         """How many events were overwritten before they were read."""
+        self.refused = 0
+        """How many events a span processor has raised for."""
 
     def start(self) -> None:
         """Begin to read; what ran before is read, too.
@@ -83,11 +92,20 @@ class SpanExporter:
         self._thread.start()
 
     def close(self) -> None:
-        """Read what is left, and end. The provider is the program's, and is not shut down."""
+        """Read what is left, and end. The provider is the program's, and is not shut down.
+
+        A span processor that does not return is left alone after `CLOSE_SECONDS`, with a warning.
+        """
         if self._thread is None:
             return
         self._ending.set()
-        self._thread.join()
+        self._thread.join(CLOSE_SECONDS)
+        if self._thread.is_alive():
+            warnings.warn(
+                f"A span processor of OpenTelemetry has not returned for {CLOSE_SECONDS:.0f} s: what has not been "
+                "exported is not waited for any longer.",
+                stacklevel=2,
+            )
 
     def __enter__(self) -> Self:
         self.start()
@@ -99,7 +117,7 @@ class SpanExporter:
     def _run(self) -> None:
         is_last = False
         while not is_last:
-            is_last = self._ending.wait(LOOK_SECONDS)
+            is_last = self._ending.wait(LOOK_SECONDS if self._opened is not None else MEET_SECONDS)
             if self._opened is None:
                 with contextlib.suppress(LookupError):  # there is nothing to read before the first task
                     self._opened = sessions.SessionEvents(os.getpid())
@@ -112,17 +130,29 @@ class SpanExporter:
     def _take(self, batch: reader.Batch) -> None:
         self.missed += batch.missed
         for event in batch:
-            attributes: dict[str, str | int] = {
-                "hocket.kind": event.kind.name.lower(),
-                "hocket.worker": batch.worker_id,
-                "process.pid": batch.pid,
-            }
-            if event.runs > 1:
-                attributes["hocket.runs"] = event.runs
-            if event.attempt:
-                attributes["hocket.attempt"] = event.attempt
-            began = self._offset + int(event.started * 1e9)
-            span = self._tracer.start_span(event.name, start_time=began, attributes=attributes)
-            if event.state is layout.State.FAILED:
-                span.set_status(_trace.Status(_trace.StatusCode.ERROR))
-            span.end(end_time=began + int(event.seconds * 1e9))
+            try:
+                self._export(event, batch)
+            except Exception as error:  # noqa: BLE001 (the span processor is the program's)
+                self.refused += 1
+                if self.refused == 1:
+                    warnings.warn(
+                        f"A span processor of OpenTelemetry has raised {texts.describe(error, 500)}; the others go on, "
+                        "and SpanExporter.refused counts such spans.",
+                        stacklevel=2,
+                    )
+
+    def _export(self, event: reader.Event, batch: reader.Batch) -> None:
+        attributes: dict[str, str | int] = {
+            "hocket.kind": event.kind.name.lower(),
+            "hocket.worker": batch.worker_id,
+            "process.pid": batch.pid,
+        }
+        if event.runs > 1:
+            attributes["hocket.runs"] = event.runs
+        if event.attempt:
+            attributes["hocket.attempt"] = event.attempt
+        began = self._offset + int(event.started * 1e9)
+        span = self._tracer.start_span(event.name, start_time=began, attributes=attributes)
+        if event.state is layout.State.FAILED:
+            span.set_status(_trace.Status(_trace.StatusCode.ERROR))
+        span.end(end_time=began + int(event.seconds * 1e9))

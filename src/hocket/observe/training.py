@@ -41,6 +41,8 @@ class Runs:
         self._listed_at = -math.inf
         self._stacks: dict[int, tuple[str, float]] = {}
         self._asked_at: dict[str, float] = {}
+        #: The driver of the session that a run was found with.
+        self._drivers: dict[str, int] = {}
 
     def list_runs(self, driver_pids: Iterable[int]) -> list[dict[str, Any]]:
         """Return a line for each run, the one that began last first.
@@ -54,6 +56,8 @@ class Runs:
                 self._listed_at = time.monotonic()
             found = [_describe(path, run) for path, run in self._known.items()]
             found += [_describe_over(path, one) for path, one in self._over.items()]
+            for line in found:
+                line["driver_pid"] = self._drivers.get(line["path"])
         return sorted(found, key=lambda line: -line["started"])
 
     def close(self) -> None:
@@ -66,7 +70,9 @@ class Runs:
         if self._folder is not None:
             folders = history.find_runs(self._folder)
         else:
-            folders = [path.parent for path in sessions.find_logs(driver_pids, log.NAME)]
+            logs = {path.parent: pid for pid in driver_pids for path in sessions.find_logs([pid], log.NAME)}
+            self._drivers |= {str(folder): pid for folder, pid in logs.items()}
+            folders = list(logs)
         for folder in folders:
             with contextlib.suppress(OSError):  # it was removed meanwhile
                 self._meet(folder)
@@ -116,7 +122,7 @@ class Runs:
                 "checkpoints": list(run.facts.checkpoints),
                 "ranks": self._describe_ranks(path, run, recent),
                 "spent": [[*one, one.compute] for one in spent],
-                "advice": advice.explain(spent, run.facts.behind),
+                "advice": [*advice.explain_values(run.find_unfit()), *advice.explain(spent, run.facts.behind)],
                 **_draw(run, width),
             }
 
@@ -178,7 +184,7 @@ def _describe_over(path: str, run: glimpse.Glimpse) -> dict[str, Any]:
     return {
         "path": path,
         "name": run.name,
-        "state": "finished" if run.error is None else "failed",
+        "state": history.name_end(run.error),
         "started": run.started,
         "ended": run.ended,
         "last": run.ended,
@@ -203,16 +209,28 @@ def _draw(run: history.RunHistory, width: int) -> dict[str, Any]:
     rows, drawn = history.thin([curves[name][rank] for name, rank in labels] + late, width)
     times = np.frombuffer(run.times) if len(run) else np.empty(0)
     found: dict[str, list[list[float | None]]] = {name: [] for name in names}
+    lasts = {name: run.get_last(name) for name in names}
     for (name, _), values in zip(labels, drawn, strict=False):
         found[name].append(_round(values))
     return {
         "rows_drawn": rows.tolist(),
         "seconds": [round(one, 3) for one in (times[rows] - run.facts.started).tolist()] if len(times) else [],
         "curves": found,
+        "lasts": {name: _show_last(value) for name, value in lasts.items()},
         "late": [_round(values) for values in drawn[len(labels) :]],
         "left_out": max(0, len(run.names) - MOST_CURVES),
     }
 
 
 def _round(values: history.Floats) -> list[float | None]:
-    return [float(f"{value:.6g}") if math.isfinite(value) else None for value in values.tolist()]
+    """Return values as a curve shows them: to a hundred thousandth of its height. None is not finite."""
+    known = np.isfinite(values)
+    height = float(np.ptp(values[known])) if known.any() else 0.0
+    if 1e-9 < height < math.inf:
+        values = np.round(values, 5 - math.floor(math.log10(height)))
+    return [value if is_known else None for value, is_known in zip(values.tolist(), known.tolist(), strict=True)]
+
+
+def _show_last(value: float | None) -> float | str | None:
+    """Return a value as JSON has it."""
+    return value if value is None or math.isfinite(value) else str(value)

@@ -28,7 +28,7 @@ class Watch:
         self._lock = threading.Lock()
         self._found: list[endpoint.Found] = []
         self._looked_at = 0.0
-        self._opened: dict[int, tuple[sessions.SessionEvents, history.History]] = {}
+        self._opened: dict[endpoint.Found, tuple[sessions.SessionEvents, history.History]] = {}
 
     def list_found(self) -> list[endpoint.Found]:
         """Return the sessions that there are, or were a moment ago."""
@@ -52,19 +52,21 @@ class Watch:
             driver_pid: Which session.
             seconds: How long a stretch of time; 0 for all that is kept.
             width: In pixels.
-            end: When it ends, by `time.perf_counter`. Default: with the last event.
+            end: When it ends, by `time.perf_counter`. Default: now.
         """
         with self._lock:
             found = self._open(driver_pid)
             if found is None:
                 return None
             found.update()
-            until = found.find_end() if end is None else end
+            now = time.perf_counter()
+            until = max(found.find_end(), now) if end is None else end
             start = until - seconds if seconds else found.find_start()
             return found.draw(start, max(until, start + 1e-6), width) | {
                 "counts": found.count(),
                 "first": found.find_start(),
                 "last": found.find_end(),
+                "now": now,
             }
 
     def read_stack(self, driver_pid: int, pid: int) -> str | None:
@@ -102,14 +104,17 @@ class Watch:
             return False
 
     def _open(self, driver_pid: int) -> history.History | None:
-        pids = {found.driver_pid for found in self.list_found()}
-        for gone in self._opened.keys() - pids:
+        there = self.list_found()
+        for gone in self._opened.keys() - set(there):
             self._opened.pop(gone)[0].close()
-        if driver_pid not in self._opened and driver_pid in pids:
+        found = next((one for one in there if one.driver_pid == driver_pid), None)
+        if found is None:
+            return None
+        if found not in self._opened:  # a driver that opens a session after another has another guardian
             with contextlib.suppress(OSError, LookupError):
                 opened = sessions.SessionEvents(driver_pid)
-                self._opened[driver_pid] = opened, history.History(opened.reader)
-        known = self._opened.get(driver_pid)
+                self._opened[found] = opened, history.History(opened.reader)
+        known = self._opened.get(found)
         return known[1] if known is not None else None
 
     def close(self) -> None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn
 
-from hocket import markup, texts
+from hocket import markup, texts, whole_files
 from hocket.observe import report as observe_report
 from hocket.observe.report import runs as reported_runs
 from hocket.observe.runs import history
@@ -107,7 +107,7 @@ class Result:
                 "path must be given, because the run is kept in a store and has no folder here. Write 'report.html'."
             )
         target = Path(self.path, "report.html") if path is None else Path(path)
-        target.write_text(_describe(self).write(), encoding="utf-8", errors="backslashreplace")
+        whole_files.write(target, _describe(self).write())
         return target
 
     _committed: tuple[checkpoint_manager.Committed, ...] = field(default=(), repr=False)

@@ -25,6 +25,7 @@ Example:
 from __future__ import annotations
 
 import dataclasses
+import sys
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -251,7 +252,7 @@ def _list(
     if type(limit) is not int or limit < 1:
         raise ValueError(f"limit must be a whole number of 1 or more, but received {limit!r}.")
     checked = [_check_filter(one, record_type) for one in filters or ()]
-    found = session.get_open_engine().list_records(kind, checked, limit)
+    found = session.get_open_engine().list_records(kind, checked, min(limit, sys.maxsize))
     names = record_type.list_fields() - (frozenset() if detail else record_type.list_details())
     return [record_type(**{name: value for name, value in record.items() if name in names}) for record in found]
 
@@ -486,7 +487,8 @@ def summarize_objects(
         "task_state_counts": dict(Counter(row["task_status"] for row in rows)),
         "ref_type_counts": dict(Counter(row["reference_type"] for row in rows)),
     }
-    return {"cluster": {"summary": {"all": summary}, "total_objects": len(rows), "summary_by": "callsite"}}
+    totals = {name: summary[name] for name in ("total_objects", "total_size_mb")}
+    return {"cluster": {"summary": {"all": summary}, **totals, "summary_by": "callsite"}}
 
 
 _missing.explain(__name__)

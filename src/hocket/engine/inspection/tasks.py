@@ -208,7 +208,7 @@ def _describe_span(
 
 
 def _name_function(task: TaskRecord) -> str:
-    return task.actor_options.class_name if task.actor_options is not None else task.options.name
+    return task.options.name
 
 
 def _count_threads(options: records.ActorOptions) -> int:

@@ -82,21 +82,22 @@ class Found(NamedTuple):
 
 
 def list_sessions() -> list[Found]:
-    """Return the sessions of the calling user that have started workers, by driver pid."""
+    """Return the sessions of the calling user that have started workers, the one that did so last at the end."""
     me = os.getuid()
-    found = []
+    found: list[tuple[int, Found]] = []
     for name in os.listdir("/proc"):
         if not name.isdigit():
             continue
         try:
             if os.stat(f"/proc/{name}").st_uid != me or _read_name(name) != GUARDIAN_NAME:
                 continue
-            parent = int(descendants.read_stat(name)[1])
+            status = descendants.read_stat(name)
+            parent, started = int(status[1]), int(status[19])
         except OSError:  # it has ended meanwhile
             continue
         if parent > 1:  # the driver of a guardian that belongs to nobody is dead, and so will the guardian be
-            found.append(Found(parent, int(name)))
-    return sorted(found, key=lambda one: one.driver_pid)
+            found.append((started, Found(parent, int(name))))
+    return [one for _, one in sorted(found)]
 
 
 def find_session(driver_pid: int) -> Found | None:

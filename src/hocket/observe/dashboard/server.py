@@ -152,7 +152,8 @@ async def _run(
             await asyncio.wait([serving], timeout=LOOK_SECONDS)
             if driver_pid is not None and not sessions.list_found(driver_pid):
                 await asyncio.wait([serving], timeout=GRACE_SECONDS)
-                why = f"The session of pid {driver_pid} is over."
+                if not sessions.list_found(driver_pid):  # it may have opened another one
+                    why = f"The session of pid {driver_pid} is over."
             elif time.monotonic() - pages.asked_at > IDLE_SECONDS:
                 why = f"Nobody has looked for {IDLE_SECONDS:.0f} s."
     server.should_exit = True

@@ -17,16 +17,17 @@ function make(name, given, ...inside) {
 
 function figure(value) {
   if (value === null || value === undefined) return "-";
-  return Math.abs(value) >= 1e7 ? value.toExponential(3) : String(Number(value.toPrecision(5)));
+  if (typeof value !== "number" || Number.isSafeInteger(value)) return String(value);
+  const size = Math.abs(value);
+  return size >= 1e6 && size < 1e15 ? String(Number(value.toFixed(3))) : String(Number(value.toPrecision(6)));
 }
 
-function drawMetric(name, rows, columns) {
+function drawMetric(name, rows, columns, last) {
   const known = columns.flat().filter((value) => value !== null);
   const [low, high] = [Math.min(...known), Math.max(...known)];
   const right = Math.max(1, rows.at(-1) ?? 1);
   const x = (row) => MARGIN + (row / right) * (WIDTH - 2 * MARGIN);
   const y = (value) => HEIGHT - MARGIN - (high > low ? (value - low) / (high - low) : 0.5) * (HEIGHT - 2 * MARGIN);
-  const last = columns[0]?.filter((value) => value !== null).at(-1);
   const picture = make("svg", { viewBox: `0 0 ${WIDTH} ${HEIGHT}`, role: "img", "aria-label": `${name}: last ${figure(last)}` });
   columns.slice(0, MOST_RANKS).forEach((values, rank) => {
     const points = values.map((value, at) => [rows[at], value]).filter(([, value]) => value !== null);
@@ -55,7 +56,7 @@ function draw(to, run) {
   }
   for (const text of run.advice) to.append(make("p", {}, text));
   const plots = make("div", { class: "plots" });
-  for (const [name, columns] of Object.entries(run.curves)) plots.append(drawMetric(name, run.rows_drawn, columns));
+  for (const [name, columns] of Object.entries(run.curves)) plots.append(drawMetric(name, run.rows_drawn, columns, run.lasts[name]));
   to.append(plots);
 }
 

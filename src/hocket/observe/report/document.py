@@ -41,6 +41,10 @@ class Curve:
     """What the line is called."""
     others: Mapping[str, Numbers] = field(default_factory=dict)
     """Further lines over the same steps, by what they are called; one that is shorter ends earlier."""
+    count: int | None = None
+    """How many values there were. Default: that of ``values``."""
+    last: float | None = None
+    """The last one, which may be NaN. Default: the last number of that line."""
 
 
 @final
@@ -123,7 +127,13 @@ def _encode(data: object) -> str:
 
 
 def _show(value: object) -> str:
-    text = value if isinstance(value, str) else f"{value:.6g}" if isinstance(value, float) else texts.safe_repr(value)
+    text = (
+        value
+        if isinstance(value, str)
+        else texts.show_figure(value)
+        if isinstance(value, float)
+        else texts.safe_repr(value)
+    )
     return texts.escape(texts.cut(text, MOST_LETTERS))
 
 
@@ -158,7 +168,8 @@ def _thin(curve: Curve) -> dict[str, object]:
         "steps": steps[kept][rows].tolist(),
         "labels": [texts.show_name(label) for label in lines],
         "lines": [[value if math.isfinite(value) else None for value in line.tolist()] for line in drawn],
-        "count": len(curve.values),
+        "count": len(curve.values) if curve.count is None else curve.count,
+        "last": None if curve.last is None else texts.show_figure(curve.last),
     }
 
 

@@ -29,7 +29,18 @@
   const color = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
   function show(value) {
     if (value === null || value === undefined) return "-";
-    return Math.abs(value) >= 1e7 ? value.toExponential(3) : Number(value.toPrecision(6)).toString();
+    if (Number.isSafeInteger(value)) return String(value);
+    const size = Math.abs(value);
+    return size >= 1e6 && size < 1e15 ? String(Number(value.toFixed(3))) : String(Number(value.toPrecision(6)));
+  }
+
+  // A mark of an axis, with the digits that tell it from the next one.
+  function tick(value, step) {
+    const size = Math.abs(value);
+    if (value !== 0 && (size >= 1e9 || step < 1e-6)) {
+      return value.toExponential(Math.max(0, Math.min(12, Math.ceil(Math.log10(size / step) - 1e-9))));
+    }
+    return value.toFixed(Math.max(0, Math.min(12, Math.ceil(-Math.log10(step) - 1e-9))));
   }
 
   // One label, one color, in all figures.
@@ -48,11 +59,15 @@
       return new uPlot({
         width: holder.clientWidth, height: 220,
         scales: { x: { time: false } },
-        axes: [axis, { ...axis, size: 64, values: (_, ticks) => ticks.map(show) }],
+        axes: [axis, {
+          ...axis,
+          size: (_, shown) => Math.max(44, 18 + 6.5 * Math.max(0, ...(shown ?? []).map((one) => one.length))),
+          values: (_, ticks, _axis, _space, step) => ticks.map((one) => tick(one, step)),
+        }],
         series: [
           { label: data.step, value: (_, value) => show(value) },
           ...curve.labels.map((label) => ({
-            label, stroke: hues[places.get(label) % hues.length], width: 1.5, points: { show: points }, value: (_, value) => show(value),
+            label, stroke: hues[places.get(label) % hues.length], width: 1.5, spanGaps: true, points: { show: points }, value: (_, value) => show(value),
           })),
         ],
       }, [curve.steps, ...curve.lines], holder);
@@ -100,13 +115,15 @@
       const figure = add(grid, "figure");
       add(figure, "figcaption", curve.name);
       holders.push([add(figure, "div"), curve]);
-      const known = curve.lines[0].filter((value) => value !== null);
+      const first = Math.max(0, curve.lines.findIndex((line) => line.some((value) => value !== null)));
+      const known = curve.lines[first].filter((value) => value !== null);
       const least = known.reduce((one, other) => Math.min(one, other), Infinity);
       const most = known.reduce((one, other) => Math.max(one, other), -Infinity);
       const text = known.length
-        ? `${curve.count} points, from ${show(least)} to ${show(most)}, the last ${show(known[known.length - 1])}`
-        : "no number";
-      // What a figure says is of the first line; the others have their names in the legend.
+        ? `${first ? `${curve.labels[first]}: ` : ""}${curve.count} ${curve.count === 1 ? "value" : "values"}, from ${show(least)} to ${show(most)}, `
+          + `the last ${curve.last ?? show(known[known.length - 1])}`
+        : curve.last ? `no finite number, the last ${curve.last}` : "no number";
+      // What a figure says is of the first line that has something; the others have their names in the legend.
       add(figure, "p", text).className = "quiet";
     }
   }

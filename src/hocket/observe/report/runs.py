@@ -26,6 +26,7 @@ def describe(run: history.RunHistory) -> document.Report:
     facts = run.facts
     spent = run.sum_spent(len(run))
     built = document.Report(title=facts.name or run.path.name, facts=_list_facts(run))
+    built.remarks += advice.explain_values(run.find_unfit())
     built.remarks += advice.explain(spent, facts.behind if run.state == "running" else 0.0)
     if spent:
         built.shares["What ranks spend their time on"] = document.Shares(
@@ -39,7 +40,9 @@ def describe(run: history.RunHistory) -> document.Report:
     steps = np.arange(1.0, len(run) + 1) if counted is None else counted
     built.step_name = "report" if counted is None else "step"
     names = [name for name in run.names if counted is None or name != "step"]
-    built.curves += [_build(name, steps, run.get_curve(name)) for name in names]
+    built.curves += [
+        _build(name, steps, run.get_curve(name), run.count_values(name), run.get_last(name)) for name in names
+    ]
     late = run.get_late()
     if len(late) > 1 and len(run):
         built.curves.append(_build("Later than the first rank's report, by seconds", steps, late))
@@ -120,13 +123,21 @@ def _find_steps(run: history.RunHistory) -> history.Floats | None:
     return steps if steps is not None and np.isfinite(steps).all() and (np.diff(steps) >= 0).all() else None
 
 
-def _build(name: str, steps: history.Floats, columns: Sequence[history.Floats]) -> document.Curve:
+def _build(
+    name: str,
+    steps: history.Floats,
+    columns: Sequence[history.Floats],
+    count: int | None = None,
+    last: float | None = None,
+) -> document.Curve:
     return document.Curve(
         name=name,
         steps=steps,
         values=columns[0],
         label="rank 0",
         others={f"rank {rank}": column for rank, column in enumerate(columns[1:SHOWN_RANKS], 1)},
+        count=count,
+        last=last,
     )
 
 

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from hocket import spending
 
 MUCH = 0.25
 """The share of the time from which on something is worth a word. A guess, as the other limits here."""
+
+MOST_UNFIT = 3
+"""How many metrics that are no numbers are named."""
 
 SLOWER = 1.3
 """How much longer than the others' a rank's own work takes that is called slow."""
@@ -16,6 +19,8 @@ SLOWER = 1.3
 SHORT_SECONDS = 0.02
 """A step that is shorter is a small one: frameworks and collectives have a cost for each, whatever its size."""
 
+MIDDLING_SECONDS = 0.1
+"""The same, where collectives take much of it."""
 
 BEHIND_SECONDS = 2.0
 """By how much the driver may be late to take reports. Clocks of several machines differ by less."""
@@ -45,6 +50,24 @@ def explain(spent: Sequence[spending.Spent], behind: float = 0.0) -> list[str]:
         *_explain_reports(known),
     ]
     return [text for _, text in sorted(found, key=lambda one: -one[0])]
+
+
+def explain_values(unfit: Mapping[str, tuple[int, int]]) -> list[str]:
+    """Return what is to be said of metrics that are no numbers any more.
+
+    Args:
+        unfit: Since which report, counted from 0, and in which rank, by name; as `RunHistory.find_unfit` has it.
+
+    Example:
+        >>> from hocket.observe.runs import advice
+        >>> advice.explain_values({"loss": (6, 0)})
+        ['`loss` has been NaN or infinite since report 7, in rank 0.']
+    """
+    found = [
+        f"`{name}` has been NaN or infinite since report {row + 1}, in rank {rank}."
+        for name, (row, rank) in sorted(unfit.items(), key=lambda one: one[1])
+    ]
+    return [*found[:MOST_UNFIT], *([f"So have {len(found) - MOST_UNFIT} more."] if len(found) > MOST_UNFIT else [])]
 
 
 def _show(share: float) -> str:
@@ -96,7 +119,7 @@ def _explain_small_steps(spent: Sequence[spending.Spent]) -> list[tuple[float, s
         return []
     step = statistics.median(one.total / one.batches for one in spent)
     together = statistics.median((one.wait + one.exchange) / one.total for one in spent)
-    if step >= SHORT_SECONDS:
+    if step >= (SHORT_SECONDS if together < MUCH else MIDDLING_SECONDS):
         return []
     if together < MUCH:
         text = f"A step takes {step * 1e3:.1f} ms. If the batches are small, larger ones cost less for each row."

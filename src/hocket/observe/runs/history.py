@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 import json
 import math
 import os
@@ -15,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hocket import spending
+from hocket.engine import descendants
 from hocket.observe.runs import lines, log
 
 Floats = npt.NDArray[np.float64]
@@ -62,6 +64,46 @@ class Facts:
 
 
 @final
+class Column:
+    """Values of some rows. A row may have none; a value may be NaN."""
+
+    def __init__(self) -> None:
+        self._rows = array("q")
+        self._values = array("d")
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def put(self, row: int, value: float) -> None:
+        """Add the value of a row, which is none of those before."""
+        self._rows.append(row)
+        self._values.append(value)
+
+    def cut(self, count: int) -> None:
+        """Forget the rows from a number on."""
+        kept = bisect.bisect_left(self._rows, count)
+        del self._rows[kept:], self._values[kept:]
+
+    def fill(self, count: int) -> Floats:
+        """Return a value for each of the first so many rows; NaN where there is none."""
+        found = np.full(count, math.nan)
+        if self._rows:
+            found[np.frombuffer(self._rows, np.int64)] = np.frombuffer(self._values)
+        return found
+
+    def get_last(self) -> float | None:
+        """Return the last value, whatever it is."""
+        return self._values[-1] if self._values else None
+
+    def find_unfit(self) -> int | None:
+        """Return the row from which on no value is finite; None if the last one is."""
+        if not self._values or math.isfinite(self._values[-1]):
+            return None
+        finite = np.flatnonzero(np.isfinite(np.frombuffer(self._values)))
+        return self._rows[int(finite[-1]) + 1 if len(finite) else 0]
+
+
+@final
 class RunHistory:
     """The rows of a run, as columns.
 
@@ -70,6 +112,7 @@ class RunHistory:
 
     Raises:
         FileNotFoundError: There is no log in it.
+        PermissionError: It is not ours to read.
     """
 
     def __init__(self, folder: str | os.PathLike[str]) -> None:
@@ -77,6 +120,8 @@ class RunHistory:
         self._file = self.path / log.NAME
         if not self._file.is_file():
             raise FileNotFoundError(f"There is no {log.NAME} in {str(self.path)!r}. Give the folder of a run.")
+        if not os.access(self._file, os.R_OK):
+            raise PermissionError(f"{str(self._file)!r} is another user's, and not to be read.")
         self._lines = lines.Lines(self._file)
         self._begin()
 
@@ -89,12 +134,14 @@ class RunHistory:
         self._run_start = self._attempt_start = 0
         self.facts = Facts()
         self.times = array("d")
-        #: By name, and then by rank. A rank that did not report it has NaN.
-        self._metrics: dict[str, list[array[float]]] = {}
+        #: By name, and then by rank.
+        self._metrics: dict[str, list[Column]] = {}
         self._texts: dict[str, str] = {}
-        self._late: list[array[float]] = []
+        self._late: list[Column] = []
         #: By rank, and then by part of `spending.Spent`.
-        self._spent: list[list[array[float]]] = []
+        self._spent: list[list[Column]] = []
+        #: From which row on all is repeated, once the first one is: until then it is what there is to see.
+        self._repeated_from: int | None = None
 
     def __len__(self) -> int:
         return len(self.times)
@@ -122,16 +169,17 @@ class RunHistory:
     def _take_run(self, line: dict[str, Any]) -> None:
         facts = self.facts
         start = line["start"]
-        self._cut(facts.checkpoints[start] + 1 if start in facts.checkpoints else 0)
+        kept = facts.checkpoints[start] + 1 if start in facts.checkpoints else 0
+        self._repeat_from(kept)
         facts.name, facts.pid, facts.config = str(line["name"]), int(line["pid"]), dict(line["config"])
-        facts.started = facts.started or line["at"]
+        facts.started = facts.started if kept else line["at"]
         facts.ended = facts.error = None
-        self._run_start = self._attempt_start = len(self)
+        self._run_start = self._attempt_start = kept
 
     def _take_attempt(self, line: dict[str, Any]) -> None:
         facts = self.facts
-        self._cut(self._run_start + max(0, int(line["kept"])))
-        self._attempt_start = len(self)
+        self._repeat_from(self._run_start + max(0, int(line["kept"])))
+        self._attempt_start = len(self) if self._repeated_from is None else self._repeated_from
         facts.attempts += 1
         facts.ranks = min(int(line["ranks"]), MOST_RANKS)
         facts.pids, facts.counts = [], [0] * facts.ranks
@@ -151,6 +199,9 @@ class RunHistory:
         is_sound &= all(len(one) == len(spending.Spent._fields) for one in spent)
         if not is_sound:
             raise ValueError(line)
+        if self._repeated_from is not None:
+            self._cut(self._repeated_from)
+            self._repeated_from = None
         row = len(self)
         self.times.append(line["at"])
         for rank, one in enumerate(metrics):
@@ -180,11 +231,17 @@ class RunHistory:
         self.facts.ended = line["at"]
         self.facts.error = None if line["error"] is None else str(line["error"])
 
+    def _repeat_from(self, count: int) -> None:
+        """Note that the rows from a number on will be repeated."""
+        if count < (len(self) if self._repeated_from is None else self._repeated_from):
+            self._repeated_from = count
+
     def _cut(self, count: int) -> None:
-        """Forget the rows from a number on: they are repeated."""
-        columns = [column for ranks in [*self._metrics.values(), self._late, *self._spent] for column in ranks]
-        for column in [self.times, *columns]:
-            del column[count:]
+        """Forget the rows from a number on."""
+        del self.times[count:]
+        for ranks in [*self._metrics.values(), self._late, *self._spent]:
+            for column in ranks:
+                column.cut(count)
         self.facts.checkpoints = {name: row for name, row in self.facts.checkpoints.items() if row < count}
 
     # --- what is asked ------------------------------------------------------------------------------------------------
@@ -201,43 +258,52 @@ class RunHistory:
 
     @property
     def state(self) -> str:
-        """``"running"``, ``"finished"``, ``"failed"``, or ``"interrupted"``: its process is gone without a word."""
+        """``"running"``, ``"finished"``, ``"failed"``, or ``"interrupted"``: by Ctrl-C, or its process is gone
+        without a word."""
         if self.facts.ended is not None:
-            return "finished" if self.facts.error is None else "failed"
+            return name_end(self.facts.error)
         return "running" if self._is_written() else "interrupted"
 
     def _is_written(self) -> bool:
-        """Tell whether the process that writes the log lives."""
+        """Tell whether the process that writes the log lives; another user's counts if there is one of its number."""
+        if self.facts.pid and descendants.is_another_users(self.facts.pid):
+            return True
         return self._file.resolve() in lines.list_open(self.facts.pid, log.NAME)
 
     def get_curve(self, name: str) -> list[Floats]:
         """Return a metric: an array for each rank, with a value for each row."""
-        return [self._fill(column) for column in self._metrics[name]]
+        return [column.fill(len(self)) for column in self._metrics[name]]
 
     def get_last(self, name: str) -> float | None:
-        """Return rank 0's last finite value of a metric."""
-        curve = self.get_curve(name)[0]
-        known = curve[np.isfinite(curve)]
-        return float(known[-1]) if len(known) else None
+        """Return the last value of a metric, in the first rank that has one. It may be NaN."""
+        return next((column.get_last() for column in self._metrics[name] if len(column)), None)
+
+    def count_values(self, name: str) -> int:
+        """Return how many values of a metric there are, in the first rank that has one."""
+        return next((len(column) for column in self._metrics[name] if len(column)), 0)
+
+    def find_unfit(self) -> dict[str, tuple[int, int]]:
+        """Return metrics whose values are NaN or infinite up to the last one: since which row, and in which rank."""
+        found: dict[str, tuple[int, int]] = {}
+        for name, columns in self._metrics.items():
+            since = [(row, rank) for rank, column in enumerate(columns) if (row := column.find_unfit()) is not None]
+            if since:
+                found[name] = min(since)
+        return found
 
     def get_late(self) -> list[Floats]:
         """Return by how many seconds each rank's report came later than the first: an array for each rank."""
-        return [self._fill(column) for column in self._late]
+        return [column.fill(len(self)) for column in self._late]
 
     def sum_spent(self, rows: int) -> list[spending.Spent]:
         """Return on what each rank has spent its time in the last so many rows; nothing where nobody knows."""
         start = max(0, len(self) - rows)
-        sums = [[float(np.nansum(self._fill(part)[start:])) for part in parts] for parts in self._spent]
+        sums = [[float(np.nansum(part.fill(len(self))[start:])) for part in parts] for parts in self._spent]
         return [
             spending.Spent._make([*parts[:5], int(parts[5]), int(parts[6])])
             for parts in sums
             if len(parts) == len(spending.Spent._fields)
         ]
-
-    def _fill(self, column: array[float]) -> Floats:
-        found = np.full(len(self), math.nan)
-        found[: len(column)] = column
-        return found
 
 
 _TAKERS: Final = {
@@ -287,13 +353,17 @@ def read_number(value: float) -> float:
         return math.copysign(math.inf, value)
 
 
-def _put(columns: list[array[float]], at: int, row: int, value: float) -> None:
-    """Put a value into a row of a column. What is missing before it is NaN."""
+def name_end(error: str | None) -> str:
+    """Return the state of a run that has ended, with an error or without."""
+    if error is None:
+        return "finished"
+    return "interrupted" if error.startswith("KeyboardInterrupt") else "failed"
+
+
+def _put(columns: list[Column], at: int, row: int, value: float) -> None:
     while len(columns) <= at:
-        columns.append(array("d"))
-    column = columns[at]
-    column.extend([math.nan] * (row - len(column)))
-    column.append(value)
+        columns.append(Column())
+    columns[at].put(row, value)
 
 
 def thin(values: Sequence[Floats], bins: int) -> tuple[npt.NDArray[np.int64], list[Floats]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import stat
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import BinaryIO, Final, final
@@ -60,7 +61,7 @@ class Lines:
                     forget()
                 self.close()
                 self._offset, self._identity = 0, (status.st_dev, status.st_ino)
-            if self._opened is None:
+            if self._opened is None and stat.S_ISREG(status.st_mode):
                 self._opened = self._path.open("rb")
         return self._opened
 
@@ -68,7 +69,7 @@ class Lines:
 def find_logs(folder: str | os.PathLike[str], name: str) -> list[Path]:
     """Return the logs of a name in a folder or, if it has none, in its folders, by their names."""
     own = Path(folder, name)
-    return [own] if own.is_file() else sorted(Path(folder).glob(f"*/{name}"))
+    return [own] if own.is_file() else sorted(path for path in Path(folder).glob(f"*/{name}") if path.is_file())
 
 
 def list_open(pid: int, name: str) -> list[Path]:

@@ -11,6 +11,7 @@ import itertools
 import json
 import math
 import os
+import stat
 import time
 import warnings
 from collections import deque
@@ -69,9 +70,16 @@ class RunLog:
         """
         self._is_new = not self._path.exists()
         try:
-            self._file = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o666)
+            self._file = os.open(
+                self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK, 0o666
+            )
         except OSError as problem:
-            self._give_up(problem)
+            self._warn(problem)
+            return
+        if not stat.S_ISREG(os.fstat(self._file).st_mode):
+            os.close(self._file)
+            self._file = None
+            self._warn("it is no file")
             return
         showing.note_log(self._path)
         plain = dict(_flatten(config)) if isinstance(config, Mapping) else {}
@@ -147,21 +155,18 @@ class RunLog:
                 self._path.unlink(missing_ok=True)
 
     def _write(self, what: str, facts: Mapping[str, object]) -> None:
-        if self._file is None:
+        if self._file is None or (self._has_failed and what != "end"):  # later rows would have wrong numbers
             return
         line = json.dumps({"is": what, "at": round(time.time(), 6), **facts}, separators=(",", ":")) + "\n"
-        rest = memoryview(line.encode())
+        rest = memoryview((b"\n" if self._has_failed else b"") + line.encode())  # behind a line that is torn
         try:
             while rest:  # a disk that is nearly full takes a part, and then says so
                 rest = rest[os.write(self._file, rest) :]
         except OSError as problem:
-            self._give_up(problem)
+            self._warn(problem)
 
-    def _give_up(self, problem: OSError) -> None:
+    def _warn(self, problem: OSError | str) -> None:
         """Warn, such as of a full disk: a training is worth more than its log."""
-        if self._file is not None:
-            os.close(self._file)
-            self._file = None
         if not self._has_failed:
             self._has_failed = True
             warnings.warn(

@@ -53,7 +53,8 @@ class Look:
             "Runs": tables.build_runs(runs),
             "Searches": tables.build_search(self._describe_search(pid)),
         }
-        return View(pid, tables.describe(session, picture), shown)
+        others = f"; {len(pids) - 1} more: name a pid" if len(pids) > 1 else ""
+        return View(pid, tables.describe(session, picture) + others, shown)
 
     def _describe_search(self, driver_pid: int) -> dict[str, Any] | None:
         found = self._searches.list_searches([driver_pid])

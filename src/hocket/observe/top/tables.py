@@ -64,11 +64,6 @@ def show_rate(value: float) -> str:
     return f"{value:,.1f}" if value < 100 else f"{value:,.0f}"
 
 
-def show_figure(value: float) -> str:
-    """Return a metric's value."""
-    return f"{value:.6g}"
-
-
 def _percent(share: float) -> str:
     return f"{100 * share:.0f} %"
 
@@ -119,7 +114,7 @@ def build_functions(picture: dict[str, Any] | None) -> Table:
         return found
     seconds = max(1e-3, picture["end"] - picture["start"])
     for one in picture["names"]:
-        share, mean = one["seconds"] / seconds, one["seconds"] / one["runs"]
+        share, mean = one["seconds"] / seconds, one["mean"]
         found.rows.append((one["name"], one["runs"] / seconds, share, mean, one["longest"], one["failed"]))
     if picture["counts"]["missed"]:
         found.remarks.append(f"{picture['counts']['missed']:,} events were overwritten before they were read.")
@@ -203,7 +198,7 @@ def build_search(search: dict[str, Any] | None) -> Table:
     columns = [
         Column("trial", is_number=True),
         Column("state"),
-        Column(search["metric"] if search else "metric", show_figure, is_number=True),
+        Column(search["metric"] if search else "metric", texts.show_figure, is_number=True),
         Column("reports", show_count, is_number=True),
         Column("time", show_seconds, is_number=True),
         Column("configuration"),

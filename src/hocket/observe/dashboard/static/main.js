@@ -25,7 +25,7 @@ function Figures({ session }) {
       if (name.startsWith("node:")) continue;
       const used = total - snapshot.resources.free[name];
       const isBytes = name.includes("memory");
-      shown.push([name === "memory" ? "memory asked for" : name.replaceAll("_", " "), isBytes ? `${bytes(used)} of ${bytes(total)}` : `${used} of ${total}`]);
+      shown.push([`${name.replaceAll("_", " ")} asked for`, isBytes ? `${bytes(used)} of ${bytes(total)}` : `${used} of ${total}`]);
     }
   }
   return html`<${List} shown=${shown} />`;
@@ -105,9 +105,9 @@ function Session({ pid, page }) {
   return html`
     ${told && html`<p class="bad" role="status">${told}</p>`}
     ${session && html`<${Figures} session=${{ ...session, snapshot: snapshot?.failure ? null : snapshot }} />`}
-    ${page === "now" && html`<${Stream} pid=${pid} />`}
-    ${page === "training" && html`<${Training} />`}
-    ${page === "search" && html`<${Search} />`}
+    ${page === "now" && html`<${Stream} pid=${pid} running=${(snapshot?.workers ?? []).filter((one) => one.task_name)} />`}
+    ${page === "training" && html`<${Training} driver=${pid} />`}
+    ${page === "search" && html`<${Search} driver=${pid} />`}
     ${page === "servers" && html`<${Servers} pid=${pid} />`}
     ${page === "data" && html`<${Data} pid=${pid} />`}
     ${page === "mesh" && html`<${Mesh} pid=${pid} />`}

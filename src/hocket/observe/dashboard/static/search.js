@@ -132,12 +132,15 @@ function One({ path }) {
     <${Trials} search=${search} chosen=${chosen} onChoose=${choose} />`;
 }
 
-export function Search() {
+export function Search({ driver }) {
   const [searches, setSearches] = useState(null);
   const [chosen, setChosen] = useState(null);
   useEffect(() => repeat(async () => {
-    try { setSearches(await ask("/api/searches")); } catch { /* the page's own questions say what is wrong */ }
-  }, 2), []);
+    try {
+      const found = await ask("/api/searches");
+      setSearches(driver ? found.filter((one) => one.driver_pid === driver) : found);
+    } catch { /* the page's own questions say what is wrong */ }
+  }, 2), [driver]);
   if (!searches) return null;
   if (!searches.length) {
     return html`<p>No search has run in this process. For earlier ones: <code>hocket dashboard FOLDER</code>.</p>`;
@@ -146,6 +149,6 @@ export function Search() {
   return html`
     <label>Search${" "}<select id="searches" value=${path} onChange=${(event) => setChosen(event.target.value)}>
       ${searches.map((one) => html`<option value=${one.path} selected=${one.path === path}>
-        ${one.name}: ${one.state}, ${count(one.count)} trials</option>`)}</select></label>
+        ${one.name}: ${one.state}, ${many(one.count, "trial")}</option>`)}</select></label>
     <${One} key=${path} path=${path} />`;
 }

@@ -35,10 +35,12 @@ function stack(spans) {
 }
 
 // The rows that have something to show, and the driver's.
-const listLanes = (picture) => picture.lanes.filter((lane) => lane.count || !lane.worker_id);
+const listLanes = (picture, running) => picture.lanes.filter(
+  (lane) => lane.count || !lane.worker_id || running.some((one) => one.pid === lane.pid));
+const isFollowing = (picture) => picture.now - picture.end < 0.1;
 
-function draw(canvas, picture) {
-  const lanes = listLanes(picture);
+function draw(canvas, picture, running) {
+  const lanes = listLanes(picture, running);
   const width = canvas.clientWidth;
   const height = Math.max(1, lanes.length) * ROW + 4;
   const ratio = devicePixelRatio || 1;
@@ -72,6 +74,16 @@ function draw(canvas, picture) {
         to.fillRect(LABEL + pixel * step, top + ROW - 3 - tall, Math.max(1, step), tall);
       });
     }
+    const open = isFollowing(picture) ? running.find((one) => one.pid === lane.pid) : null;
+    if (open) { // it has no span before it ends
+      const left = Math.max(LABEL, width - open.task_seconds * scale);
+      const span = [picture.end - open.task_seconds, open.task_seconds, -1, 0, 0, 0];
+      to.globalAlpha = 0.55;
+      to.fillStyle = color(open.task_name);
+      to.fillRect(left, top + 2, width - left, ROW - 6);
+      to.globalAlpha = 1;
+      hits.push({ left, right: width, top: top + 2, bottom: top + ROW - 4, span, lane, open: open.task_name });
+    }
     const lines = stack(lane.spans);
     const tall = (ROW - 5) / (1 + Math.max(0, ...lines));
     lane.spans.forEach((span, number) => {
@@ -97,16 +109,17 @@ function draw(canvas, picture) {
   return hits;
 }
 
-function describe({ span, lane }) {
+function describe({ span, lane, open }) {
   const name = lane.names[span[2]] ?? "";
   const where = lane.worker_id ? `worker ${lane.worker_id}, pid ${lane.pid}` : `driver, pid ${lane.pid}`;
+  if (open) return `${open}: runs for ${duration(span[1])} (${where})`;
   const runs = runsOf(span);
   const many = runs > 1 ? `${count(runs)} runs of ` : "";
   const more = runs === 1 && span[5] ? `, attempt ${span[5]}` : "";
   return `${many}${name}: ${duration(span[1])}${span[4] === FAILED ? ", failed" : ""}${more} (${where})`;
 }
 
-export function Stream({ pid }) {
+export function Stream({ pid, running }) {
   const canvas = useRef(null);
   const hits = useRef([]);
   const [seconds, setSeconds] = useState(10);
@@ -131,11 +144,11 @@ export function Stream({ pid }) {
   }, [pid, seconds, end]);
 
   useEffect(() => {
-    if (picture && canvas.current) hits.current = draw(canvas.current, picture);
+    if (picture && canvas.current) hits.current = draw(canvas.current, picture, running);
   }, [picture]);
 
   useEffect(() => {
-    const again = () => { if (picture && canvas.current) hits.current = draw(canvas.current, picture); };
+    const again = () => { if (picture && canvas.current) hits.current = draw(canvas.current, picture, running); };
     const scheme = matchMedia("(prefers-color-scheme: dark)");
     addEventListener("resize", again);
     scheme.addEventListener("change", again);
@@ -159,7 +172,8 @@ export function Stream({ pid }) {
   };
 
   const counts = picture?.counts;
-  const idle = picture ? picture.lanes.length - listLanes(picture).length : 0;
+  const idle = picture ? picture.lanes.length - listLanes(picture, running).length : 0;
+  const ago = picture ? picture.now - picture.end : 0;
   const gone = counts ? counts.missed + counts.dropped : 0;
   return html`
     <section aria-labelledby="stream">
@@ -177,7 +191,8 @@ export function Stream({ pid }) {
       <p class="tip" aria-live="off">${tip || html`<span class="quiet">Arrows move, space stops.</span>`}</p>
       ${counts && html`
         <p class="quiet" id="counts">
-          ${count(picture.total)} here${picture.is_dense ? ", as a picture of density" : ""};
+          ${duration(picture.end - picture.start)} until ${isFollowing(picture) ? "now" : `${duration(Math.max(0, ago))} ago`}:
+          ${" "}${count(picture.total)} here${picture.is_dense ? ", as a picture of density" : ""};
           ${" "}${count(counts.written)} written = ${count(counts.kept)} kept
           ${gone ? html` + <span class="gap">${count(counts.missed)} overwritten before they were read</span>` : ""}
           ${counts.dropped ? ` + ${count(counts.dropped)} given up` : ""}.
@@ -191,7 +206,7 @@ export function Stream({ pid }) {
           <tbody>${picture.names.map((one) => html`<tr key=${one.name}>
             <td class="wide">${one.name}</td><td class="number">${count(one.runs)}</td>
             <td class="number">${duration(one.seconds)}</td>
-            <td class="number">${duration(one.seconds / one.runs)}</td>
+            <td class="number">${duration(one.mean)}</td>
             <td class="number">${duration(one.longest)}</td>
             <td class=${one.failed ? "number bad" : "number"}>${one.failed}</td></tr>`)}
           </tbody></table></div>`}

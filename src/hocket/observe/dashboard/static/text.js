@@ -18,9 +18,21 @@ export function duration(seconds) {
 
 export const count = (value) => Math.round(value).toLocaleString("en");
 
-// A metric, or whatever else a program has reported.
+export const many = (value, what) => `${count(value)} ${what}${Math.round(value) === 1 ? "" : "s"}`;
+
+// A metric, or whatever else a program has reported: whole numbers whole, others with six digits or three after the point.
 export function figure(value) {
   if (value === null || value === undefined) return "-";
-  if (typeof value !== "number") return String(value);
-  return Math.abs(value) >= 1e7 ? value.toExponential(3) : Number(value.toPrecision(6)).toString();
+  if (typeof value !== "number" || Number.isSafeInteger(value)) return String(value);
+  const size = Math.abs(value);
+  return size >= 1e6 && size < 1e15 ? String(Number(value.toFixed(3))) : String(Number(value.toPrecision(6)));
+}
+
+// A mark of an axis, with the digits that tell it from the next one.
+export function tick(value, step) {
+  const size = Math.abs(value);
+  if (value !== 0 && (size >= 1e9 || step < 1e-6)) {
+    return value.toExponential(Math.max(0, Math.min(12, Math.ceil(Math.log10(size / step) - 1e-9))));
+  }
+  return value.toFixed(Math.max(0, Math.min(12, Math.ceil(-Math.log10(step) - 1e-9))));
 }

@@ -2,7 +2,7 @@
 
 import { html, useEffect, useRef, useState } from "/static/vendor/htm-preact.js";
 import { ask, repeat } from "/static/source.js";
-import { count, duration, figure } from "/static/text.js";
+import { count, duration, figure, many, tick } from "/static/text.js";
 
 // As in `spending.Spent`, with what is left at the end.
 const TOTAL = 0;
@@ -44,7 +44,7 @@ function chooseLines(columns) {
   return [["rank 0", columns[0]], ["least", over(Math.min)], ["greatest", over(Math.max)]];
 }
 
-function Plot({ title, x, label, columns, unit }) {
+function Plot({ title, x, label, columns, unit, last }) {
   const holder = useRef(null);
   const plot = useRef(null);
   const lines = chooseLines(columns);
@@ -58,10 +58,14 @@ function Plot({ title, x, label, columns, unit }) {
       width: holder.current.clientWidth,
       height: HEIGHT,
       scales: { x: { time: false } },
-      axes: [axis, { ...axis, size: 64, values: (_, ticks) => ticks.map(figure) }],
+      axes: [axis, {
+        ...axis,
+        size: (_, shown) => Math.max(44, 18 + 6.5 * Math.max(0, ...(shown ?? []).map((one) => one.length))),
+        values: (_, ticks, _axis, _space, step) => ticks.map((one) => tick(one, step)),
+      }],
       cursor: { sync: { key: "run" } },
       series: [{ label, value: (_, value) => figure(value) }, ...lines.map(([name], at) => ({
-        label: name, stroke: colors[at % colors.length], width: 1.5, points: { show: x.length < 40 },
+        label: name, stroke: colors[at % colors.length], width: 1.5, spanGaps: true, points: { show: x.length < 40 },
         value: (_, value) => figure(value) + (unit ?? ""),
       }))],
     }, [x, ...lines.map(([, values]) => values)], holder.current);
@@ -81,12 +85,12 @@ function Plot({ title, x, label, columns, unit }) {
     };
   }, [title, lines.length, label]);
   useEffect(() => { plot.current?.setData([x, ...lines.map(([, values]) => values)]); }, [x, columns]);
-  const first = columns[0] ?? [];
-  const known = first.filter((value) => value !== null);
+  const rank = Math.max(0, columns.findIndex((values) => values.some((value) => value !== null)));
+  const final = last ?? (columns[rank] ?? []).filter((value) => value !== null).at(-1);
   return html`<figure>
     <figcaption>${title}</figcaption>
     <div ref=${holder} class="plot"></div>
-    <p class="quiet">${known.length ? `Last ${figure(known.at(-1))}${unit ?? ""}` : "No number yet"} in rank 0.</p>
+    <p class="quiet">${final === undefined || final === null ? "No number yet" : `Last ${figure(final)}${unit ?? ""} in rank ${rank}`}.</p>
   </figure>`;
 }
 
@@ -180,7 +184,8 @@ function Run({ path }) {
     </div>
     ${!run.rows && html`<p class="quiet">No report yet.</p>`}
     <div class="curves">
-      ${names.map((name) => html`<${Plot} key=${name} title=${name} x=${x} label=${label} columns=${run.curves[name]} />`)}
+      ${names.map((name) => html`<${Plot} key=${name} title=${name} x=${x} label=${label} columns=${run.curves[name]}
+        last=${run.lasts[name]} />`)}
       ${run.size > 1 && run.rows > 0 && html`<${Plot} key="late" title="Later than the first rank's report, by"
         x=${x} label=${label} columns=${run.late} unit=" s" />`}
     </div>
@@ -189,12 +194,15 @@ function Run({ path }) {
       ${Object.entries(run.config).map(([name, value]) => html`<div><dt>${name}</dt><dd>${String(value)}</dd></div>`)}</dl>`}`;
 }
 
-export function Training() {
+export function Training({ driver }) {
   const [runs, setRuns] = useState(null);
   const [chosen, setChosen] = useState(null);
   useEffect(() => repeat(async () => {
-    try { setRuns(await ask("/api/runs")); } catch { /* the page's own questions say what is wrong */ }
-  }, 2), []);
+    try {
+      const found = await ask("/api/runs");
+      setRuns(driver ? found.filter((one) => one.driver_pid === driver) : found);
+    } catch { /* the page's own questions say what is wrong */ }
+  }, 2), [driver]);
   if (!runs) return null;
   if (!runs.length) {
     return html`<p>No trainer has run in this process. For earlier runs:
@@ -204,6 +212,6 @@ export function Training() {
   return html`
     <label>Run${" "}<select id="runs" value=${path} onChange=${(event) => setChosen(event.target.value)}>
       ${runs.map((one) => html`<option value=${one.path} selected=${one.path === path}>
-        ${one.name}: ${one.state}, ${count(one.rows)} reports</option>`)}</select></label>
+        ${one.name}: ${one.state}, ${many(one.rows, "report")}</option>`)}</select></label>
     <${Run} key=${path} path=${path} />`;
 }
