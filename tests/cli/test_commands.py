@@ -377,6 +377,15 @@ def test_demo_refuses_what_cannot_be(tmp_path: Path, capsys: pytest.CaptureFixtu
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("arguments", [["status"], ["runs", "."], ["--version"]], ids=" ".join)
+def test_closed_output(arguments: list[str], tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "hocket", *arguments]
+    done = subprocess.run(
+        ["sh", "-c", 'exec "$@" >&-', "sh", *command], cwd=tmp_path, stderr=subprocess.PIPE, text=True, check=False
+    )
+    assert "Traceback" not in done.stderr
+
+
 @pytest.mark.parametrize(
     "arguments",
     [["status"], ["status", "--json"], ["doctor", "--json"], ["completion", "bash"], ["--help"], ["--version"]],

@@ -19,7 +19,7 @@ import psutil
 import pytest
 
 import hocket
-from hocket.observe import history
+from hocket.observe import history, watching
 from tests.engine.test_events import pause
 
 pytest.importorskip("starlette", reason="needs hocket[dashboard]")
@@ -124,6 +124,58 @@ def test_what_it_tells(dashboard: Dashboard) -> None:
         if lane["names"][span[2]] == "double"
     ]
     assert len(runs) == 100
+
+
+@hocket.remote
+def rest(seconds: float) -> None:
+    time.sleep(seconds)
+
+
+def test_windows_end_now_and_what_ran_counts_inside_of_them(session: None) -> None:
+    hocket.get(rest.remote(0.4))
+    looked = watching.Watch(os.getpid())
+    found = looked.draw(os.getpid(), 0.2, 100) or {}
+    end = next(one for one in found["names"] if one["name"] == "rest")
+    assert end["seconds"] <= 0.2
+    assert end["mean"] >= 0.4
+    time.sleep(0.3)  # the window is past it
+    found = looked.draw(os.getpid(), 0.2, 100) or {}
+    assert "rest" not in [one["name"] for one in found["names"]]
+    assert found["end"] == pytest.approx(found["now"])
+    looked.close()
+
+
+def test_second_session_of_a_driver_is_another_one() -> None:
+    program = """
+import sys, hocket
+
+@hocket.remote
+def double(x):
+    return 2 * x
+
+for _ in range(2):
+    hocket.init(num_cpus=1)
+    hocket.get([double.remote(x) for x in range(50)])
+    print("open", flush=True)
+    sys.stdin.readline()
+    hocket.shutdown()
+"""
+    command = [sys.executable, "-c", program]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as driver:
+        assert driver.stdin is not None
+        assert driver.stdout is not None
+        looked = watching.Watch(driver.pid)
+        firsts: list[float] = []
+        for _ in range(2):
+            assert driver.stdout.readline() == "open\n"
+            wait_until(lambda: (looked.draw(driver.pid, 0, 100) or {}).get("first", 0.0) not in (0.0, *firsts))
+            found = looked.draw(driver.pid, 0, 100) or {}
+            firsts.append(found["first"])
+            runs = sum(one["runs"] for one in found["names"] if one["name"] == "double")
+            assert runs == 50
+            driver.stdin.write("\n")
+            driver.stdin.flush()
+        looked.close()
 
 
 def test_picture_of_density_has_every_span(dashboard: Dashboard) -> None:

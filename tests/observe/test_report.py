@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import re
 from pathlib import Path
 from typing import Any
@@ -103,6 +104,33 @@ def fit(storage: Path, rows: list[dict[str, object]]) -> train.Result:
         scaling_config=train.ScalingConfig(num_workers=0),
         run_config=train.RunConfig(name="run", storage_path=storage),
     ).fit()
+
+
+def test_diverged_runs_are_last_and_what_cannot_be_read_is_left_out(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, losses in {"good": [2.6], "diverged": [0.8, math.nan], "secret": [0.1]}.items():
+        train.DataParallelTrainer(
+            lambda config: [train.report({"loss": loss, "step": 1234567}) for loss in config["losses"]],
+            train_loop_config={"losses": losses, "clip": math.inf},
+            scaling_config=train.ScalingConfig(num_workers=0),
+            run_config=train.RunConfig(name=name, storage_path=str(tmp_path)),
+        ).fit()
+    access = os.access
+    monkeypatch.setattr(os, "access", lambda path, mode: "secret" not in str(path) and access(path, mode))
+    capsys.readouterr()
+    assert main.main(["runs", str(tmp_path), "--sort", "loss"]) == 0
+    told = capsys.readouterr()
+    assert told.out.index("good") < told.out.index("diverged")
+    assert "1234567" in told.out
+    assert "secret" in told.err
+    assert "secret" not in told.out
+    assert main.main(["runs", str(tmp_path), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out, parse_constant=pytest.fail)
+    assert {one["name"]: one["metrics"] for one in found} == {
+        "good": {"loss": 2.6, "step": 1234567},
+        "diverged": {"loss": "nan", "step": 1234567},
+    }
 
 
 def test_report_of_a_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -161,6 +161,108 @@ def test_numbers_beyond_floats_and_keys_that_raise(tmp_path: Path) -> None:
     assert found.facts.damaged == 0
 
 
+def test_a_metric_that_is_no_number_any_more_is_said(tmp_path: Path) -> None:
+    written = begin(tmp_path)
+    for loss in (3.0, 2.0, math.nan, math.inf):
+        add(written, {"loss": loss, "step": 1})
+    found = read(tmp_path)
+    assert math.isinf(found.get_last("loss") or 0.0)
+    assert found.find_unfit() == {"loss": (2, 0)}
+    runs = training.Runs(tmp_path)
+    runs.list_runs([])
+    shown = runs.describe(str(tmp_path), 100) or {}
+    assert shown["advice"][0] == "`loss` has been NaN or infinite since report 3, in rank 0."
+    assert (shown["lasts"], shown["ranks"][0]["status"]) == ({"loss": "inf", "step": 1.0}, "starts")
+    add(written, {"loss": 1.0})
+    written.end(None)
+    found.update()
+    assert (found.find_unfit(), found.get_last("loss")) == ({}, 1.0)
+    runs.close()
+
+
+def test_values_are_counted_where_not_all_reports_have_one(tmp_path: Path) -> None:
+    written = begin(tmp_path, 2)
+    add(written, {"loss": 1.0}, {"loss": 2.0})
+    add(written, {"loss": 0.5, "val": 7.0}, {"loss": 1.5, "other": 8.0})
+    written.end(None)
+    found = read(tmp_path)
+    assert [found.count_values(name) for name in ("loss", "val", "other")] == [2, 1, 1]
+    assert found.get_last("other") == 8.0, "rank 1 alone has it"
+
+
+def test_curves_are_drawn_to_their_own_height(tmp_path: Path) -> None:
+    written = begin(tmp_path)
+    values = [1234561.0 + step for step in range(12)]
+    small = [1e6 + 1e-3 * step for step in range(12)]
+    for value, other in zip(values, small, strict=True):
+        add(written, {"step": value, "small": other})
+    written.end(None)
+    runs = training.Runs(tmp_path)
+    runs.list_runs([])
+    shown = runs.describe(str(tmp_path), 100) or {}
+    assert shown["curves"]["step"] == [values]
+    assert np.allclose(shown["curves"]["small"][0], small, rtol=0, atol=1e-7)
+    runs.close()
+
+
+def test_reports_stay_until_a_run_of_the_same_name_has_one(tmp_path: Path) -> None:
+    written = begin(tmp_path)
+    for step in range(5):
+        add(written, {"step": step})
+    written.end(ValueError("no"))
+    again = begin(tmp_path)
+    found = read(tmp_path)
+    assert (len(found), found.get_last("step")) == (5, 4.0)
+    add(again, {"step": 7})
+    found.update()
+    assert (len(found), found.get_last("step")) == (1, 7.0)
+    again.end(KeyboardInterrupt())
+    found.update()
+    assert found.state == "interrupted"
+
+
+@pytest.mark.parametrize("kind", ["pipe", "device", "folder"])
+def test_what_is_no_file_holds_up_nobody(tmp_path: Path, kind: str) -> None:
+    (tmp_path / "good").mkdir()
+    begin(tmp_path / "good").end(None)
+    path = tmp_path / "odd" / log.NAME
+    path.parent.mkdir()
+    if kind == "pipe":
+        os.mkfifo(path)
+    elif kind == "device":
+        path.symlink_to("/dev/zero")
+    else:
+        path.mkdir()
+    assert history.find_runs(tmp_path) == [tmp_path / "good"]
+    with pytest.raises(FileNotFoundError):
+        history.RunHistory(path.parent)
+    with pytest.warns(UserWarning, match="the training goes on"):
+        begin(path.parent).end(None)
+
+
+def test_the_end_is_written_behind_a_torn_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write, is_full = os.write, False
+
+    def fill(descriptor: int, data: memoryview) -> int:
+        if not is_full:
+            return write(descriptor, data)
+        if len(data) < 20:
+            raise OSError(28, "No space left on device")
+        return write(descriptor, data[:-10])
+
+    monkeypatch.setattr(os, "write", fill)
+    written = begin(tmp_path)
+    add(written, {"loss": 1.0})
+    is_full = True
+    with pytest.warns(UserWarning, match="the training goes on: .*No space left"):
+        add(written, {"loss": 0.5})
+    is_full = False
+    add(written, {"loss": 0.25})  # it would have the wrong number
+    written.end(None)
+    found = read(tmp_path)
+    assert (len(found), found.state, found.facts.damaged) == (1, "finished", 1)
+
+
 def test_half_a_line_is_read_when_it_is_whole(tmp_path: Path) -> None:
     written = begin(tmp_path)
     add(written, {"step": 1})

@@ -61,6 +61,51 @@ def test_each_run_is_a_span(
     assert not [thread for thread in threading.enumerate() if thread.name == "hocket-telemetry"]
 
 
+class Odd(trace.SpanProcessor):
+    """Raises for the first span, and waits at the second one if that is wanted."""
+
+    def __init__(self, *, waits: bool = False) -> None:
+        self.waits = waits
+        self.count = 0
+        self.ending = threading.Event()
+
+    def on_end(self, span: trace.ReadableSpan) -> None:
+        self.count += 1
+        if self.waits:
+            self.ending.wait()
+        elif self.count == 1:
+            raise RuntimeError("full")
+
+
+def export_five(provider: trace.TracerProvider) -> telemetry.SpanExporter:
+    with hocket.init(num_cpus=1), telemetry.SpanExporter(provider) as exporter:
+        hocket.get([work.remote() for _ in range(5)])
+    return exporter
+
+
+def test_a_processor_that_raises_is_counted() -> None:
+    provider, odd = trace.TracerProvider(), Odd()
+    provider.add_span_processor(odd)
+    with pytest.warns(UserWarning, match="has raised RuntimeError: full"):
+        assert export_five(provider).refused == 1
+    assert odd.count >= 5
+
+
+def test_a_processor_that_does_not_return_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(telemetry, "CLOSE_SECONDS", 0.5)
+    provider, odd = trace.TracerProvider(), Odd(waits=True)
+    provider.add_span_processor(odd)
+    with hocket.init(num_cpus=1):
+        exporter = telemetry.SpanExporter(provider)
+        exporter.start()
+        hocket.get(work.remote())
+        with pytest.warns(UserWarning, match="has not returned"):
+            exporter.close()
+        odd.ending.set()
+        exporter.close()
+    assert not [thread for thread in threading.enumerate() if thread.name == "hocket-telemetry"]
+
+
 def test_where_there_is_nothing_to_read(provider: trace.TracerProvider) -> None:
     with pytest.raises(exceptions.SessionClosedError):
         telemetry.SpanExporter(provider).start()

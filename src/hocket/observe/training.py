@@ -135,7 +135,7 @@ class Runs:
         rows = []
         for rank in range(run.facts.ranks):
             pid = run.facts.pids[rank] if rank < len(run.facts.pids) else 0
-            status = _find_status(pid) if runs else "ended"
+            status = _find_status(pid) if runs and run.facts.pids else "starts" if runs else "ended"
             if asks and status == "runs":
                 self._look(pid)
             seen = self._stacks.get(pid)

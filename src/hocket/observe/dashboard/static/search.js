@@ -3,7 +3,7 @@
 import { html, useEffect, useState } from "/static/vendor/htm-preact.js";
 import { ask, repeat } from "/static/source.js";
 import { Bar, Figures, Table } from "/static/table.js";
-import { count, duration, figure } from "/static/text.js";
+import { count, duration, figure, many } from "/static/text.js";
 
 const WIDTH = 900;
 const HEIGHT = 260;
@@ -79,7 +79,7 @@ function Curves({ search, chosen }) {
 
 function Associations({ search }) {
   return html`<h2>What goes with ${search.metric}</h2>
-    <${Table} id="associations" caption="The share of the metric's variation, by rank, that goes with each hyperparameter alone. 0: no more than by chance."
+    <${Table} id="associations" caption="The share of the metric's variation, by rank, that goes with each hyperparameter alone, over all trials. 0: no more than by chance. get_importances() asks what the best trials share: the two may differ."
       rows=${search.associations} empty="That needs a dozen trials with a value, and hyperparameters that differ."
       columns=${[["hyperparameter", (row) => row.name, "wide"], ["share", (row) => `${Math.round(100 * row.share)} %`, "number"],
         ["", (row) => html`<${Bar} share=${row.share} label=${`${Math.round(100 * row.share)} %`} />`, "bar"]]} />`;
