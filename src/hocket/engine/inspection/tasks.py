@@ -119,17 +119,23 @@ def count_tasks(facts: Facts) -> Iterator[Row]:
     counts: Counter[tuple[str, TaskKind, str]] = Counter()
     for task in facts.kernel.tasks.values():
         counts[_name_function(task), task.kind, find_state(facts, task)[0]] += 1
-    unseen: dict[bytes, int] = {}
-    names: dict[bytes, tuple[str, TaskKind]] = {}
-    for task in facts.kernel.closed_tasks:
-        has_failed = _has_failed(task)
-        counts[_name_function(task), task.kind, "FAILED" if has_failed else "FINISHED"] += 1
+    seen: Counter[tuple[str, TaskKind]] = Counter()
+    by_function: dict[bytes, tuple[str, TaskKind, int, int]] = {}
+    for task in facts.kernel.closed_tasks:  # thousands, while tasks wait: so little is done for each
+        name, kind = task.options.name, task.kind
+        if getattr(task, "error_type", None) is not None or getattr(task, "ran_on", None) is None:
+            counts[name, kind, "FAILED"] += 1
+            continue
         runs = getattr(task, "runs", None)
-        if runs is not None and not has_failed:
-            names[runs.function_id] = _name_function(task), task.kind
-            unseen[runs.function_id] = unseen.get(runs.function_id, runs.count) - 1
-    for function_id, count in unseen.items():  # short runs that are not remembered one by one
-        counts[*names[function_id], "FINISHED"] += max(0, count)
+        if runs is None:
+            seen[name, kind] += 1
+            continue
+        known = by_function.get(runs.function_id)
+        by_function[runs.function_id] = name, kind, runs.count, 1 if known is None else known[3] + 1
+    for name, kind, count, remembered in by_function.values():  # short runs are not remembered one by one
+        seen[name, kind] += max(count, remembered)
+    for (name, kind), count in seen.items():
+        counts[name, kind, "FINISHED"] += count
     for (name, kind, state), count in counts.items():
         yield {"func_or_class_name": name, "type": TASK_TYPES[kind], "state": state, "count": count}
 
@@ -213,10 +219,6 @@ def _name_function(task: TaskRecord) -> str:
 
 def _count_threads(options: records.ActorOptions) -> int:
     return options.max_concurrency + sum(size for _, size in options.concurrency_groups)
-
-
-def _has_failed(task: TaskRecord) -> bool:
-    return task.outcome is None or task.outcome[3] is not None
 
 
 def _find_error_type(task: TaskRecord, earlier: Mapping[int, str | None]) -> str | None:
