@@ -9,6 +9,7 @@ import random
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from hypothesis import strategies as st
 
 import hocket
 from hocket import spending, train
+from hocket.engine import descendants
 from hocket.observe import answers, training
 from hocket.observe.runs import advice, glimpse, history, log
 from hocket.train import user_callback
@@ -487,3 +489,17 @@ def test_a_run_that_is_over_is_read_when_somebody_looks(tmp_path: Path, monkeypa
     assert [line["state"] for line in runs.list_runs([])] == ["running", "finished", "finished"]
     written.end(None)
     runs.close()
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can start a process of another user")
+@pytest.mark.parametrize(("after", "state"), [(60.0, "running"), (-60.0, "interrupted")])
+def test_a_run_of_another_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, after: float, state: str) -> None:
+    with subprocess.Popen(["sleep", "60"], user=65534) as other:
+        line = {"is": "run", "at": time.time() + after, "name": "n", "pid": other.pid, "config": {}, "start": None}
+        (tmp_path / log.NAME).write_text(json.dumps(line) + "\n")
+        monkeypatch.setattr(descendants, "is_another_users", lambda pid: pid == other.pid)  # root may look at all
+        found = read(tmp_path)
+        assert found.state == state
+        found.close()
+        other.kill()
+    assert read(tmp_path).state == "interrupted"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import bisect
+import contextlib
 import json
 import math
 import os
@@ -14,6 +15,7 @@ from typing import Any, Final, final
 
 import numpy as np
 import numpy.typing as npt
+import psutil
 
 from hocket import spending
 from hocket.engine import descendants
@@ -265,9 +267,10 @@ class RunHistory:
         return "running" if self._is_written() else "interrupted"
 
     def _is_written(self) -> bool:
-        """Tell whether the process that writes the log lives; another user's counts if there is one of its number."""
+        """Tell whether the process that writes the log lives; another user's does if one of its number is as old."""
         if self.facts.pid and descendants.is_another_users(self.facts.pid):
-            return True
+            with contextlib.suppress(psutil.Error):  # it has ended meanwhile
+                return psutil.Process(self.facts.pid).create_time() <= self.facts.started
         return self._file.resolve() in lines.list_open(self.facts.pid, log.NAME)
 
     def get_curve(self, name: str) -> list[Floats]:
