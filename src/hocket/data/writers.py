@@ -277,7 +277,8 @@ def _split_options(
 
 def _read_sizes(caller: str, how: Mapping[str, Any]) -> tuple[int | None, int | None]:
     """Return how many rows a file has at least and at most."""
-    own = keywords.list_names(getattr(Writers, caller.removesuffix("()"), open))
+    method = getattr(Writers, caller.removesuffix("()"), None)  # to_spark is none of them
+    own = [] if method is None else keywords.list_names(method)
     keywords.check(caller, how, _HOW, others=[*_OF_RAY, *own])
     for name in ("min_rows_per_file", "max_rows_per_file", "num_rows_per_file", "concurrency"):
         reading.check_count(name, how.get(name), 1)
