@@ -138,7 +138,7 @@ def test_each_piece_runs_with_its_imports_changed(tmp_path: Path) -> None:
 def test_gpus_that_are_not_there_are_told(tmp_path: Path) -> None:
     text = ARTICLE.replace("use_gpu=False", "use_gpu=True")
     refusal = programs.read_refusal(programs.run(f"{text}    fit(bare)\n", tmp_path))
-    assert "InfeasibleResourcesError: num_workers=2 with {'GPU': 1.0" in refusal
+    assert "InfeasibleResourcesError: num_workers=2 with {CPU: 1, GPU: 1} each" in refusal
     assert "use_gpu=False" in refusal
 
 
