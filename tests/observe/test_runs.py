@@ -426,6 +426,12 @@ def test_advice(spent: list[tuple[float, ...]], behind: float, word: str) -> Non
     assert found == [] if not word else word in found[0]
 
 
+def test_ranks_that_wait_for_a_slow_one_have_no_small_batches() -> None:
+    spent = [spending.Spent(10, 0, 8, 0, 0, 250, 250), spending.Spent(10, 0, 0, 0, 0, 250, 250)]
+    (text,) = advice.explain(spent)
+    assert text.startswith("Rank 1 works 5.0 times as long")
+
+
 def test_batches_are_timed() -> None:
     sums = spending.Spending()
     before = sums.read(0.0)

@@ -42,11 +42,11 @@ def explain(spent: Sequence[spending.Spent], behind: float = 0.0) -> list[str]:
     known = [one for one in spent if one.total > 0]
     if not known:
         return []
+    slow = _explain_slow_rank(known)
     found = [
         *_explain_driver(behind),
         *_explain_data(known),
-        *_explain_slow_rank(known),
-        *_explain_small_steps(known),
+        *(slow or _explain_small_steps(known)),  # who waits for a slow rank has no small batches
         *_explain_reports(known),
     ]
     return [text for _, text in sorted(found, key=lambda one: -one[0])]
