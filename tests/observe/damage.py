@@ -27,5 +27,7 @@ def damage(value: Any, rng: random.Random) -> Any:
 def write_damaged(lines: Sequence[Mapping[str, object]], rng: random.Random) -> str:
     """Return a log of lines, of which a third is damaged, in any order after the first."""
     chosen = [lines[0], *rng.choices(lines, k=2 * len(lines)), lines[-1]]
-    told = [damage(dict(one), rng) if rng.random() < 0.3 else one for one in chosen]
+    told = chosen
+    while told == chosen:
+        told = [damage(dict(one), rng) if rng.random() < 0.3 else one for one in chosen]
     return "".join(json.dumps(one, separators=(",", ":")) + "\n" for one in told)

@@ -197,21 +197,7 @@ def _run_dashboard(arguments: argparse.Namespace) -> int:
 
 
 def _run_report(arguments: argparse.Namespace) -> int:
-    module = importlib.import_module("hocket.train.result")
-    try:
-        result = module.Result.from_path(arguments.folder)
-    except RuntimeError as error:  # what Ray raises there
-        runs = importlib.import_module("hocket.cli.runs")
-        if not runs.has_log(arguments.folder):
-            raise ValueError(str(error)) from error
-        print(runs.report_one(arguments.folder, arguments.output))  # it has reported, but saved nothing
-        return 0
-    try:
-        print(result.report(arguments.output))
-    except PermissionError as error:
-        if arguments.output is not None:
-            raise
-        raise ValueError(f"{error}. Name another file with --output.") from error
+    print(importlib.import_module("hocket.cli.runs").report(arguments.folder, arguments.output))
     return 0
 
 

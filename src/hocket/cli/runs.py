@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
-import json
+import importlib
 import math
 import sys
 from collections.abc import Sequence
@@ -23,16 +23,25 @@ WIDTH = 160
 """Columns where there is no terminal."""
 
 
-def has_log(folder: str) -> bool:
-    """Tell whether a folder is a run's."""
-    return Path(folder, log.NAME).is_file()
-
-
-def report_one(folder: str, output: str | None) -> Path:
-    """Write the report of a run that has saved nothing; return its file."""
-    target = Path(folder, "report.html") if output is None else Path(output)
-    written = reported_runs.describe(_read(Path(folder))).write()
-    whole_files.write(target, written)
+def report(folder: str, output: str | None) -> Path:
+    """Write the report of a run, also of one that has saved nothing; return its file."""
+    results = importlib.import_module("hocket.train.result")
+    try:
+        result = results.Result.from_path(folder)
+    except RuntimeError as error:  # what Ray raises there
+        if not Path(folder, log.NAME).is_file():
+            raise ValueError(str(error)) from error
+        result = None  # it has reported, but saved nothing
+    try:
+        if result is not None:
+            written: Path = result.report(output)
+            return written
+        target = Path(folder, "report.html") if output is None else Path(output)
+        whole_files.write(target, reported_runs.describe(_read(Path(folder))).write())
+    except PermissionError as error:
+        if output is not None:
+            raise
+        raise ValueError(f"{error}. Name another file with --output.") from error
     return target
 
 
@@ -57,7 +66,7 @@ def run(
         whole_files.write(Path(output), written)
         print(output)
     elif as_json:
-        print(json.dumps(json.loads(answers.encode([_describe(one) for one in found])), indent=2))
+        print(answers.encode([_describe(one) for one in found], indent=2))
     else:
         _print(found, metrics)
     return 0

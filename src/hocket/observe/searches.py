@@ -198,7 +198,7 @@ class Searches:
         if self._folder is not None:
             logs = lines.find_logs(self._folder, NAME)
         else:
-            owned = {path: pid for pid in driver_pids for path in sessions.find_logs([pid], NAME)}
+            owned = sessions.find_logs(driver_pids, NAME)
             self._drivers |= {str(path.parent): pid for path, pid in owned.items()}
             logs = list(owned)
         for path in logs:

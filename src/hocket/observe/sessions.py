@@ -95,15 +95,17 @@ def list_family(pid: int) -> list[int]:
     return found
 
 
-def find_logs(driver_pids: Iterable[int], name: str) -> list[Path]:
-    """Return the logs of a name that sessions write, and those that their drivers have written."""
-    found = []
+def find_logs(driver_pids: Iterable[int], name: str) -> dict[Path, int]:
+    """Return the logs of a name that sessions write, and those that their drivers have written; each with its
+    driver."""
+    found: dict[Path, int] = {}
     for pid in driver_pids:
-        found += [path for member in list_family(pid) for path in lines.list_open(member, name)]
+        paths = [path for member in list_family(pid) for path in lines.list_open(member, name)]
         probe = None if descendants.is_stopped(pid) else stack_questions.find_probe(pid)
         shown = (stack_questions.fetch_shown(pid, probe) if probe is not None else None) or {}
-        found += [path for one in shown.get("logs", []) for path in map(Path, one["paths"]) if path.name == name]
-    return list(dict.fromkeys(path for path in found if path.is_file()))
+        paths += [path for one in shown.get("logs", []) for path in map(Path, one["paths"]) if path.name == name]
+        found |= {path: pid for path in paths if path.is_file()}
+    return found
 
 
 def _list_processes(found: endpoint.Found) -> Iterable[dict[str, object]]:

@@ -70,9 +70,9 @@ class Runs:
         if self._folder is not None:
             folders = history.find_runs(self._folder)
         else:
-            logs = {path.parent: pid for pid in driver_pids for path in sessions.find_logs([pid], log.NAME)}
-            self._drivers |= {str(folder): pid for folder, pid in logs.items()}
-            folders = list(logs)
+            owned = sessions.find_logs(driver_pids, log.NAME)
+            self._drivers |= {str(path.parent): pid for path, pid in owned.items()}
+            folders = [path.parent for path in owned]
         for folder in folders:
             with contextlib.suppress(OSError):  # it was removed meanwhile
                 self._meet(folder)

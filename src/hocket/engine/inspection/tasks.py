@@ -84,7 +84,7 @@ def _describe_task(facts: Facts, task: TaskRecord, worker_id: int) -> Row:
         "job_id": facts.job_id,
         "actor_id": f"{actor_id:016x}" if actor_id else None,
         "type": TASK_TYPES[task.kind],
-        "func_or_class_name": _name_function(task),
+        "func_or_class_name": task.options.name,
         "parent_task_id": f"{task.parent:016x}",
         "node_id": facts.node_id,
         "worker_id": f"{worker_id:016x}" if worker_id else None,
@@ -118,7 +118,7 @@ def count_tasks(facts: Facts) -> Iterator[Row]:
     """Return how many tasks of each function are in each state."""
     counts: Counter[tuple[str, TaskKind, str]] = Counter()
     for task in facts.kernel.tasks.values():
-        counts[_name_function(task), task.kind, find_state(facts, task)[0]] += 1
+        counts[task.options.name, task.kind, find_state(facts, task)[0]] += 1
     seen: Counter[tuple[str, TaskKind]] = Counter()
     by_function: dict[bytes, tuple[str, TaskKind, int, int]] = {}
     for task in facts.kernel.closed_tasks:  # thousands, while tasks wait: so little is done for each
@@ -211,10 +211,6 @@ def _describe_span(
         "state": "FINISHED" if error_type is None else "FAILED",
         "error_type": error_type,
     }
-
-
-def _name_function(task: TaskRecord) -> str:
-    return task.options.name
 
 
 def _count_threads(options: records.ActorOptions) -> int:

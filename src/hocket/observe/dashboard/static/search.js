@@ -77,9 +77,12 @@ function Curves({ search, chosen }) {
     </svg></div>`;
 }
 
+const ASSOCIATIONS = "The share of the metric's variation, by rank, that goes with each hyperparameter alone, over all "
+  + "trials. 0: no more than by chance. get_importances() asks what the best trials share: the two may differ.";
+
 function Associations({ search }) {
   return html`<h2>What goes with ${search.metric}</h2>
-    <${Table} id="associations" caption="The share of the metric's variation, by rank, that goes with each hyperparameter alone, over all trials. 0: no more than by chance. get_importances() asks what the best trials share: the two may differ."
+    <${Table} id="associations" caption=${ASSOCIATIONS}
       rows=${search.associations} empty="That needs a dozen trials with a value, and hyperparameters that differ."
       columns=${[["hyperparameter", (row) => row.name, "wide"], ["share", (row) => `${Math.round(100 * row.share)} %`, "number"],
         ["", (row) => html`<${Bar} share=${row.share} label=${`${Math.round(100 * row.share)} %`} />`, "bar"]]} />`;

@@ -20,7 +20,7 @@ export const count = (value) => Math.round(value).toLocaleString("en");
 
 export const many = (value, what) => `${count(value)} ${what}${Math.round(value) === 1 ? "" : "s"}`;
 
-// A metric, or whatever else a program has reported: whole numbers whole, others with six digits or three after the point.
+// What a program has reported: whole numbers whole, others with six digits or three after the point.
 export function figure(value) {
   if (value === null || value === undefined) return "-";
   if (typeof value !== "number" || Number.isSafeInteger(value)) return String(value);
