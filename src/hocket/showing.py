@@ -71,7 +71,7 @@ _logs = _Logs()
 
 def note_log(path: str | os.PathLike[str]) -> None:
     """Tell viewers where a log is that this process begins: they find it also when it is closed."""
-    _logs.paths.append(os.path.abspath(path))  # noqa: PTH100 (pathlib is imported where a program needs it)
+    _logs.paths.append(os.path.abspath(path))
     show("logs", _logs, lambda logs: {"paths": list(dict.fromkeys(logs.paths))})
 
 

@@ -17,7 +17,7 @@ import pytest
 
 import hocket
 from hocket.core import session as session_module
-from hocket.util.multiprocessing import Pool, TimeoutError, chunks  # noqa: A004 (what is tested)
+from hocket.util.multiprocessing import Pool, TimeoutError, chunks
 
 _state: list[Any] = []
 

@@ -32,7 +32,7 @@ from hocket.data.creation import from_pandas_refs as from_pandas_refs
 from hocket.data.creation import from_spark as from_spark
 from hocket.data.creation import from_tf as from_tf
 from hocket.data.creation import from_torch as from_torch
-from hocket.data.creation import range as range  # noqa: A004 (Ray's name)
+from hocket.data.creation import range as range
 from hocket.data.creation import range_tensor as range_tensor
 from hocket.data.creation import read_datasource as read_datasource
 from hocket.data.creation import read_sql as read_sql

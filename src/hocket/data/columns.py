@@ -312,6 +312,11 @@ def find_changes(column: Column) -> npt.NDArray[np.bool_]:
     return found
 
 
+def is_missing(value: object) -> bool:
+    """Tell whether a value is None or NaN, of whatever kind."""
+    return value is None or bool(value != value)  # noqa: PLR0124 (NaN alone differs from itself)
+
+
 def is_number(kind: str) -> bool:
     """Return whether a type, by the name that `describe` gives it, is one of numbers."""
     return kind.startswith(("int", "uint", "float", "double", "halffloat", "decimal")) and not kind.endswith("]")

@@ -172,7 +172,7 @@ def from_numpy_refs(ndarrays: Any) -> dataset.Dataset:
 
 
 @keywords.guard
-def range(n: int, *, override_num_blocks: int | None = None) -> dataset.Dataset:  # noqa: A001 (Ray's name)
+def range(n: int, *, override_num_blocks: int | None = None) -> dataset.Dataset:
     """Return a data set of the numbers from 0 to ``n - 1``, in a column named ``id``.
 
     Raises:

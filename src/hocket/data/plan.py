@@ -15,6 +15,7 @@ import itertools
 import pickle
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Protocol, TypeAlias, TypeGuard, final, runtime_checkable
 
 import numpy as np
@@ -113,14 +114,14 @@ class Filed:
     num_bytes: int
 
     def __call__(self) -> blocks.Block:
-        with open(self.path, "rb") as file:  # noqa: PTH123 (it is where `file_block` has put it)
+        with Path(self.path).open("rb") as file:
             block: blocks.Block = pickle.load(file)
         return block
 
 
 def file_block(block: blocks.Block, path: str) -> Filed:
     """Write a block to a file, for a reader who trusts it."""
-    with open(path, "wb") as file:  # noqa: PTH123 (as above)
+    with Path(path).open("wb") as file:
         pickle.dump(block, file, pickle.HIGHEST_PROTOCOL)
     return Filed(path, block.num_rows, block.count_bytes())
 

@@ -60,7 +60,7 @@ def read_parquet(
     paths: Paths,
     *,
     columns: Sequence[str] | None = None,
-    filter: Any = None,  # noqa: A002 (Ray's name)
+    filter: Any = None,
     filesystem: object = None,
     include_paths: bool = False,
     ignore_missing_paths: bool = False,

@@ -237,7 +237,7 @@ class TableOperations(abc.ABC):
             >>> hocket.shutdown()
         """
         found = [row[column] for row in self.groupby(column).count().take_all()]
-        return [one for one in found if not ignore_nulls or (one is not None and one == one)]  # noqa: PLR0124 (NaN)
+        return [one for one in found if not (ignore_nulls and columns.is_missing(one))]
 
     def sum(self, on: str | Sequence[str] | None = None, ignore_nulls: bool = True) -> Any:
         """Return the sum of a column; of several, a dict of their sums.

@@ -341,7 +341,7 @@ class Engine(abc.ABC):
 
     # --- work ---------------------------------------------------------------------------------------------------------
 
-    def expect_work(self, modules: Sequence[str] = ()) -> None:  # noqa: B027 (most engines have nothing to prepare)
+    def expect_work(self, modules: Sequence[str] = ()) -> None:
         """Hear that work will come when it is encoded, which may take a while: what takes long to start can start now.
 
         Args:
@@ -481,7 +481,7 @@ class Engine(abc.ABC):
         `records.STREAMING`. Items are taken in order, each once, and not before the one before it is there.
         """
 
-    def lift_bound(self, stream: ObjectRef[object]) -> None:  # noqa: B027 (only engines that bound all generators have one)
+    def lift_bound(self, stream: ObjectRef[object]) -> None:
         """Hear that somebody waits for a generator's end and not for its items: it is not to wait for a reader any
         more.
 
@@ -570,7 +570,7 @@ class Engine(abc.ABC):
     def close(self) -> None:
         """End the session: every process, every buffer. Calling it again does nothing."""
 
-    def cut_off(self) -> None:  # noqa: B027 (an engine may have nothing that a fork could harm)
+    def cut_off(self) -> None:
         """Hear that this process is a fork of the engine's own: nothing that others use may be read or written here
         from now on.
 

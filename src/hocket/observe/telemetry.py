@@ -83,7 +83,7 @@ class SpanExporter:
         if self._thread is not None:
             raise RuntimeError("This exporter reads already. Make another one for another session.")
         if not isinstance(session.get_open_engine(), driver.DriverEngine):
-            raise LookupError(  # noqa: TRY004 (no argument has the wrong type)
+            raise LookupError(
                 "This session writes no events that can be read from here: use SpanExporter in the driver of a session "
                 "on the local engine."
             )

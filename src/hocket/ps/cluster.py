@@ -157,11 +157,11 @@ class Cluster:
         except json.JSONDecodeError as error:
             raise ValueError(f"TF_CONFIG must be JSON, but {error}: {text!r}. Write it like this: {example}") from error
         if not isinstance(config, dict):
-            raise ValueError(f"TF_CONFIG must be a JSON object, but received {text!r}. Write it like this: {example}")  # noqa: TRY004 (it is the variable's value that is wrong)
+            raise ValueError(f"TF_CONFIG must be a JSON object, but received {text!r}. Write it like this: {example}")
         jobs, task = config.get("cluster") or {}, config.get("task") or {}
         for name, value in (("cluster", jobs), ("task", task)):
             if not isinstance(value, dict):
-                raise ValueError(  # noqa: TRY004 (the same)
+                raise ValueError(
                     f"{name!r} in TF_CONFIG must be a JSON object, but received {value!r}. Write it like this: "
                     f"{example}"
                 )
@@ -361,7 +361,7 @@ def _foreign(role: str) -> str:
 
 def _parse_jobs(jobs: object) -> dict[str, dict[int, str | None]]:
     if not isinstance(jobs, Mapping):
-        raise ValueError(  # noqa: TRY004 (as all that can be wrong with jobs)
+        raise ValueError(
             f"A cluster's jobs must be a dict, but received {jobs!r}. Write {{'worker': 2, 'server': 1}}, say."
         )
     parsed: dict[str, dict[int, str | None]] = {}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
+import posixpath
 import secrets
 from dataclasses import dataclass
 from pathlib import Path
@@ -43,7 +44,7 @@ def _write(place: places.Place, data: bytes) -> None:
 def make_folder(place: places.Place) -> None:
     """Make the folder of a file, where a store has folders."""
     if place.filesystem.type_name not in ("s3", "gcs"):
-        place.filesystem.create_dir(os.path.dirname(place.path), recursive=True)  # noqa: PTH120 (not of this machine)
+        place.filesystem.create_dir(posixpath.dirname(place.path), recursive=True)
 
 
 def send(source: Path, place: places.Place) -> Record:
@@ -143,7 +144,7 @@ def list_sizes(place: places.Place) -> dict[str, int]:
 def list_local(folder: Path) -> list[str]:
     """Return the files in a folder of this machine and the folders in it, by path relative to it."""
     found = [
-        os.path.relpath(os.path.join(outer, name), folder)  # noqa: PTH118 (of many files)
+        os.path.relpath(f"{outer}/{name}", folder)
         for outer, _, names in os.walk(folder, followlinks=True)
         for name in names
     ]

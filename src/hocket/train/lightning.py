@@ -12,7 +12,6 @@ Lightning finds the process group that the trainer has joined, and uses it. Impo
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Any, Final, final
 
@@ -96,7 +95,7 @@ class RayTrainReportCallback(pl.Callback):  # type: ignore[misc]  # the same
         metrics = {name: value.item() for name, value in trainer.callback_metrics.items()}
         metrics.update(epoch=trainer.current_epoch, step=trainer.global_step)
         with worker_session.get_session("report").open_folder() as folder:
-            trainer.save_checkpoint(os.path.join(folder, self.CHECKPOINT_NAME), weights_only=False)  # noqa: PTH118 (Lightning wants text)
+            trainer.save_checkpoint(f"{folder}/{self.CHECKPOINT_NAME}", weights_only=False)
             has_files = any(Path(folder).iterdir())  # of equal models only rank 0's is written
             checkpoint = checkpoint_module.Checkpoint.from_directory(folder) if has_files else None
             context.report(metrics, checkpoint=checkpoint)
@@ -109,13 +108,13 @@ def prepare_trainer(trainer: Any) -> Any:
         RuntimeError: Its strategy or its environment is not one of this module's.
     """
     if not isinstance(trainer.strategy, RayDDPStrategy):
-        raise RuntimeError(  # noqa: TRY004 (Ray's)
+        raise RuntimeError(
             "prepare_trainer() takes a Trainer with strategy=RayDDPStrategy(), but its strategy is "
             f"{texts.name_kind(trainer.strategy)}. Pass that strategy to the Trainer."
         )
     environment = trainer.strategy.cluster_environment
     if not isinstance(environment, RayLightningEnvironment):
-        raise RuntimeError(  # noqa: TRY004 (Ray's)
+        raise RuntimeError(
             "prepare_trainer() takes a Trainer with plugins=[RayLightningEnvironment()], but its environment is "
             f"{texts.name_kind(environment)}. Pass that plugin to the Trainer."
         )

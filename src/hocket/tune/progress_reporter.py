@@ -28,7 +28,7 @@ _METRICS: Final = ("training_iteration", "time_total_s")
 class ProgressReporter(abc.ABC):
     """Writes how far a search is. Meant for subclassing; ``RunConfig(progress_reporter=...)`` takes an instance."""
 
-    def setup(  # noqa: B027 (most need nothing of it)
+    def setup(
         self,
         start_time: float | None = None,
         total_samples: int | None = None,

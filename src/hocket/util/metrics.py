@@ -9,6 +9,7 @@ Serving the text is up to the program; Hocket opens no port.
 
 from __future__ import annotations
 
+import math
 import re
 import warnings
 from collections.abc import Mapping
@@ -343,6 +344,6 @@ def _escape(text: str, *, quotes: bool = False) -> str:
 
 
 def _render_number(value: float) -> str:
-    if value != value or value in (float("inf"), float("-inf")):  # noqa: PLR0124 (NaN alone differs from itself)
+    if not math.isfinite(value):
         return {"inf": "+Inf", "-inf": "-Inf"}.get(str(value), "NaN")
     return str(value)

@@ -299,7 +299,7 @@ class _ListRecords(Protocol[S]):
 class _GetRecord(Protocol[S_co]):
     """What `get_task` and its likes are called with."""
 
-    def __call__(self, id: str, address: str | None = None, timeout: float = 30) -> S_co | None: ...  # noqa: A002 (Ray's name)
+    def __call__(self, id: str, address: str | None = None, timeout: float = 30) -> S_co | None: ...
 
 
 def _build_list(kind: str, record_type: type[S], field: str, what: str) -> _ListRecords[S]:
@@ -346,7 +346,7 @@ def _build_list(kind: str, record_type: type[S], field: str, what: str) -> _List
 def _build_get(noun: str, record_type: type[S]) -> _GetRecord[S]:
     """Return the function `get_<noun>`."""
 
-    def get_record(id: str, address: str | None = None, timeout: float = 30) -> S | None:  # noqa: A002 (Ray's name)
+    def get_record(id: str, address: str | None = None, timeout: float = 30) -> S | None:
         found = _list(f"{noun}s", record_type, [(f"{noun}_id", "=", id)], 1, True, address)
         return found[0] if found else None
 
@@ -394,7 +394,7 @@ get_job = _build_get("job", JobState)
 get_placement_group = _build_get("placement_group", PlacementGroupState)
 
 
-def get_objects(id: str, address: str | None = None, timeout: float = 30) -> list[ObjectState]:  # noqa: A002 (Ray's name)
+def get_objects(id: str, address: str | None = None, timeout: float = 30) -> list[ObjectState]:
     """Return the object of that id, as a list of at most one."""
     return _list("objects", ObjectState, [("object_id", "=", id)], DEFAULT_LIMIT, True, address)
 

@@ -14,7 +14,7 @@ from typing import Any, final
 
 import numpy as np
 
-from hocket.data import blocks, reading
+from hocket.data import blocks, columns, reading
 
 
 class Accumulating(abc.ABC):
@@ -246,7 +246,7 @@ class ApproximateTopK(_Counting):
         self.k = k
 
     def _counts(self, value: Any) -> bool:
-        return value is not None and value == value  # noqa: PLR0124 (NaN)
+        return not columns.is_missing(value)
 
     def finish(self, made: dict[Any, int]) -> list[dict[str, Any]]:
         """Return the result."""

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from hocket.data import arrow
+from hocket.data import arrow, columns
 
 Value = Any
 """An array or a scalar of Arrow's; in Arrow's own expressions, an expression."""
@@ -122,7 +122,7 @@ def _sort_lists(compute: Any, value: Value) -> Value:
 
 
 def _place_missing(value: Any) -> tuple[bool, Any]:
-    is_gone = value is None or value != value  # noqa: PLR0124 (NaN alone)
+    is_gone = columns.is_missing(value)
     return is_gone, 0 if is_gone else value
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import decimal
+import math
 from collections.abc import Sequence
 from typing import Any, TypeAlias
 
@@ -48,7 +49,7 @@ def get_values(block: blocks.Block, name: str) -> list[Any]:
 def _simplify(value: Any) -> Any:
     if isinstance(value, np.ndarray | np.generic):
         return value.tolist()
-    return None if isinstance(value, float) and value != value else value  # noqa: PLR0124 (NaN)
+    return None if isinstance(value, float) and math.isnan(value) else value
 
 
 def get_texts(block: blocks.Block, name: str, who: str) -> list[str | None]:

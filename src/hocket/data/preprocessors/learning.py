@@ -6,7 +6,7 @@ import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from hocket.data import blocks, dataset, reading
+from hocket.data import blocks, columns, dataset, reading
 from hocket.data.preprocessors import base, categories, inputs, scalers
 
 
@@ -40,7 +40,7 @@ def count_values(
                 f"{type(who).__name__} needs values that are categories, but column {column!r} holds dicts, such as "
                 f"{value!r:.80}. Make a text or a number of each with map_batches()."
             )
-        found[None if value != value else value] = row["count()"]  # noqa: PLR0124 (NaN)
+        found[None if columns.is_missing(value) else value] = row["count()"]
     if not found and not ds.count():
         raise scalers.build_empty(type(who).__name__)
     return found

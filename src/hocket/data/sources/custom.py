@@ -165,17 +165,17 @@ class Datasink(abc.ABC):
         """Return how it is called in messages."""
         return type(self).__name__.removesuffix("Datasink") or type(self).__name__
 
-    def on_write_start(self, schema: object = None) -> None:  # noqa: B027 (it may do nothing)
+    def on_write_start(self, schema: object = None) -> None:
         """Prepare, in the caller's process."""
 
     @abc.abstractmethod
     def write(self, blocks: Iterable[Any], ctx: TaskContext) -> Any:
         """Write Arrow tables, in a task, and return something that can be sent."""
 
-    def on_write_complete(self, write_result: WriteResult) -> None:  # noqa: B027 (the same)
+    def on_write_complete(self, write_result: WriteResult) -> None:
         """Finish, in the caller's process, when all is written."""
 
-    def on_write_failed(self, error: Exception) -> None:  # noqa: B027 (the same)
+    def on_write_failed(self, error: Exception) -> None:
         """Clean up, in the caller's process, when something has failed."""
 
 

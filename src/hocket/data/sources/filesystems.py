@@ -4,6 +4,7 @@ fsspec know."""
 from __future__ import annotations
 
 import os
+import posixpath
 import warnings
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -118,7 +119,7 @@ def _list_place(
         where = f" in {str(Path.cwd())!r}" if isinstance(place.filesystem, fs.LocalFileSystem) else ""
         raise FileNotFoundError(f"{caller}: there is no file or folder {place.shown!r}{where}. Check the path.")
     if info.type != fs.FileType.Directory:
-        return [File(info.path, info.size or 0, os.path.dirname(info.path))]  # noqa: PTH120 (not of this machine)
+        return [File(info.path, info.size or 0, posixpath.dirname(info.path))]
     try:
         inside = place.filesystem.get_file_info(fs.FileSelector(place.path, recursive=True))
     except OSError as error:

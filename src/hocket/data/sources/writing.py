@@ -19,6 +19,7 @@ import shutil
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Final, Protocol, final
 
 import numpy as np
@@ -138,7 +139,7 @@ class TfRecord:
                     features = {name: _build_feature(tensorflow, name, value) for name, value in row.items()}
                     example = tensorflow.train.Example(features=tensorflow.train.Features(feature=features))
                     writer.write(example.SerializeToString())
-            with open(path, "rb") as written:  # noqa: PTH123 (a file that is copied as it is)
+            with Path(path).open("rb") as written:
                 shutil.copyfileobj(written, stream, 1 << 20)
 
 

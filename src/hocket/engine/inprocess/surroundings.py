@@ -16,9 +16,9 @@ def take_on(text: str) -> Iterator[None]:
         yield
         return
     environment = json.loads(text)
-    variables, path, folder = dict(os.environ), list(sys.path), os.getcwd()  # noqa: PTH109 (every start would wait 3 ms for pathlib)
+    variables, path, folder = dict(os.environ), list(sys.path), os.getcwd()
     os.environ.update(environment.get("env_vars", {}))
-    sys.path[:0] = [os.path.dirname(path) for path in environment.get("py_modules", [])]  # noqa: PTH120 (the same)
+    sys.path[:0] = [os.path.dirname(path) for path in environment.get("py_modules", [])]
     if environment.get("working_dir"):
         sys.path.insert(0, environment["working_dir"])
         os.chdir(environment["working_dir"])

@@ -428,14 +428,11 @@ class DriverStore(ObjectTable):
             self.pool.close()
 
 
+@functools.cache
 def _get_memory_device() -> int:
     """Return the number of the file system that memfds are on, by which a worker's segments are told from its files."""
-    global _memory_device  # noqa: PLW0603 (found out once)
-    if not _memory_device:
-        fd = os.memfd_create("hocket-probe", os.MFD_CLOEXEC)
-        _memory_device = os.fstat(fd).st_dev
+    fd = os.memfd_create("hocket-probe", os.MFD_CLOEXEC)
+    try:
+        return os.fstat(fd).st_dev
+    finally:
         os.close(fd)
-    return _memory_device
-
-
-_memory_device = 0

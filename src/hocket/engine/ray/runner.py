@@ -166,7 +166,12 @@ has_news = False
 is_exiting = False
 """Whether the actor of this worker has asked for its end."""
 
-send_news: Callable[[], None] = lambda: None  # noqa: E731 (replaced when the process opens its side of a session)
+
+def _send_nothing() -> None:
+    """What a process sends before it opens its side of a session."""
+
+
+send_news: Callable[[], None] = _send_nothing
 
 
 def finish() -> None:

@@ -9,6 +9,7 @@ It finds the process group that the trainer has joined, and uses it. Importing t
 
 from __future__ import annotations
 
+import importlib
 import shutil
 from pathlib import Path
 from typing import Any, Final, final
@@ -19,8 +20,9 @@ from hocket.train.checkpoints import checkpoint as checkpoint_module
 from hocket.train.rank import context, worker_session
 
 try:
-    import accelerate as _accelerate  # noqa: F401 (the Trainer asks for it only when it is made)
     import transformers
+
+    importlib.import_module("accelerate")  # the Trainer asks for it only when it is made
 except ImportError as _error:
     raise ImportError(
         "hocket.train.huggingface.transformers needs transformers and accelerate, which cannot be imported. Run pip "

@@ -6,8 +6,10 @@ strategy that it uses; `strategies` say how updates travel. Below them `trees` k
 compiled step call Python, and `frames` is what XLA says when it does. Importing this package imports jax.
 """
 
+from importlib import import_module as _import_module
+
 try:
-    import jax.ffi as _ffi  # noqa: F401 (new in jax 0.5)
+    _import_module("jax.ffi")  # new in jax 0.5
 except ImportError as _error:
     raise ImportError(
         "hocket.train.jax needs JAX 0.5 or newer, which cannot be imported. Run pip install 'hocket[jax]'."

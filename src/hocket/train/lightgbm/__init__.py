@@ -3,8 +3,10 @@
 Importing this package imports LightGBM.
 """
 
+from importlib import import_module as _import_module
+
 try:
-    import lightgbm as _lightgbm  # noqa: F401
+    _import_module("lightgbm")
 except ImportError as _error:
     raise ImportError(
         "hocket.train.lightgbm needs LightGBM, which cannot be imported. Run pip install 'hocket[lightgbm]'."

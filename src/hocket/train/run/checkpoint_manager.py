@@ -280,7 +280,7 @@ class CheckpointManager:
         if score is None and not is_final:  # its validation may find it
             return None
         if isinstance(score, bool) or not isinstance(score, int | float):
-            raise ValueError(  # noqa: TRY004 (the value is the user's metrics, not the argument of a call)
+            raise ValueError(
                 f"checkpoint_score_attribute is {key!r}, which must be a number in the metrics of each report with a "
                 f"checkpoint, but rank 0 reported {sorted(metrics)} with {key!r}={score!r}. Report it, or name "
                 "another key."

@@ -5,8 +5,10 @@
 prepared; `strategies` say how updates travel. Importing this package imports torch.
 """
 
+from importlib import import_module as _import_module
+
 try:
-    import torch as _torch  # noqa: F401
+    _import_module("torch")
 except ImportError as _error:
     raise ImportError(
         "hocket.train.torch needs PyTorch, which cannot be imported. Run pip install 'hocket[torch]'."

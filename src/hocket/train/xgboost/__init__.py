@@ -3,8 +3,10 @@
 Importing this package imports XGBoost.
 """
 
+from importlib import import_module as _import_module
+
 try:
-    import xgboost as _xgboost  # noqa: F401
+    _import_module("xgboost")
 except ImportError as _error:
     raise ImportError(
         "hocket.train.xgboost needs XGBoost, which cannot be imported. Run pip install 'hocket[xgboost]'."

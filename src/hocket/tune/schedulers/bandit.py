@@ -10,6 +10,7 @@ The process is scikit-learn's.
 
 from __future__ import annotations
 
+import importlib
 import math
 import random
 import warnings
@@ -52,7 +53,7 @@ def check_installed() -> None:
         MissingExtraError: scikit-learn is not installed.
     """
     try:
-        import sklearn.gaussian_process  # noqa: F401
+        importlib.import_module("sklearn.gaussian_process")
     except ImportError as error:
         raise exceptions.MissingExtraError(
             "PB2 needs scikit-learn, which is not installed. Run pip install scikit-learn, or write "

@@ -9,7 +9,9 @@ from hocket.tune.search.basic_variant import BasicVariantGenerator as BasicVaria
 from hocket.tune.search.concurrency_limiter import ConcurrencyLimiter as ConcurrencyLimiter
 from hocket.tune.search.creation import create_searcher as create_searcher
 from hocket.tune.search.repeater import Repeater as Repeater
-from hocket.tune.search.searcher import Searcher as SearchAlgorithm  # noqa: F401 -- Ray's name for what it runs
 from hocket.tune.search.searcher import Searcher as Searcher
+
+SearchAlgorithm = Searcher
+"""Ray's name for what it runs."""
 
 _missing.explain(__name__)

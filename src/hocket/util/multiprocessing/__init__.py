@@ -1,6 +1,6 @@
 """`multiprocessing.Pool` on Hocket's workers. A program changes its import, and nothing else."""
 
-from multiprocessing import TimeoutError as TimeoutError  # noqa: A004 (the name that programs catch)
+from multiprocessing import TimeoutError as TimeoutError
 
 from hocket import missing as _missing
 from hocket.util.multiprocessing.pool import Pool as Pool

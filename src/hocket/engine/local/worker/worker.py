@@ -12,6 +12,7 @@ what has not started. What a task prints is flushed before its result is sent.
 from __future__ import annotations
 
 import faulthandler
+import importlib
 import mmap
 import os
 import signal
@@ -19,12 +20,12 @@ import socket
 import sys
 from typing import final
 
-import cloudpickle  # noqa: F401 (most functions come in its form: it is to be here before the guardian forks)
-
 from hocket import texts
 from hocket.engine import contract, events, forks, stacks
 from hocket.engine.local import debugger, journal, messages, worker_engine
 from hocket.engine.local.worker import execution
+
+importlib.import_module("cloudpickle")  # most functions come in its form: it is to be here before the guardian forks
 
 
 @final

@@ -117,7 +117,7 @@ def load(path: str | Path) -> dict[str, Any]:
     """
     found = cloudpickle.loads(_read(path))
     if not isinstance(found, dict):
-        raise ValueError(  # noqa: TRY004 (the file's contents are wrong, not the argument's type)
+        raise ValueError(
             f"A checkpoint must be a dict, but {str(path)!r} holds {texts.name_kind(found)}. Pass a file of "
             "Trainer.latest_checkpoint_dir."
         )

@@ -209,21 +209,21 @@ class ParameterServerBackend(backend.BackendConfig):
 
 # --- in the ranks ----------------------------------------------------------------------------------------------------
 
-_server: object = None
-"""This process's; it serves as long as it is referred to."""
+_servers: list[object] = []
+"""This process's one; it serves as long as it is referred to."""
 
 
 def _serve_if(is_server: bool) -> None:
     """Start a server, by TF_CONFIG, if this rank is one."""
-    global _server  # noqa: PLW0603 (a rank is a process)
     if not is_server:
         return
     import tensorflow as tf
 
     resolver = tf.distribute.cluster_resolver.TFConfigClusterResolver()
-    _server = tf.distribute.Server(
+    server = tf.distribute.Server(
         resolver.cluster_spec(),
         job_name=resolver.task_type,
         task_index=resolver.task_id,
         protocol=resolver.rpc_layer or "grpc",
     )
+    _servers[:] = [server]

@@ -120,7 +120,7 @@ def _check_loader(loader: object) -> None:
             f"{loader!r}. Write prepare_data_loader(DataLoader(dataset, batch_size=32))."
         )
     if isinstance(loader, PreparedDataLoader):
-        raise ValueError("The DataLoader is prepared already. Call prepare_data_loader() once for each loader.")  # noqa: TRY004
+        raise ValueError("The DataLoader is prepared already. Call prepare_data_loader() once for each loader.")
 
 
 def _warn_of_stream(dataset: object, world_size: int) -> None:

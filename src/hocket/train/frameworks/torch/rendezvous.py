@@ -39,7 +39,7 @@ class Meeting:
     store: Any = None
 
 
-_server: object = None  # rank 0's store: it serves the others as long as the process lives
+_servers: list[object] = []  # rank 0's store, one: it serves the others as long as the process lives
 
 
 def arrange(group: worker_group.WorkerGroup, timeout_s: float) -> Meeting:
@@ -69,11 +69,10 @@ def identify(path: str) -> tuple[str, int, int] | None:
 
 def _serve(address: str, world_size: int, timeout_s: float) -> int:
     """Called in rank 0: start the store; return its port."""
-    global _server  # noqa: PLW0603 (it must outlive the call, and a process has one)
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     listener = socket.create_server((address, 0), family=family, backlog=world_size + 8)
     port: int = listener.getsockname()[1]
-    _server = dist.TCPStore(  # type: ignore[attr-defined]
+    server = dist.TCPStore(  # type: ignore[attr-defined]
         address,
         port,
         world_size,
@@ -82,6 +81,7 @@ def _serve(address: str, world_size: int, timeout_s: float) -> int:
         wait_for_workers=False,
         master_listen_fd=listener.detach(),
     )
+    _servers[:] = [server]
     return port
 
 

@@ -22,7 +22,7 @@ class Exchange(strategy.Exchange):
 
     def __init__(self, settings: strategies.AllReduce, ranks: strategies.Ranks) -> None:
         if isinstance(settings.compression, strategies.PowerSGD):
-            raise ValueError(  # noqa: TRY004 (the type is right, and JAX has no such thing)
+            raise ValueError(
                 f"JaxTrainer cannot compress with {settings.compression}, which torch computes. Use "
                 "compression='bf16', or leave it out."
             )

@@ -123,7 +123,7 @@ class OnArrays(strategy.Exchange):
 
         def update(updates: Any, state: OnArraysState, params: Any = None, **extra: Any) -> Any:
             if not isinstance(state, OnArraysState):
-                raise ValueError(  # noqa: TRY004 (it is mostly a checkpoint's)
+                raise ValueError(
                     f"{self._name} needs the state of a prepared optimizer, but received {texts.name_kind(state)}. "
                     "Write optimizer = prepare_optimizer(optimizer), and make the state with optimizer.init(params)."
                 )

@@ -178,7 +178,7 @@ def _visit(arrays: Sequence[tuple[trees.Leaf, npt.NDArray[Any]]]) -> None:
 
 def _check(state: object, params: object) -> None:
     if not isinstance(state, ParameterServerState):
-        raise ValueError(  # noqa: TRY004 (as `LocalSGD` does; it is mostly a checkpoint's)
+        raise ValueError(
             f"ParameterServer needs the state of a prepared optimizer, but received {texts.name_kind(state)}. Write "
             "optimizer = prepare_optimizer(optimizer), and make the state with optimizer.init(params); a checkpoint "
             "of another strategy has another state."

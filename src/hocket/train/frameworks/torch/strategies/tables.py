@@ -67,7 +67,7 @@ class ServedEmbedding(torch.nn.Embedding):
         object.__setattr__(module, "_client", client)
         object.__setattr__(module, "_table", table)
 
-    def forward(self, input: torch.Tensor) -> torch.Tensor:  # noqa: A002 (torch's name)
+    def forward(self, input: torch.Tensor) -> torch.Tensor:
         """Look rows up."""
         weight = self.weight
         found = self._client.look_up(
