@@ -47,6 +47,14 @@ def test_a_crowd_is_told_of() -> None:
     assert "slower than num_workers=4, which has the same results if each rank gets 1.5 times" in assign({"b": 6}, 4)
 
 
+def test_a_launcher_is_told_of_by_the_first_process() -> None:
+    launched = {"TORCHELASTIC_RUN_ID": "none", "WORLD_SIZE": "2", "RANK": "0"}
+    assert "one of 2 processes that `hocket run` or torchrun" in rank_placement.describe_launcher(launched)
+    assert rank_placement.describe_launcher({**launched, "RANK": "1"}) == ""
+    assert rank_placement.describe_launcher({**launched, "WORLD_SIZE": "1"}) == ""
+    assert rank_placement.describe_launcher({"WORLD_SIZE": "2", "RANK": "0"}) == ""  # a rank of a trainer
+
+
 def tell_place() -> None:
     context = train.get_context()
     train.report(

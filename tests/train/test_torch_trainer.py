@@ -213,6 +213,38 @@ def test_batch_samplers_are_kept_or_refused(tmp_path: Path) -> None:
         fit(own_batch_sampler, tmp_path, config={"split": True})
 
 
+def train_apart(config: dict[str, Any]) -> None:
+    """Take steps with or without the other ranks."""
+    model: torch.nn.Module = torch.nn.Linear(3, 2)
+    if config["joins"] == "prepared":
+        model = hocket_torch.prepare_model(model)
+    if config["joins"] == "wrapped":
+        model = torch.nn.parallel.DistributedDataParallel(model)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    loader = hocket_torch.prepare_data_loader(data.DataLoader(torch.ones(SAMPLE_COUNT, 3), batch_size=4))
+    mean = torch.zeros(1)
+    for batch in loader:
+        optimizer.zero_grad()
+        loss = model(batch).square().mean()
+        loss.backward()
+        for parameter in model.parameters() if config["joins"] == "by hand" else ():
+            dist.all_reduce(parameter.grad)
+        if config["joins"] != "evaluates":
+            optimizer.step()
+        mean += loss.item() / len(loader)
+    dist.all_reduce(mean)
+    train.report({"loss": mean.item()})
+
+
+@pytest.mark.about_local("what its ranks print comes to the driver's standard error")
+def test_ranks_that_train_apart_are_told(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    told = {}
+    for joins in ("forgotten", "prepared", "wrapped", "by hand", "evaluates"):
+        fit(train_apart, tmp_path / joins, config={"joins": joins})
+        told[joins] = capfd.readouterr().err.count("each has trained a model of its own. Write model = ")
+    assert told == {"forgotten": 1, "prepared": 0, "wrapped": 0, "by hand": 0, "evaluates": 0}
+
+
 def test_bad_values_are_refused() -> None:
     with pytest.raises(ValueError, match=r"timeout_s must be more than 0 seconds, but received 0\."):
         hocket_torch.TorchConfig(timeout_s=0)

@@ -20,7 +20,7 @@ from hocket.train import result as result_module
 from hocket.train.checkpoints import replica, storage
 from hocket.train.progress import display
 from hocket.train.rank import datasets as datasets_module
-from hocket.train.rank import usage
+from hocket.train.rank import rank_placement, usage
 from hocket.train.run import backend, checkpoint_manager, report_book, runner, training_run
 from hocket.train.strategies import hosting
 
@@ -132,6 +132,9 @@ class DataParallelTrainer:
             StoreError: The store that keeps the run failed, also when it was asked again, or refuses; or another run
                 of this name has begun there. What was committed before is whole.
         """
+        launcher = rank_placement.describe_launcher(os.environ)
+        if launcher:
+            _log.warning("%s", launcher)
         try:
             return self.fit_with(runner.choose(self._scaling))
         except (exceptions.HocketError, KeyboardInterrupt) as error:

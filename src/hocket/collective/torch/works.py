@@ -10,6 +10,7 @@ import torch
 import torch.distributed as dist
 
 from hocket.collective import host_group, point_to_point
+from hocket.collective.torch import traffic
 
 
 @final
@@ -19,6 +20,7 @@ class Done(dist.Work):
     def __init__(self, tensors: Sequence[torch.Tensor]) -> None:
         super().__init__()
         self._tensors = tensors
+        traffic.note_sizes(tensors)
 
     def wait(self, timeout: dt.timedelta | None = None) -> bool:
         """Return at once."""
@@ -64,6 +66,7 @@ class Message(dist.Work):
         #: What is not contiguous is received beside it, and copied in the end.
         self._target = target
         self._received = torch.from_numpy(transfer.array)
+        traffic.note_sizes([self._received])
 
     def wait(self, timeout: dt.timedelta | None = None) -> bool:
         """Wait until it has been sent, or received."""

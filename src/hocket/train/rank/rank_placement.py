@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 
@@ -64,6 +64,23 @@ def describe_crowd(ranks_places: Sequence[RankPlacement]) -> str:
                 f'gets {place.local_world_size / cores:.3g} times the rows. See "How many ranks" in docs/train.md.'
             )
     return ""
+
+
+def describe_launcher(variables: Mapping[str, str]) -> str:
+    """Return what to say where `hocket run` or torchrun has started several processes that train with ranks of their
+    own; nothing elsewhere, and in all of them but the first.
+
+    Args:
+        variables: The environment of the process that calls ``fit``.
+    """
+    is_launched = "TORCHELASTIC_RUN_ID" in variables  # a rank of ours has the others too
+    size = variables.get("WORLD_SIZE", "1")
+    if not is_launched or size == "1" or variables.get("RANK") != "0":
+        return ""
+    return (
+        f"This is one of {size} processes that `hocket run` or torchrun has started, and each of them calls fit(), "
+        "which starts ranks of its own and trains the same. Start the script with python."
+    )
 
 
 def assign(found: Sequence[Introduction]) -> tuple[RankPlacement, ...]:
