@@ -778,6 +778,20 @@ def test_a_column_that_is_not_there_is_told_without_our_frames(session: None, lo
     assert package not in str(found.value)
 
 
+@pytest.mark.parametrize("loop", ["iter_batches", "iter_rows", "iter_torch_batches", "take_all"])
+def test_an_error_of_a_step_comes_to_a_loop_without_our_frames(session: None, loop: str) -> None:
+    def fail(row: dict[str, Any]) -> dict[str, Any]:
+        raise ValueError("a bad row")
+
+    rows = data.range(10, override_num_blocks=2).map(fail)
+    with pytest.raises(ValueError, match="a bad row") as found:
+        for _ in getattr(rows, loop)():
+            pass
+    package = str(Path(hocket.__file__).parent)
+    assert [frame.path for frame in found.traceback if str(frame.path).startswith(package)] == []
+    assert len(found.traceback) == 1
+
+
 def test_mistakes_of_ours_keep_their_frames(session: None, monkeypatch: pytest.MonkeyPatch) -> None:
     nothing: dict[str, Any] = {}
     monkeypatch.setattr(data.Dataset, "_stream", lambda self: nothing["missing"])

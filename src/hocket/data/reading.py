@@ -6,13 +6,17 @@ import math
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent import futures
+from pathlib import Path
 from typing import TypeVar
 
 import numpy as np
 
+from hocket import exceptions, texts
 from hocket.data import blocks, order
 
 T = TypeVar("T")
+
+texts.add_carriers(str(Path(futures.__file__).parent))  # `read_ahead` waits in there, for a thread that runs in there
 
 
 def cut_batches(stream: Iterable[blocks.Block], batch_size: int | None, *, drop_last: bool) -> Iterator[blocks.Block]:
@@ -81,7 +85,16 @@ class Restartable(Iterable[T]):
         self._begin = begin
 
     def __iter__(self) -> Iterator[T]:
-        return self._begin()
+        return _hide_frames(self._begin())
+
+
+def _hide_frames(items: Iterator[T]) -> Generator[T]:
+    """Give the same; an error of this package comes to the loop without the frames that it came through."""
+    try:
+        yield from items
+    except exceptions.HocketError as error:
+        exceptions.hide_frames(error)
+        raise
 
 
 def check_batch_size(batch_size: object, *, may_be_none: bool) -> None:
