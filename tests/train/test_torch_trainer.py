@@ -221,9 +221,11 @@ def train_apart(config: dict[str, Any]) -> None:
     if config["joins"] == "wrapped":
         model = torch.nn.parallel.DistributedDataParallel(model)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    loader = hocket_torch.prepare_data_loader(data.DataLoader(torch.ones(SAMPLE_COUNT, 3), batch_size=4))
+    loader = hocket_torch.prepare_data_loader(
+        data.DataLoader(data.TensorDataset(torch.ones(SAMPLE_COUNT, 3)), batch_size=4)
+    )
     mean = torch.zeros(1)
-    for batch in loader:
+    for (batch,) in loader:
         optimizer.zero_grad()
         loss = model(batch).square().mean()
         loss.backward()
