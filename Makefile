@@ -8,7 +8,7 @@
 PYTHON ?= python3
 VENV ?= .venv
 ARGS ?=
-# How many tests run at a time, on two cores: many wait, for other processes or for time (13:17 with 3, 15:36 with 2);
+# How many tests run at a time, on two cores: many wait, for other processes or for time;
 # 0: one after the other and in one process, as debuggers need it.
 JOBS ?= 3
 BIN := $(VENV)/bin
@@ -87,6 +87,8 @@ demo: $(VENV)/.demo  ## train a real model on two workers
 AT_A_TIME := -n $(JOBS) --no-loadscope-reorder
 # Tests start thousands of processes, and each would compile what it imports: not all of them keep bytecode.
 export PYTHONDONTWRITEBYTECODE :=
+# Ray runs its workers at a niceness of 15: whatever runs beside takes their time, and their tests wait.
+export RAY_worker_niceness := 0
 COMPILE := -$(BIN)/python -m compileall -q src tests
 
 test: $(VENV)/.dev  ## run the tests, JOBS=3 at a time, then those of the core on the in-process engine
@@ -108,7 +110,7 @@ PARITY_CLASS_local := -k TestLocal
 PARITY_CLASS_inprocess := -k TestInProcess
 PARITY_CONTRACT_ray := tests/engine/ray/test_contract.py
 
-# parity-ray goes alone: Ray runs its workers at a niceness of 15, and whatever runs beside them takes their time.
+# parity-ray goes alone: an hour of tests with time-outs, for all of both cores.
 parity-local parity-inprocess parity-ray: parity-%: $(VENV)/.dev  ## the part of one engine: 20 minutes, 3, 60; what fails is run twice
 	@mkdir -p $(RESULTS) && rm -rf $(addprefix $(RESULTS)/$*-,core.xml util.xml train.xml ps.xml contract.xml again.xml cache)
 	-for suite in $(PARITY_TESTS); do \
