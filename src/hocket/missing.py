@@ -273,7 +273,7 @@ def _is_import(frame: FrameType) -> bool:
 def explain_attributes(kind: K) -> K:
     """Have instances of a class say of methods that are not there what to write instead; see `explain`."""
 
-    def tell(self: Any, name: str) -> Any:
+    def tell(self: object, name: str) -> object:
         raise _build_attribute_error(kind.__name__, name, self, f"{type(self).__name__!r} object")
 
     kind.__getattr__ = tell  # type: ignore[attr-defined]  # as in `explain`
@@ -285,7 +285,7 @@ class Explaining(type):
 
     if not TYPE_CHECKING:  # as in `explain`
 
-        def __getattr__(cls, name: str) -> Any:
+        def __getattr__(cls, name: str) -> object:
             raise _build_attribute_error(cls.__name__, name, cls, f"type object {cls.__name__!r}")
 
 

@@ -9,7 +9,7 @@ import logging
 import os
 import sqlite3
 import tarfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -67,7 +67,12 @@ def test_large_files_of_text_are_read_in_blocks(kind: str, packed: bool, tmp_pat
     path = tmp_path / (f"rows.{kind}" + (".gz" if packed else ""))
     content = ("\n".join(lines) + "\n").encode()
     path.write_bytes(gzip.compress(content) if packed else content)
-    read = {"csv": data.read_csv, "json": data.read_json, "text": data.read_text}[kind]
+    readers: dict[str, Callable[..., data.Dataset]] = {
+        "csv": data.read_csv,
+        "json": data.read_json,
+        "text": data.read_text,
+    }
+    read = readers[kind]
     rows = read(str(path))
     assert count_blocks(rows) > 5
     column = "text" if kind == "text" else "y"

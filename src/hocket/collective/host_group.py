@@ -169,7 +169,7 @@ class HostGroup:
             self._pass_on(len(targets[0]), step, views, _give_parts(sources, np.copyto), take)
 
     def reduce_scatter(
-        self, target: Any, sources: Sequence[Any], op: ReduceOp = ReduceOp.SUM, calc: Arithmetic = NUMPY
+        self, target: Any, sources: Sequence[object], op: ReduceOp = ReduceOp.SUM, calc: Arithmetic = NUMPY
     ) -> None:
         """Put the sum of all ranks' sources of this rank's number, or what `op` makes of them, into the target.
 
@@ -267,7 +267,7 @@ class HostGroup:
         rounds.wait(given[3])
         take(given[0], given[1], given[2])
 
-    def _gather(self, targets: Sequence[Any], array: Any, step: int, views: list[list[Any]]) -> None:
+    def _gather(self, targets: Sequence[Any], array: Any, step: int, views: list[list[object]]) -> None:
         def give(slot: Any, at: int, count: int) -> None:
             np.copyto(slot[:count], array[at : at + count])
 
@@ -338,7 +338,7 @@ class HostGroup:
             if is_mean:
                 divide(part, 2, out=part)
 
-        def add_all(part: Any, slots: Sequence[Any], count: int) -> None:
+        def add_all(part: object, slots: Sequence[Any], count: int) -> None:
             self._add_up([slot[:count] for slot in slots], part, combine, op, calc)
 
         return add if size == 2 else add_all

@@ -91,7 +91,7 @@ class Turns:
         for thread in self._threads:
             thread.start()
 
-    def run(self, bodies: Sequence[Callable[[], Any]]) -> list[Any]:
+    def run(self, bodies: Sequence[Callable[[], object]]) -> list[object]:
         """Call one function in each rank; return what they return.
 
         Raises:

@@ -214,7 +214,7 @@ class World:
         if self._local is not None:
             self._local.close()
 
-    def _exchange(self, all_gather_hosts: HostAllGather, call: str, value: Any) -> list[Any]:
+    def _exchange(self, all_gather_hosts: HostAllGather, call: str, value: object) -> list[Any]:
         """Give a value to the other machines; return those of all.
 
         Raises:
@@ -327,9 +327,9 @@ class HostAllGatherActor:
 
     def __init__(self, size: int) -> None:
         self._size = size
-        self._rounds: dict[int, tuple[dict[int, Any], dict[int, str], asyncio.Event]] = {}
+        self._rounds: dict[int, tuple[dict[int, object], dict[int, str], asyncio.Event]] = {}
 
-    async def gather(self, turn: int, host: int, call: str, value: object) -> list[Any] | UnequalCalls:
+    async def gather(self, turn: int, host: int, call: str, value: object) -> list[object] | UnequalCalls:
         """Say what this machine's ranks call in a turn, and give their value; return those of all."""
         values, calls, is_full = self._rounds.setdefault(turn, ({}, {}, asyncio.Event()))
         values[host], calls[host] = value, call
@@ -357,7 +357,7 @@ def through_actor(handle: actor.ActorHandle, host: int, timeout_s: float) -> Hos
     """
     turn = 0
 
-    def gather(call: str, value: object) -> list[Any] | UnequalCalls:
+    def gather(call: str, value: object) -> list[object] | UnequalCalls:
         nonlocal turn
         turn += 1
         try:

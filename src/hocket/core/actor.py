@@ -33,12 +33,12 @@ _NAME_SECONDS = 0.001
 @overload
 def method(function: Callable[Concatenate[S, P], T], /) -> typed.Method[S, P, T]: ...
 @overload
-def method(*, num_returns: Any, **given: Unpack[typed.MethodOptions]) -> Callable[[Callable[..., Any]], Any]: ...
+def method(*, num_returns: object, **given: Unpack[typed.MethodOptions]) -> Callable[[Callable[..., Any]], Any]: ...
 @overload
 def method(
     **given: Unpack[typed.MethodOptions],
 ) -> Callable[[Callable[Concatenate[S, P], T]], typed.Method[S, P, T]]: ...
-def method(*functions: Any, **given: Any) -> Any:
+def method(*functions: object, **given: object) -> Any:
     """Give a method of an actor class its defaults. Without any, ``@method`` is for type checkers: see `TypedActor`.
 
     Args:
@@ -124,7 +124,7 @@ class ActorClass:
         return dataclasses.replace(options.build_actor_options(self._given, self._cls, ""), methods=methods)
 
     @frames.hide_frames_of
-    def remote(self, *args: Any, **kwargs: Any) -> ActorHandle:
+    def remote(self, *args: object, **kwargs: object) -> ActorHandle:
         """Build an actor and return a handle on it at once.
 
         Raises:
@@ -234,13 +234,13 @@ def _refuse_remote_methods(cls: type) -> None:
 class UnboundMethod:
     """A method as it is found on an actor class: it can be called with any object, but not from afar."""
 
-    def __init__(self, cls: type, name: str, function: Callable[..., Any]) -> None:
+    def __init__(self, cls: type, name: str, function: Callable[..., object]) -> None:
         functools.update_wrapper(self, function)
         self._cls = cls
         self._name = name
         self._function = function
 
-    def __call__(self, *args: object, **kwargs: object) -> Any:
+    def __call__(self, *args: object, **kwargs: object) -> object:
         return self._function(*args, **kwargs)
 
     def __getattr__(self, name: str) -> NoReturn:
@@ -251,7 +251,7 @@ class UnboundMethod:
     def __repr__(self) -> str:
         return repr(self._function)
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce__(self) -> tuple[object, ...]:
         return getattr, (self._cls, self._name)
 
 
@@ -384,7 +384,7 @@ class ActorMethod:
             remote_function.Signature(function, label, skip_first=not is_static) if function is not None else None
         )
 
-    def remote(self, *args: Any, **kwargs: Any) -> Any:
+    def remote(self, *args: object, **kwargs: object) -> Any:
         """Start a call and return at once: one `ObjectRef`, a list of them, a generator or None, by ``num_returns``.
 
         Raises:
@@ -424,7 +424,7 @@ class ActorMethod:
     def options(self, *, num_returns: Any, **given: Unpack[typed.MethodOptions]) -> ActorMethod: ...
     @overload
     def options(self, **given: Unpack[typed.MethodOptions]) -> ActorMethod: ...
-    def options(self, **given: Any) -> ActorMethod:
+    def options(self, **given: object) -> ActorMethod:
         """Return the same method with other options: those of `method`, and ``name``."""
         options.validate(given, options.METHOD_OPTIONS, f"method `{self._options.name}`")
         return ActorMethod(self._ref, self._cls, self._name, self._actor, self._method, given)
@@ -436,7 +436,7 @@ class ActorMethod:
         signature = "(...)" if self._signature is None else str(self._signature)
         return f"ActorMethod({texts.show_name(f'{self._actor.class_name}.{self._name}{signature}')})"
 
-    def __call__(self, *args: object, **kwargs: object) -> Any:
+    def __call__(self, *args: object, **kwargs: object) -> object:
         raise TypeError(
             f"Actor methods cannot be called directly. Instead of actor.{self._name}(...) write "
             f"actor.{self._name}.remote(...)."

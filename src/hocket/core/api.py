@@ -44,10 +44,10 @@ def remote(target: Callable[P, Iterator[T]], /) -> typed.GeneratorFunction[P, T]
 @overload
 def remote(target: Callable[P, T], /) -> remote_function.RemoteFunction[P, T]: ...
 @overload
-def remote(*, num_returns: Any, **options: Unpack[typed.RemoteOptions]) -> Callable[[Any], Any]: ...
+def remote(*, num_returns: object, **options: Unpack[typed.RemoteOptions]) -> Callable[[Any], Any]: ...
 @overload
 def remote(**options: Unpack[typed.RemoteOptions]) -> Decorator: ...
-def remote(*targets: Any, **options: Any) -> Any:
+def remote(*targets: object, **options: object) -> Any:
     """Make a function or a class remote: ``@remote`` or ``@remote(num_cpus=2, ...)``.
 
     Args:
@@ -82,7 +82,7 @@ def remote(*targets: Any, **options: Any) -> Any:
     return lambda target: _make_remote(target, options)
 
 
-def _make_remote(target: Any, options: dict[str, Any]) -> object:
+def _make_remote(target: Any, options: dict[str, object]) -> object:
     if isinstance(target, remote_function.RemoteFunction | actor.ActorClass):
         raise TypeError(
             f"`{getattr(target, '__name__', target)}` is remote already. Use .options(...) to change how it runs."
@@ -189,7 +189,7 @@ def get(refs: Any, *surplus: Any, timeout: float | None = None, **unknown: Any) 
         raise
 
 
-def _fetch(engine: contract.Engine, refs: Sequence[contract.AnyRef], timeout: float | None) -> list[Any]:
+def _fetch(engine: contract.Engine, refs: Sequence[contract.AnyRef], timeout: float | None) -> list[object]:
     """Return the values; explain one that has come and cannot be rebuilt in this process."""
     try:
         return engine.get(refs, timeout)

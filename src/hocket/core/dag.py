@@ -42,7 +42,7 @@ class Given:
         self.args = args
         self.kwargs = kwargs
 
-    def get_whole(self) -> Any:
+    def get_whole(self) -> object:
         """Return the one argument.
 
         Raises:
@@ -56,7 +56,7 @@ class Given:
             "input_node[0] or input_node.name."
         )
 
-    def get_part(self, key: int | str, *, is_attribute: bool) -> Any:
+    def get_part(self, key: int | str, *, is_attribute: bool) -> object:
         """Return an argument by position or name; if there is only one, that part of it."""
         try:
             if len(self.args) == 1 and not self.kwargs:
@@ -106,7 +106,7 @@ class DAGNode(abc.ABC):
             AssertionError: The graph has two of these.
         """
         given = Given(args, kwargs)
-        results: dict[DAGNode, Any] = {}
+        results: dict[DAGNode, object] = {}
         for node in _sort(self):
             results[node] = node._run(results, given)
         return results[self]
@@ -143,10 +143,10 @@ class DAGNode(abc.ABC):
         yield from _find_nodes(self._kwargs)
 
     @abc.abstractmethod
-    def _run(self, results: Mapping[DAGNode, Any], given: Given) -> Any:
+    def _run(self, results: Mapping[DAGNode, object], given: Given) -> object:
         """Start this node, now that the results of those that it needs are there."""
 
-    def _fill(self, results: Mapping[DAGNode, Any]) -> tuple[tuple[object, ...], dict[str, object]]:
+    def _fill(self, results: Mapping[DAGNode, object]) -> tuple[tuple[object, ...], dict[str, object]]:
         return _replace(self._args, results), _replace(self._kwargs, results)
 
 
@@ -172,7 +172,7 @@ class FunctionNode(DAGNode):
         super().__init__(args, kwargs, options)
         self._function = function
 
-    def _run(self, results: Mapping[DAGNode, Any], given: Given) -> Any:
+    def _run(self, results: Mapping[DAGNode, object], given: Given) -> Any:
         args, kwargs = self._fill(results)
         return self._function.remote(*args, **kwargs)
 
@@ -221,7 +221,7 @@ class ClassNode(DAGNode):
             _refuse(self, name, f"Actor class `{source.__name__}`" if source is not None else "")
         return BindableMethod(self, name, {})
 
-    def _run(self, results: Mapping[DAGNode, Any], given: Given) -> Any:
+    def _run(self, results: Mapping[DAGNode, object], given: Given) -> object:
         args, kwargs = self._fill(results)
         return self._actor_class.remote(*args, **kwargs)
 
@@ -230,22 +230,22 @@ class ClassNode(DAGNode):
 class BindableMethod:
     """A method of a `ClassNode`: ``node.method.bind(...)``."""
 
-    def __init__(self, parent: ClassNode, name: str, given: Mapping[str, Any]) -> None:
+    def __init__(self, parent: ClassNode, name: str, given: Mapping[str, object]) -> None:
         self._parent = parent
         self._name = name
         self._given = dict(given)
 
-    def bind(self, *args: Any, **kwargs: Any) -> ClassMethodNode:
+    def bind(self, *args: object, **kwargs: object) -> ClassMethodNode:
         """Add a call to the graph, after those of the same actor that were bound before."""
         node = ClassMethodNode(self._name, args, kwargs, self._given, parent=self._parent)
         self._parent._latest = node
         return node
 
-    def options(self, **given: Any) -> BindableMethod:
+    def options(self, **given: object) -> BindableMethod:
         """Return the same method with other options."""
         return BindableMethod(self._parent, self._name, {**self._given, **given})
 
-    def __getattr__(self, name: str) -> Any:
+    def __getattr__(self, name: str) -> object:
         _refuse(self, name)
 
 
@@ -289,7 +289,7 @@ class ClassMethodNode(DAGNode):
             yield self._previous
         yield from super()._list_needed()
 
-    def _run(self, results: Mapping[DAGNode, Any], given: Given) -> Any:
+    def _run(self, results: Mapping[DAGNode, object], given: Given) -> object:
         method = self._method
         if method is None:
             assert self._parent is not None
@@ -306,7 +306,7 @@ class ReturnNode(DAGNode):
     def __init__(self, call: ClassMethodNode, position: int) -> None:
         super().__init__((call, position), {}, {})
 
-    def _run(self, results: Mapping[DAGNode, Any], given: Given) -> Any:
+    def _run(self, results: Mapping[DAGNode, Any], given: Given) -> object:
         call, position = self._args
         return results[call][position]
 
@@ -367,7 +367,7 @@ class InputNode(DAGNode):
                 "execution. Write: with InputNode() as input_node: ..."
             )
 
-    def _run(self, results: Mapping[DAGNode, Any], given: Given) -> Any:
+    def _run(self, results: Mapping[DAGNode, object], given: Given) -> object:
         self._check_entered()
         return given.get_whole()
 
@@ -387,7 +387,7 @@ class InputAttributeNode(DAGNode):
         """The position or name."""
         return self._key
 
-    def _run(self, results: Mapping[DAGNode, Any], given: Given) -> Any:
+    def _run(self, results: Mapping[DAGNode, object], given: Given) -> object:
         self._input_node._check_entered()
         return given.get_part(self._key, is_attribute=self._is_attribute)
 
@@ -411,7 +411,7 @@ class MultiOutputNode(DAGNode):
             )
         super().__init__(args, {}, {})
 
-    def _run(self, results: Mapping[DAGNode, Any], given: Given) -> Any:
+    def _run(self, results: Mapping[DAGNode, object], given: Given) -> Any:
         return list(self._fill(results)[0])
 
 
@@ -419,8 +419,8 @@ def bind_method(
     name: str,
     method: Callee,
     num_returns: int,
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
+    args: tuple[object, ...],
+    kwargs: dict[str, object],
 ) -> ClassMethodNode | tuple[DAGNode, ...]:
     """Return the node for a call on a living actor; for ``num_returns`` above 1 one for each return."""
     node = ClassMethodNode(name, args, kwargs, {}, method=method)

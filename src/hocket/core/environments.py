@@ -128,7 +128,7 @@ def format_environment(environment: Mapping[str, Any] | None) -> str:
     """Return the form that travels; empty for none. The environment has been checked."""
     if not environment:
         return ""
-    parts: dict[str, Any] = {name: part for name, part in environment.items() if name in _CLUSTER_ONLY and part}
+    parts: dict[str, object] = {name: part for name, part in environment.items() if name in _CLUSTER_ONLY and part}
     if environment.get("env_vars"):
         parts["env_vars"] = dict(environment["env_vars"])
     if environment.get("working_dir"):

@@ -156,7 +156,7 @@ class DynamicObjectRefGenerator:
         return f"DynamicObjectRefGenerator({len(self._refs)} references)"
 
 
-def collect(function: Any, *, is_retried: bool) -> Any:
+def collect(function: Any, *, is_retried: bool) -> object:
     """Return a function that runs a generator function to its end and returns references on what it yields.
 
     If it raises, the last reference does, unless the task is to be tried again then.
@@ -164,7 +164,7 @@ def collect(function: Any, *, is_retried: bool) -> Any:
     import functools
 
     @functools.wraps(function)
-    def run(*args: Any, **kwargs: Any) -> DynamicObjectRefGenerator:
+    def run(*args: object, **kwargs: Any) -> DynamicObjectRefGenerator:
         found = function(*args, **kwargs)
         if hasattr(found, "__aiter__"):
             import asyncio

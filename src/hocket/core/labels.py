@@ -43,7 +43,7 @@ def explain_value(key: str, value: object) -> str | None:
     return None
 
 
-def explain_selector(name: str, selector: Mapping[Any, object]) -> str | None:
+def explain_selector(name: str, selector: Mapping[object, object]) -> str | None:
     """Return what is wrong with a selector; None if nothing is.
 
     Args:

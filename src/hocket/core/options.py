@@ -41,7 +41,7 @@ def _rule(is_met: Callable[[Any], bool], text: str, remedy: str = "") -> Check:
         remedy: What to do instead.
     """
 
-    def check(name: str, value: Any) -> str | None:
+    def check(name: str, value: object) -> str | None:
         return None if is_met(value) else f"The keyword {name!r} must {text}, but received {value!r}.{remedy}"
 
     return check
@@ -256,7 +256,7 @@ def _make_plain(value: object) -> Any:
     return value
 
 
-_TO_PLAIN: dict[type, Callable[[Any], Any]] = {str: str.__str__, int: int.__int__, float: float.__float__}
+_TO_PLAIN: dict[type, Callable[[Any], object]] = {str: str.__str__, int: int.__int__, float: float.__float__}
 
 
 def is_generator(function: object) -> bool:

@@ -39,14 +39,14 @@ class RemoteFunction(Generic[P, T_co]):
     @overload
     def remote(self, *args: P.args, **kwargs: P.kwargs) -> contract.ObjectRef[T_co]: ...
     @overload
-    def remote(self, _1: contract.ObjectRef[Any], /, *args: Any, **kwargs: Any) -> contract.ObjectRef[T_co]: ...
+    def remote(self, _1: contract.ObjectRef[object], /, *args: Any, **kwargs: Any) -> contract.ObjectRef[T_co]: ...
     @overload
     def remote(
-        self, _1: Any, _2: contract.ObjectRef[Any], /, *args: Any, **kwargs: Any
+        self, _1: object, _2: contract.ObjectRef[object], /, *args: Any, **kwargs: Any
     ) -> contract.ObjectRef[T_co]: ...
     @overload
     def remote(
-        self, _1: Any, _2: Any, _3: contract.ObjectRef[Any], /, *args: Any, **kwargs: Any
+        self, _1: object, _2: object, _3: contract.ObjectRef[object], /, *args: Any, **kwargs: Any
     ) -> contract.ObjectRef[T_co]: ...
     def remote(self, *args: Any, **kwargs: Any) -> Any:
         """Start a call and return at once.
@@ -93,10 +93,10 @@ class RemoteFunction(Generic[P, T_co]):
         return describe("RemoteFunction", f"{self._function.__name__}{self._signature}", self._given)
 
     @overload
-    def options(self, *, num_returns: Any, **given: Unpack[typed.TaskOptions]) -> Any: ...
+    def options(self, *, num_returns: object, **given: Unpack[typed.TaskOptions]) -> Any: ...
     @overload
     def options(self, **given: Unpack[typed.TaskOptions]) -> RemoteFunction[P, T_co]: ...
-    def options(self, **given: Any) -> Any:
+    def options(self, **given: object) -> Any:
         """Return the same function with other options; this one stays as it is."""
         options.refuse_decorator_only(given, f"remote function `{self._function.__name__}`")
         other = RemoteFunction(self._function, {**self._given, **given})
@@ -161,7 +161,7 @@ class Signature:
     def __str__(self) -> str:
         return "(...)" if self._signature is None else str(self._signature)
 
-    def check(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def check(self, args: tuple[object, ...], kwargs: dict[str, Any]) -> None:
         """Raise TypeError if the arguments do not fit."""
         if not kwargs and self._least <= len(args) <= self._most:
             return

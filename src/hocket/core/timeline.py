@@ -90,7 +90,7 @@ def build_events(spans: Iterable[dict[str, Any]]) -> list[Event]:
     return names + [event | {"ts": start} for event in missed] + events
 
 
-def _build_missed(span: dict[str, Any]) -> Event:
+def _build_missed(span: dict[str, object]) -> Event:
     """Return a mark at the beginning of a row that lacks its oldest events."""
     name = f"{span['count']} earlier events were overwritten"
     args = {"count": span["count"]}
@@ -121,7 +121,7 @@ def _build_event(span: dict[str, Any], lane: int) -> Event:
     return event
 
 
-def assign_lanes(spans: Iterable[dict[str, Any]]) -> Iterator[tuple[dict[str, Any], int]]:
+def assign_lanes(spans: Iterable[dict[str, Any]]) -> Iterator[tuple[dict[str, object], int]]:
     """Give each span of a process a lane in which it lies beside, or wholly inside, every other: what viewers ask
     for."""
     lanes: list[list[float]] = []  # for each lane, the ends of the spans that are open in it, innermost last

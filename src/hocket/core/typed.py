@@ -44,18 +44,18 @@ if TYPE_CHECKING:
         resources: Mapping[str, float] | None
         memory: float | None
         accelerator_type: str | None
-        scheduling_strategy: Any
-        placement_group: Any
+        scheduling_strategy: object
+        placement_group: object
         placement_group_bundle_index: int
         placement_group_capture_child_tasks: bool | None
         label_selector: Mapping[str, str] | None
-        fallback_strategy: list[Any] | None
-        runtime_env: Mapping[str, Any] | None
+        fallback_strategy: list[object] | None
+        runtime_env: Mapping[str, object] | None
         name: str | None
         enable_task_events: bool
-        enable_tensor_transport: Any
+        enable_tensor_transport: object
         _labels: Mapping[str, str] | None
-        _metadata: Mapping[str, Any] | None
+        _metadata: Mapping[str, object] | None
 
     class _Returning(TypedDict, total=False):
         retry_exceptions: bool | Sequence[type[BaseException]] | None
@@ -85,7 +85,7 @@ if TYPE_CHECKING:
         """What `hocket.remote` takes besides ``num_returns``."""
 
         max_calls: int | None
-        concurrency_groups: Any
+        concurrency_groups: object
 
     class MethodOptions(_Returning, total=False):
         """What `hocket.method` and ``.options()`` of a method take besides ``num_returns``."""
@@ -94,7 +94,7 @@ if TYPE_CHECKING:
         concurrency_group: str | None
         name: str | None
         enable_task_events: bool
-        tensor_transport: Any
+        tensor_transport: object
 
     class TypedMeta(type):
         """Marks `TypedActor` for a type checker; there is no such class when the program runs."""
@@ -178,9 +178,9 @@ if TYPE_CHECKING:
         """A method of a `TypedActor`: on a handle it has ``remote``, in the class it is called as written."""
 
         @overload
-        def __get__(self, instance: None, owner: Any) -> Callable[Concatenate[Any, P], T_co]: ...
+        def __get__(self, instance: None, owner: object) -> Callable[Concatenate[Any, P], T_co]: ...
         @overload
-        def __get__(self, instance: object, owner: Any) -> BoundMethod[P, T_co]: ...
+        def __get__(self, instance: object, owner: object) -> BoundMethod[P, T_co]: ...
         def __call__(self, instance: S_contra, /, *args: P.args, **kwargs: P.kwargs) -> T_co:
             """Call it as written."""
 

@@ -44,7 +44,7 @@ def get_optional() -> Any:
         return None
 
 
-def get_optional_array(values: Sequence[object] | Array) -> Any:
+def get_optional_array(values: Sequence[object] | Array) -> object:
     """Return Python objects as an Arrow array; None without Arrow, or if they are of no type that Arrow has."""
     pa = get_optional()
     if pa is None:
@@ -56,18 +56,18 @@ def get_optional_array(values: Sequence[object] | Array) -> Any:
     return None if pa.types.is_null(found.type) else found
 
 
-def build_missing(count: int, kind: Any) -> Any:
+def build_missing(count: int, kind: object) -> object:
     """Return an Arrow array without values, of a type."""
     return load("A column").nulls(count, kind)
 
 
-def spread(column: Any, places: npt.NDArray[np.int64]) -> Any:
+def spread(column: object, places: npt.NDArray[np.int64]) -> object:
     """Return the values at some places of a column as an Arrow array; missing ones where the place is below 0."""
     pa = load("A column")
     return build_array("", column).take(pa.array(places, mask=places < 0))
 
 
-def compact(column: object) -> Any:
+def compact(column: object) -> object:
     """Return an Arrow array that holds its own values only: a part of a larger one would travel with all of it."""
     return load("A column").concat_arrays([column])
 
@@ -113,7 +113,7 @@ def to_numpy(column: Any) -> Array:
     return array
 
 
-def is_tensor(column: Any) -> bool:
+def is_tensor(column: object) -> bool:
     """Return whether each value of an Arrow array is itself an array, all of one shape."""
     return hasattr(column, "to_numpy_ndarray")
 
@@ -156,7 +156,7 @@ def find_changes(column: Any) -> npt.NDArray[np.bool_]:
     return np.where(gone[1:] & gone[:-1], False, changed | (gone[1:] != gone[:-1]))
 
 
-def read_column(column: Any) -> Any:
+def read_column(column: Any) -> object:
     """Return an Arrow array as the kind of column that it becomes: numpy's where numpy can hold it as it is, without
     a copy."""
     pa = load("A column")
@@ -173,7 +173,7 @@ def read_column(column: Any) -> Any:
     return column
 
 
-def read_table(table: Any) -> dict[str, Any]:
+def read_table(table: Any) -> dict[str, object]:
     """Return the columns of a table.
 
     Raises:
@@ -197,7 +197,7 @@ def _list_shapes(schema: Any) -> Iterator[tuple[str, Sequence[int | None]]]:
             yield field.name, json.loads(known[b"ARROW:extension:metadata"])[0]
 
 
-def _stack(column: Any, shape: Sequence[int | None]) -> Any:
+def _stack(column: Any, shape: Sequence[int | None]) -> object:
     """Return lists of lists as an array, if none is missing and all have the shape; else as they are."""
     if isinstance(column, np.ndarray):
         return column
@@ -224,7 +224,7 @@ def check_texts(table: Any) -> None:
             column.validate(full=True)
 
 
-def build_table(columns: Mapping[str, object]) -> Any:
+def build_table(columns: Mapping[str, object]) -> object:
     """Return columns as an Arrow table.
 
     Raises:
@@ -234,7 +234,7 @@ def build_table(columns: Mapping[str, object]) -> Any:
     return pa.table({name: build_array(name, column) for name, column in columns.items()})
 
 
-def build_array(name: str, column: Any) -> Any:
+def build_array(name: str, column: object) -> Any:
     """Return a column as an Arrow array.
 
     Raises:

@@ -58,7 +58,7 @@ class Block:
         self.columns = dict(found)
         self.num_rows = num_rows
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce__(self) -> tuple[object, ...]:
         return Block, ({name: _shrink(column) for name, column in self.columns.items()}, self.num_rows)
 
     def count_bytes(self) -> int:

@@ -103,7 +103,7 @@ class Call:
     constructor_args: Iterable[object] | None = None
     constructor_kwargs: Mapping[str, object] | None = None
     concurrency: Any = None
-    compute: Any = None
+    compute: object = None
     num_cpus: float | None = None
     num_gpus: float | None = None
     memory: float | None = None

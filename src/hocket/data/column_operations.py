@@ -49,7 +49,7 @@ class ColumnOperations(abc.ABC):
             KeyError: There is no such column. Raised here if the columns are known, and else when rows are asked for.
             ValueError: Two columns would have one name, or there are not as many names as columns.
         """
-        several: Any = names
+        several: object = names
         if isinstance(several, str | bytes) or not isinstance(several, Iterable):
             raise TypeError(f"rename_columns() takes a dict, but received {names!r}. Write {{'old': 'new'}}.")
         given = dict(several) if isinstance(several, Mapping) else tuple(several)
@@ -103,7 +103,7 @@ class ColumnOperations(abc.ABC):
 
     def with_columns(self, exprs: Mapping[str, tree.Expr]) -> Self:
         """Add columns, or replace them, by expressions of the columns as they were; see `with_column`."""
-        several: Any = exprs
+        several: object = exprs
         if not isinstance(several, Mapping) or not several:
             raise TypeError(f"with_columns() takes a dict, but received {exprs!r:.80}. Write {{'y': col('x') + 1}}.")
         for name, expr in several.items():
@@ -120,7 +120,7 @@ class ColumnOperations(abc.ABC):
         self,
         name: str,
         apply: Callable[[Any, blocks.Block], blocks.Block],
-        columns: Any,
+        columns: object,
         looks_at: tuple[str, ...] | None = None,
     ) -> Self:
         """Add a step that changes columns only.
@@ -141,7 +141,7 @@ class ColumnOperations(abc.ABC):
 
 
 def _check_names(verb: str, given: str | Sequence[str]) -> tuple[str, ...]:
-    several: Any = given
+    several: object = given
     names = (given,) if isinstance(given, str) else tuple(several) if isinstance(several, Iterable) else ()
     if not names or len(set(names)) < len(names) or not all(isinstance(name, str) for name in names):
         raise ValueError(

@@ -48,7 +48,7 @@ def build(values: object) -> Column:
     )
 
 
-def _unmask(values: np.ma.MaskedArray[Any, Any]) -> Any:
+def _unmask(values: np.ma.MaskedArray[Any, Any]) -> object:
     """Return a masked array's values, with missing ones where they are masked.
 
     Raises:
@@ -100,7 +100,7 @@ def _build_times(values: Sequence[Any]) -> Column:
     return found if packed is None else packed
 
 
-def _open_tensor(value: Any) -> Any:
+def _open_tensor(value: object) -> object:
     """Return the tensor of a framework as an array, and everything else as it is."""
     is_tensor = hasattr(value, "__array__") and hasattr(value, "shape") and hasattr(value, "dtype")
     return np.asarray(value) if is_tensor and not isinstance(value, np.ndarray | np.generic) else value
@@ -257,7 +257,7 @@ def _stack(column: npt.NDArray[Any]) -> npt.NDArray[Any]:
     return column
 
 
-def to_values(column: Column) -> list[Any]:
+def to_values(column: Column) -> list[object]:
     """Return one Python value for each row: numbers as Python's, longer axes as arrays of the row's own."""
     if not isinstance(column, np.ndarray):
         values: list[Any] = arrow.list_tensors(column) if arrow.is_tensor(column) else column.to_pylist()

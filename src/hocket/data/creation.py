@@ -135,7 +135,7 @@ def from_arrow(tables: object, *, override_num_blocks: int | None = None) -> dat
 
 
 @keywords.guard
-def from_blocks(blocks: Sequence[Any]) -> dataset.Dataset:
+def from_blocks(blocks: Sequence[object]) -> dataset.Dataset:
     """Return a data set of Arrow tables, data frames, or dicts of arrays, each of which is a block.
 
     Raises:
@@ -144,12 +144,12 @@ def from_blocks(blocks: Sequence[Any]) -> dataset.Dataset:
     return dataset.Dataset([plan.Held(_read_block(one)) for one in blocks] or [plan.Held(_read_block(None))])
 
 
-def _read_block(given: Any) -> blocks.Block:
+def _read_block(given: object) -> blocks.Block:
     return blocks.Block({}, 0) if given is None else blocks.build_from_batch(given, "A block of from_blocks()")
 
 
 @keywords.guard
-def from_arrow_refs(tables: Any) -> dataset.Dataset:
+def from_arrow_refs(tables: object) -> dataset.Dataset:
     """Return a data set of references on Arrow tables; each is a block. See `Dataset.to_arrow_refs`.
 
     Raises:
@@ -159,13 +159,13 @@ def from_arrow_refs(tables: Any) -> dataset.Dataset:
 
 
 @keywords.guard
-def from_pandas_refs(dfs: Any) -> dataset.Dataset:
+def from_pandas_refs(dfs: object) -> dataset.Dataset:
     """Return a data set of references on data frames; see `from_arrow_refs`."""
     return dataset.Dataset(references.list_reads(dfs, "from_pandas_refs()"))
 
 
 @keywords.guard
-def from_numpy_refs(ndarrays: Any) -> dataset.Dataset:
+def from_numpy_refs(ndarrays: object) -> dataset.Dataset:
     """Return a data set of references on arrays, whose first axis is the rows, as the column ``data``; or on dicts of
     them. See `from_arrow_refs`."""
     return dataset.Dataset(references.list_reads(ndarrays, "from_numpy_refs()"))
@@ -300,9 +300,9 @@ def read_datasource(
 @keywords.guard
 def read_sql(
     sql: str,
-    connection_factory: Callable[[], Any],
+    connection_factory: Callable[[], object],
     *,
-    sql_params: Any = None,
+    sql_params: object = None,
     override_num_blocks: int | None = None,
 ) -> dataset.Dataset:
     """Return a data set of the rows of a query. It is sent when rows are asked for, in a task.
@@ -337,7 +337,9 @@ def read_sql(
 
 
 @keywords.guard
-def from_torch(dataset_: Any, local_read: bool = False, *, override_num_blocks: int | None = None) -> dataset.Dataset:
+def from_torch(
+    dataset_: object, local_read: bool = False, *, override_num_blocks: int | None = None
+) -> dataset.Dataset:
     """Return a data set of one of PyTorch's. Its items are made in tasks; those that are no dicts are the column
     ``item``.
 
@@ -373,7 +375,7 @@ def _loop_items(source: Iterable[object]) -> Iterator[object]:
 
 
 @keywords.guard
-def from_spark(df: Any, *, path: str | os.PathLike[str] | None = None) -> dataset.Dataset:
+def from_spark(df: object, *, path: str | os.PathLike[str] | None = None) -> dataset.Dataset:
     """Have Spark write a data frame as Parquet files now, and return a data set that reads them.
 
     Its executors write, and only files of tasks that Spark has committed count: a task that is done again, or twice,
@@ -397,7 +399,7 @@ def from_spark(df: Any, *, path: str | os.PathLike[str] | None = None) -> datase
 
 
 @keywords.guard
-def from_tf(dataset_: Any) -> dataset.Dataset:
+def from_tf(dataset_: object) -> dataset.Dataset:
     """Return a data set of a ``tf.data.Dataset``, which is read here and now.
 
     Elements that are dicts become columns of these names, others the column ``item``, or ``item_0`` and so on.

@@ -168,7 +168,7 @@ class Dataset(looking.Looking, operations.RowOperations, splits.Splits, conversi
         kept._record = self._record
         return kept
 
-    def to_spark(self, spark: Any, *, path: str | os.PathLike[str] | None = None) -> Any:
+    def to_spark(self, spark: object, *, path: str | os.PathLike[str] | None = None) -> Any:
         """Execute the plan, write Parquet files, and return a DataFrame of Spark's that reads them.
 
         It has as many rows, in no order. Texts, numbers, times, decimals, lists, structs and missing values stay what

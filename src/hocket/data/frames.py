@@ -31,7 +31,7 @@ def is_frame(value: object) -> bool:
     return pandas is not None and isinstance(value, pandas.DataFrame)
 
 
-def read_frame(frame: Any) -> dict[str, Any]:
+def read_frame(frame: Any) -> dict[str, object]:
     """Return the columns of a data frame. Its index is left behind.
 
     Raises:

@@ -130,7 +130,7 @@ class RowOperations(column_operations.ColumnOperations):
         """
         return self._then(calls.read_call("map", fn, how).build(steps.map_rows, keeps_rows=True))
 
-    def flat_map(self, fn: Callable[..., list[blocks.Row]] | type, **how: Any) -> Self:
+    def flat_map(self, fn: Callable[..., list[blocks.Row]] | type, **how: object) -> Self:
         """Call a function with each row; what it returns is a list of rows.
 
         Args:
@@ -142,7 +142,7 @@ class RowOperations(column_operations.ColumnOperations):
         """
         return self._then(calls.read_call("flat_map", fn, how).build(steps.flat_map_rows, keeps_rows=False))
 
-    def filter(self, fn: Callable[..., bool] | type | None = None, *, expr: Any = None, **how: Any) -> Self:
+    def filter(self, fn: Callable[..., bool] | type | None = None, *, expr: object = None, **how: object) -> Self:
         """Keep the rows of which a function says True, or for which an expression is true.
 
         Args:

@@ -60,7 +60,7 @@ def read_parquet(
     paths: Paths,
     *,
     columns: Sequence[str] | None = None,
-    filter: Any = None,
+    filter: object = None,
     filesystem: object = None,
     include_paths: bool = False,
     ignore_missing_paths: bool = False,
@@ -131,7 +131,7 @@ def read_parquet(
     )
 
 
-def _read_condition(given: Any) -> Any:
+def _read_condition(given: object) -> object:
     """Return a condition as Arrow's readers take it."""
     found = text.read(given)
     return computing.to_arrow(found, "read_parquet(filter=...)") if isinstance(found, tree.Expr) else found
@@ -186,7 +186,7 @@ def read_csv(
     return _read("read_csv()", paths, formats.Csv(options), (".csv",), how)
 
 
-def read_orc(paths: Paths, *, columns: Sequence[str] | None = None, **how: Any) -> dataset.Dataset:
+def read_orc(paths: Paths, *, columns: Sequence[str] | None = None, **how: object) -> dataset.Dataset:
     """Return a data set of ORC files, whose stripes are blocks.
 
     Args:
@@ -212,7 +212,7 @@ def read_orc(paths: Paths, *, columns: Sequence[str] | None = None, **how: Any) 
     return _read("read_orc()", paths, formats.Orc(_check_columns(columns)), (".orc",), how)
 
 
-def _check_columns(columns: Any) -> tuple[str, ...] | None:
+def _check_columns(columns: object) -> tuple[str, ...] | None:
     several = [columns] if isinstance(columns, str) else columns
     if several is not None and not (isinstance(several, Sequence) and all(isinstance(one, str) for one in several)):
         raise TypeError(f"columns must be a list of names, but received {columns!r}. Write columns=['x', 'y'].")
@@ -254,7 +254,9 @@ def read_json(
     return _read("read_json()", paths, formats.Json(options), (".json", ".jsonl"), how)
 
 
-def read_text(paths: Paths, *, encoding: str = "utf-8", drop_empty_lines: bool = True, **how: Any) -> dataset.Dataset:
+def read_text(
+    paths: Paths, *, encoding: str = "utf-8", drop_empty_lines: bool = True, **how: object
+) -> dataset.Dataset:
     """Return a data set of files of text: a row for each line, in the column ``text``.
 
     Args:
@@ -272,7 +274,7 @@ def read_text(paths: Paths, *, encoding: str = "utf-8", drop_empty_lines: bool =
     return _read("read_text()", paths, formats.Text(encoding, drop_empty_lines), (), how)
 
 
-def read_binary_files(paths: Paths, **how: Any) -> dataset.Dataset:
+def read_binary_files(paths: Paths, **how: object) -> dataset.Dataset:
     """Return a data set of files as they are: a row for each, in the column ``bytes``.
 
     Args:
@@ -290,8 +292,8 @@ def read_images(
     *,
     size: tuple[int, int] | None = None,
     mode: str | None = None,
-    transform: Callable[[Any], Any] | None = None,
-    **how: Any,
+    transform: Callable[[Any], object] | None = None,
+    **how: object,
 ) -> dataset.Dataset:
     """Return a data set of pictures: a row for each, in the column ``image``, an array of height, width and colours.
 
@@ -315,7 +317,7 @@ def read_images(
     return _read("read_images()", paths, form, PICTURES, {"partitioning": None, **how})
 
 
-def read_numpy(paths: Paths, **how: Any) -> dataset.Dataset:
+def read_numpy(paths: Paths, **how: object) -> dataset.Dataset:
     """Return a data set of ``.npy`` files, whose first axis is the rows, in the column ``data``; or of ``.npz`` files,
     with a column for each array.
 
@@ -329,7 +331,7 @@ def read_numpy(paths: Paths, **how: Any) -> dataset.Dataset:
     return _read("read_numpy()", paths, formats.Numpy(), (".npy", ".npz"), how)
 
 
-def read_tfrecords(paths: Paths, **how: Any) -> dataset.Dataset:
+def read_tfrecords(paths: Paths, **how: object) -> dataset.Dataset:
     """Return a data set of TensorFlow's records of ``Example`` messages: a column for each feature. A feature of one
     value is that value, others are lists.
 
@@ -347,13 +349,13 @@ def read_tfrecords(paths: Paths, **how: Any) -> dataset.Dataset:
 def read_webdataset(
     paths: Paths,
     *,
-    decoder: bool | Callable[[dict[str, Any]], Mapping[str, Any]] | None = True,
+    decoder: bool | Callable[[dict[str, Any]], Mapping[str, object]] | None = True,
     fileselect: archives.Names | None = None,
     filerename: archives.Renaming | None = None,
     suffixes: archives.Names | None = None,
     expand_json: bool = False,
     verbose_open: bool = False,
-    **how: Any,
+    **how: object,
 ) -> dataset.Dataset:
     """Return a data set of tar archives of samples: the files that have the same name up to the first dot are a row,
     with a column for each ending, and the name as ``__key__``.

@@ -215,7 +215,7 @@ class Join(Query):
 
     def _list_columns(
         self, left: Table, right: Table, here: Mapping[str, str], there: Mapping[str, str]
-    ) -> tuple[tuple[tuple[str, Any], ...], list[str]]:
+    ) -> tuple[tuple[tuple[str, object], ...], list[str]]:
         columns: list[tuple[str, Any]] = []
         values = []
         others = dict(zip(self.on, self.right_on, strict=True))
@@ -265,7 +265,7 @@ def _unify_keys(
     )
 
 
-def _is_text(kind: Any) -> bool:
+def _is_text(kind: object) -> bool:
     types = arrow.load("join()").types
     return bool(types.is_string(kind) or types.is_large_string(kind))
 
@@ -365,7 +365,7 @@ def _name_part(number: int, what: str) -> str:
     return f"\0{number}:{what}"
 
 
-def _build_keys(keys: Sequence[str], table: Table) -> tuple[list[str], list[tuple[str, Any]], list[str]]:
+def _build_keys(keys: Sequence[str], table: Table) -> tuple[list[str], list[tuple[str, object]], list[str]]:
     blocks.check_columns(keys, list(table))
     places = _places(table)
     order = [_order(places[key], table[key], descending=False) for key in keys]
@@ -405,11 +405,11 @@ def _sees_gaps(one: aggregates.Aggregation) -> bool:
     return not one.ignore_nulls and one.word not in _COUNTS_MISSING
 
 
-def _find_part_kind(one: aggregates.Aggregation, number: int, table: Table) -> Any:
+def _find_part_kind(one: aggregates.Aggregation, number: int, table: Table) -> object:
     return table.get(_name_part(number, "part0")) if one.keeps_type or one.word in ("sum", "abs_max") else None
 
 
-def _find_result(one: aggregates.Aggregation, kind: transport.ArrowType) -> Any:
+def _find_result(one: aggregates.Aggregation, kind: transport.ArrowType) -> object:
     if one.gives_list:
         return ListOf(kind)
     return kind if one.keeps_type else COMPUTED
@@ -423,7 +423,7 @@ def _keep_small(value: str, kind: transport.ArrowType) -> str:
     return f"CAST({value} AS {'UBIGINT' if kind is not None and types.is_uint64(kind) else 'BIGINT'})"
 
 
-def _check_names(columns: Sequence[tuple[str, Any]]) -> None:
+def _check_names(columns: Sequence[tuple[str, object]]) -> None:
     names = [name for name, _ in columns]
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:

@@ -135,7 +135,7 @@ class Splits(tables.TableOperations):
             [2, 3, 5]
             >>> hocket.shutdown()
         """
-        several: Any = indices
+        several: object = indices
         given = list(several) if isinstance(several, Iterable) else []
         for index in given:
             reading.check_count("each of indices", index, 0, "split_at_indices([10])")
@@ -150,7 +150,7 @@ class Splits(tables.TableOperations):
         Raises:
             ValueError: The shares are not above 0, or not below 1 together.
         """
-        several: Any = proportions
+        several: object = proportions
         given = list(several) if isinstance(several, Iterable) else []
         if not given or not all(_is_share(one) for one in given) or sum(given) >= 1:
             raise ValueError(
@@ -209,7 +209,7 @@ class Splits(tables.TableOperations):
     def _split_groups(self, column: str, share: float) -> tuple[Self, Self]:
         """Return a part of each group, and the rest of it."""
 
-        def cut(group: Any, *, is_test: bool) -> Any:
+        def cut(group: Any, *, is_test: bool) -> object:
             size = len(next(iter(group.values())))
             train = size - math.floor(size * share + 1e-9)
             return {name: values[train:] if is_test else values[:train] for name, values in group.items()}

@@ -7,7 +7,7 @@ import itertools
 import re
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -139,7 +139,7 @@ _MISSING: Final = re.compile(r"No match for FieldRef\.Name\((.*?)\)")
 """What Arrow says of a column that is not there."""
 
 
-def filter_expression(block: blocks.Block, *, expression: Any, given: str) -> blocks.Block:
+def filter_expression(block: blocks.Block, *, expression: object, given: str) -> blocks.Block:
     """Keep the rows for which an expression is true."""
     if not block.num_rows:
         return block

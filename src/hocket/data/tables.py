@@ -17,7 +17,7 @@ from hocket.data.execution import relations as engine
 class _Table(Protocol):
     """A data set, as its groups see it."""
 
-    def _then(self, op: plan.Op) -> Any: ...
+    def _then(self, op: plan.Op) -> object: ...
 
     def schema(self, fetch_if_missing: bool = True) -> blocks.Schema | None: ...
 
@@ -77,7 +77,7 @@ class TableOperations(abc.ABC):
             >>> hocket.shutdown()
         """
         keys = _check_keys("sort", key)
-        several: Any = descending
+        several: object = descending
         ways = [descending] * len(keys) if isinstance(descending, bool) else []
         ways = list(several) if isinstance(several, Iterable) else ways
         if len(ways) != len(keys) or not all(isinstance(way, bool) for way in ways):
@@ -264,7 +264,7 @@ class TableOperations(abc.ABC):
         """Return the standard deviation of a column; see `sum`, and `aggregates.Std` for `ddof`."""
         return self._compute(aggregates.Std, on, ignore_nulls=ignore_nulls, ddof=ddof)
 
-    def _compute(self, kind: Any, on: str | Sequence[str] | None, **settings: Any) -> Any:
+    def _compute(self, kind: Any, on: str | Sequence[str] | None, **settings: object) -> object:
         names = self.columns() or [] if on is None else _check_keys(kind.word, on)
         found = self.aggregate(*(kind(name, **settings) for name in names)) if names else {}
         return next(iter(found.values()), None) if len(names) < 2 else found
@@ -396,7 +396,7 @@ class GroupedData(Generic[D]):
         """
         return self._compute(aggregates.Std, on, ignore_nulls=ignore_nulls, ddof=ddof)
 
-    def _compute(self, kind: Any, on: str | Sequence[str] | None, **settings: Any) -> D:
+    def _compute(self, kind: Any, on: str | Sequence[str] | None, **settings: object) -> D:
         names = self._list_numbers(kind.word) if on is None else _check_keys(kind.word, on)
         if names is None:
             return self._dataset
@@ -417,7 +417,7 @@ class GroupedData(Generic[D]):
         return found
 
     def map_groups(
-        self, fn: Any, *, batch_format: str | None = "default", zero_copy_batch: bool = True, **how: Any
+        self, fn: object, *, batch_format: str | None = "default", zero_copy_batch: bool = True, **how: object
     ) -> D:
         """Call a function with all rows of a group; what it returns are the rows. Groups come in the order of their
         keys, and their rows in the order in which they were. A group has to fit into memory.
@@ -457,7 +457,7 @@ class GroupedData(Generic[D]):
         return made
 
 
-def _aggregate_nothing(one: Aggregate) -> Any:
+def _aggregate_nothing(one: Aggregate) -> object:
     """Return an aggregate of no rows."""
     if isinstance(one, aggregates.Accumulating):
         return one.finish(one.begin(None))

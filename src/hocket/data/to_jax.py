@@ -19,11 +19,11 @@ def load() -> Any:
     return extras.load("jax", "iter_jax_batches()", "JAX", remedy)
 
 
-def build_converter(dtypes: object) -> Callable[[blocks.Block], dict[str, Any]]:
+def build_converter(dtypes: object) -> Callable[[blocks.Block], dict[str, object]]:
     """Return what makes arrays of a block that is the caller's alone. They lie where JAX puts them by default."""
     numpy = load().numpy
 
-    def convert(block: blocks.Block) -> dict[str, Any]:
+    def convert(block: blocks.Block) -> dict[str, object]:
         if isinstance(dtypes, Mapping):
             blocks.check_columns(list(dtypes), list(block.columns))
         found = {}

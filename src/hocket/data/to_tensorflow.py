@@ -25,11 +25,11 @@ def load() -> Any:
     return extras.load("tensorflow", "to_tf()", "TensorFlow", remedy)
 
 
-def build_converter(dtypes: object) -> Callable[[blocks.Block], dict[str, Any]]:
+def build_converter(dtypes: object) -> Callable[[blocks.Block], dict[str, object]]:
     """Return what makes tensors of a block that is the caller's alone."""
     tf = load()
 
-    def convert(block: blocks.Block) -> dict[str, Any]:
+    def convert(block: blocks.Block) -> dict[str, object]:
         if isinstance(dtypes, Mapping):
             blocks.check_columns(list(dtypes), list(block.columns))
         arrays = block.to_batch("numpy", is_owned=True)
@@ -50,7 +50,7 @@ def build_dataset(
     labels: Names,
     additional: Names | None,
     specs: Sequence[object],
-) -> Any:
+) -> object:
     """Return a tf.data.Dataset of (features, labels), or (features, labels, additional).
 
     Each loop over it is begun anew.
@@ -104,7 +104,7 @@ def _arrange(part: Names, batch: Mapping[str, object]) -> object:
     return {name: batch[name] for name in part}
 
 
-def _fit(value: Any, spec: Any) -> object:
+def _fit(value: object, spec: Any) -> object:
     """Return arrays in the types that were promised."""
     if isinstance(value, dict):
         return {name: _fit(inner, spec[name]) for name, inner in value.items()}

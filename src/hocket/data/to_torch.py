@@ -22,7 +22,7 @@ def load() -> Any:
     return extras.load("torch", "iter_torch_batches()", "PyTorch", remedy)
 
 
-def find_device(device: object, *, use_gpu: bool) -> Any:
+def find_device(device: object, *, use_gpu: bool) -> object:
     """Return a device as torch has it.
 
     Args:
@@ -51,7 +51,7 @@ def build_converter(
     collate_fn: Callable[[dict[str, npt.NDArray[Any]]], object] | None,
     *,
     pin_memory: bool,
-) -> Callable[[blocks.Block], Any]:
+) -> Callable[[blocks.Block], object]:
     """Return what makes tensors of a block that is the caller's alone.
 
     Raises:
@@ -75,7 +75,7 @@ def build_converter(
     return lambda block: move(collate_fn(block.to_batch("numpy", is_owned=True)), device)
 
 
-def _build_tensors(block: blocks.Block, dtypes: object, device: object, *, pin_memory: bool) -> dict[str, Any]:
+def _build_tensors(block: blocks.Block, dtypes: object, device: object, *, pin_memory: bool) -> dict[str, object]:
     if isinstance(dtypes, Mapping):
         blocks.check_columns(list(dtypes), list(block.columns))
     found = {}

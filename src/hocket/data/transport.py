@@ -37,7 +37,7 @@ def unify(tables: Sequence[blocks.Types], what: str) -> dict[str, ArrowType]:
     return {name: _unify_column(name, kinds, what) for name, kinds in found.items()}
 
 
-def _find_arrow_type(kind: Any) -> ArrowType:
+def _find_arrow_type(kind: object) -> ArrowType:
     if not isinstance(kind, tuple):
         return kind
     pa = arrow.load("A relation")
@@ -66,7 +66,7 @@ def _unify_column(name: str, kinds: Sequence[ArrowType], what: str) -> ArrowType
     return found
 
 
-def encode_type(kind: ArrowType) -> Any:
+def encode_type(kind: ArrowType) -> object:
     """Return the type as which a column travels to the engine."""
     pa = arrow.load("A relation")
     if kind is None or pa.types.is_null(kind):

@@ -39,7 +39,7 @@ class Writers(abc.ABC):
     def take_all(self, limit: int | None = None) -> list[blocks.Row]:
         """Return all rows."""
 
-    def write_parquet(self, path: Any, *, partition_cols: Sequence[str] | None = None, **how: Any) -> None:
+    def write_parquet(self, path: object, *, partition_cols: Sequence[str] | None = None, **how: object) -> None:
         """Execute the plan, and write Parquet files.
 
         A data set without rows becomes a file without rows, if its columns are known.
@@ -78,7 +78,7 @@ class Writers(abc.ABC):
         how, options = _split_options("write_parquet()", how, "arrow_parquet_args_fn", ("write_table", "ParquetWriter"))
         self._write("write_parquet()", path, writing.Parquet(options), how, columns=_check_partitions(partition_cols))
 
-    def write_csv(self, path: Any, **how: Any) -> None:
+    def write_csv(self, path: object, **how: object) -> None:
         """Execute the plan, and write CSV files.
 
         Args:
@@ -88,7 +88,7 @@ class Writers(abc.ABC):
         how, options = _split_options("write_csv()", how, "arrow_csv_args_fn", ("write_csv",))
         self._write("write_csv()", path, writing.Csv(options), how)
 
-    def write_orc(self, path: Any, **how: Any) -> None:
+    def write_orc(self, path: object, **how: object) -> None:
         """Execute the plan, and write ORC files.
 
         Args:
@@ -98,7 +98,7 @@ class Writers(abc.ABC):
         how, options = _split_options("write_orc()", how, "arrow_orc_args_fn", ("write_table",))
         self._write("write_orc()", path, forms.Orc(options), how)
 
-    def write_json(self, path: Any, **how: Any) -> None:
+    def write_json(self, path: object, **how: object) -> None:
         """Execute the plan, and write files with a JSON object in each line. Arrays become lists, times become texts.
 
         Args:
@@ -107,7 +107,7 @@ class Writers(abc.ABC):
         """
         self._write("write_json()", path, writing.Json(), how)
 
-    def write_numpy(self, path: Any, *, column: str, **how: Any) -> None:
+    def write_numpy(self, path: object, *, column: str, **how: object) -> None:
         """Execute the plan, and write ``.npy`` files of one column.
 
         Args:
@@ -117,7 +117,7 @@ class Writers(abc.ABC):
         """
         self._write("write_numpy()", path, writing.Numpy(column), how)
 
-    def write_tfrecords(self, path: Any, **how: Any) -> None:
+    def write_tfrecords(self, path: object, **how: object) -> None:
         """Execute the plan, and write TensorFlow's records of ``Example`` messages.
 
         Args:
@@ -126,7 +126,7 @@ class Writers(abc.ABC):
         """
         self._write("write_tfrecords()", path, writing.TfRecord(), how)
 
-    def write_images(self, path: Any, column: str, file_format: str = "png", **how: Any) -> None:
+    def write_images(self, path: object, column: str, file_format: str = "png", **how: object) -> None:
         """Execute the plan, and write a picture for each row.
 
         Args:
@@ -142,7 +142,7 @@ class Writers(abc.ABC):
         forms.check_endings([file_format])
         self._write("write_images()", path, forms.Picture(column, file_format), {**how, "max_rows_per_file": 1})
 
-    def write_webdataset(self, path: Any, *, encoder: Any = True, **how: Any) -> None:
+    def write_webdataset(self, path: object, *, encoder: object = True, **how: object) -> None:
         """Execute the plan, and write tar archives of samples: a file for each column of each row, called by the row's
         ``__key__`` and the column's name. Columns that are missing in a row, or begin with ``__``, are left out.
 
@@ -167,7 +167,7 @@ class Writers(abc.ABC):
     def write_sql(
         self,
         sql: str,
-        connection_factory: Callable[[], Any],
+        connection_factory: Callable[[], object],
         ray_remote_args: object = None,
         concurrency: int | None = None,
     ) -> None:
@@ -215,7 +215,7 @@ class Writers(abc.ABC):
         custom.finish(datasink, rows)
 
     def _write(
-        self, caller: str, path: Any, form: writing.Form, how: Mapping[str, Any], columns: tuple[str, ...] = ()
+        self, caller: str, path: object, form: writing.Form, how: Mapping[str, Any], columns: tuple[str, ...] = ()
     ) -> None:
         arrow.load(caller)
         least, most = _read_sizes(caller, how)
@@ -249,7 +249,7 @@ class Writers(abc.ABC):
 
 def _split_options(
     caller: str, given: Mapping[str, Any], function: str, arrows: Sequence[str]
-) -> tuple[dict[str, Any], dict[str, Any]]:
+) -> tuple[dict[str, object], dict[str, object]]:
     """Return the keywords that all writers take, and those for Arrow; a function of Ray's may return more of these.
 
     Args:
@@ -292,7 +292,7 @@ def _read_sizes(caller: str, how: Mapping[str, Any]) -> tuple[int | None, int | 
 
 
 def _check_partitions(given: object) -> tuple[str, ...]:
-    several: Any = (given,) if isinstance(given, str) else given
+    several: object = (given,) if isinstance(given, str) else given
     names = () if several is None else tuple(several) if isinstance(several, Iterable) else (several,)
     if not all(isinstance(name, str) for name in names) or len(set(names)) < len(names):
         raise ValueError(

@@ -99,7 +99,7 @@ class InterruptGuard:
         self.is_pending = False
         #: Whether handlers are held back.
         self.is_active = False
-        self._noted: dict[int, Callable[..., Any]] = {}
+        self._noted: dict[int, Callable[..., object]] = {}
         self._since = 0.0
         #: Signals that were sent again and have not arrived.
         self._resent: set[int] = set()
@@ -185,7 +185,7 @@ class InterruptGuard:
             except BaseException:  # noqa: BLE001 (the user's handler may raise anything)
                 traceback.print_exc()
 
-    def take(self, function: Callable[..., Any], number: int, frame: FrameType | None) -> None:
+    def take(self, function: Callable[..., object], number: int, frame: FrameType | None) -> None:
         """A signal has arrived: call its handler, now or later."""
         if number in self._resent:
             self._resent.discard(number)
@@ -256,7 +256,7 @@ class _Signals:
     def __getattr__(self, name: str) -> object:
         return getattr(_signal, name)
 
-    def signal(self, number: int, handler: object) -> Any:
+    def signal(self, number: int, handler: object) -> object:
         """Set a handler, wrapped; return the last one, unwrapped. As Python does, call those that wait before: what a
         program takes back is not called later."""
         wrapped = _Handler(handler) if callable(handler) else handler

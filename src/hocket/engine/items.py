@@ -39,7 +39,7 @@ def is_to_be_taken(result: object, num_returns: int, function: object) -> bool:
 
 def take(items: Generator[Any, Any, Any], count: int, name: str) -> object:
     """Return so many items of a generator, or the only one."""
-    taken: list[Any] = []
+    taken: list[object] = []
     raised = None
     try:
         for item in items:
@@ -58,7 +58,7 @@ async def take_async(items: Any, count: int, name: str) -> object:
     """Return so many items of a generator, asynchronous or not, or the only one."""
     if not isinstance(items, AsyncGenerator):
         return take(items, count, name)
-    taken: list[Any] = []
+    taken: list[object] = []
     raised = None
     try:
         async for item in items:

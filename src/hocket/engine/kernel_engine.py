@@ -15,7 +15,6 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
 
 from hocket import exceptions
 from hocket.engine import checks, contract, inspection, interrupts, node, rules
@@ -246,14 +245,14 @@ class KernelEngine(contract.Engine):
             self._finish_change()
         self.guard.check()
 
-    def list_groups(self) -> list[dict[str, Any]]:
+    def list_groups(self) -> list[dict[str, object]]:
         # Without the lock: where a task runs in the caller's process, a thread of the task may ask.
         return [
             node.describe_group(group, self.node_id)
             for group in (*self.kernel.groups.values(), *self.kernel.removed_groups)
         ]
 
-    def list_nodes(self) -> list[dict[str, Any]]:
+    def list_nodes(self) -> list[dict[str, object]]:
         return [node.describe_node(self.node_id, self.get_total_resources(), self.labels)]
 
     def get_total_resources(self) -> dict[str, float]:
@@ -287,13 +286,13 @@ class KernelEngine(contract.Engine):
 
     def list_records(
         self, kind: str, filters: Sequence[tuple[str, str, object]] = (), limit: int | None = None
-    ) -> list[dict[str, Any]]:
+    ) -> list[dict[str, object]]:
         self._read_arrived()
         with self.lock:
             self._drain_dropped()
             return self._view.list_records(kind, filters, limit)
 
-    def statistics(self) -> dict[str, Any]:
+    def statistics(self) -> dict[str, object]:
         with self.lock:
             self._drain_dropped()
             kernel = self.kernel

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     import asyncio
 
 
-def _call_function(actor: Any, function: Any, *args: Any, **kwargs: Any) -> object:
+def _call_function(actor: object, function: Any, *args: object, **kwargs: object) -> object:
     return function(actor, *args, **kwargs)
 
 
@@ -48,7 +48,7 @@ def get_method(actor: object, name: str) -> Any:
 
 def construct_on(loop: asyncio.AbstractEventLoop, construct: Callable[[], object]) -> object:
     """Run an actor's constructor on its loop, where it may start tasks that go on afterwards; return the actor."""
-    built: list[Any] = []
+    built: list[object] = []
     errors: list[BaseException] = []
 
     async def run() -> None:

@@ -42,7 +42,7 @@ def load_pickler() -> type[pickle.Pickler]:
     class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
         dispatch_table: ClassVar[object] = ChainMap(reducers, own, theirs)
 
-        def __init__(self, *args: Any, **kwargs: Any) -> None:
+        def __init__(self, *args: object, **kwargs: object) -> None:
             run = sys.modules.get(_RUN_PATH)
             if run is not None:  # no worker can import it
                 cloudpickle.register_pickle_by_value(run)
@@ -61,7 +61,7 @@ def load_error_pickler() -> type[pickle.Pickler]:
     parent: Any = load_pickler()
 
     class ErrorPickler(parent):  # type: ignore[misc]
-        def reducer_override(self, value: Any) -> Any:
+        def reducer_override(self, value: Any) -> object:
             kind = type(value)
             if not issubclass(kind, BaseException) or kind in self.dispatch_table or _reduces_itself(kind):
                 return super().reducer_override(value)
@@ -96,7 +96,7 @@ _FILE_PLACE = 10
 """Where the name of the file stands among the arguments of `types.CodeType`."""
 
 
-def _keep_file(code: types.CodeType, reduced: tuple[Any, ...]) -> tuple[Any, ...]:
+def _keep_file(code: types.CodeType, reduced: tuple[Any, ...]) -> tuple[object, ...]:
     """Return what cloudpickle makes of code, with the file that it is from.
 
     cloudpickle 3.1.3 writes ``<dynamic-code>`` in its place: tracebacks would name no file and show no lines.

@@ -315,7 +315,7 @@ def _encode_slots(count: int) -> bytes:
 
 def fill_slots(
     args: tuple[object, ...], kwargs: dict[str, object], found: list[object]
-) -> tuple[tuple[Any, ...], dict[str, Any]]:
+) -> tuple[tuple[object, ...], dict[str, object]]:
     """Put the values of top-level references where their slots are."""
     args = tuple([found[value.index] if type(value) is Slot else value for value in args])
     kwargs = {name: found[value.index] if type(value) is Slot else value for name, value in kwargs.items()}

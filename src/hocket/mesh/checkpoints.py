@@ -45,7 +45,7 @@ Array: TypeAlias = npt.NDArray[Any]
 # --- writing ----------------------------------------------------------------------------------------------------------
 
 
-def save(tree: Any, path: StrPath) -> Path:
+def save(tree: object, path: StrPath) -> Path:
     """Write the values of a model into a folder, each part once; return its path.
 
     Args:
@@ -102,7 +102,7 @@ def save(tree: Any, path: StrPath) -> Path:
     return target
 
 
-def _flatten(tree: Any, backend: contract.Backend) -> list[tuple[str, Any]]:
+def _flatten(tree: object, backend: contract.Backend) -> list[tuple[str, object]]:
     """Return the values with their names, of which no two are the same."""
     named, _ = backend.flatten(tree)
     seen: set[str] = set()
@@ -128,7 +128,7 @@ def _check_told(told: Sequence[tuple[str, dict[str, Any]]]) -> None:
             )
 
 
-def _describe(what: Mapping[str, Any] | None) -> str:
+def _describe(what: Mapping[str, object] | None) -> str:
     return "missing" if what is None else f"{what['dtype']}{what['shape']}"
 
 
@@ -152,7 +152,7 @@ def _agreed(backend: contract.Backend) -> Iterator[list[Any]]:
     found[:] = [one for _, several in told for one in several]
 
 
-def export(tree: Any, path: StrPath) -> Path:
+def export(tree: object, path: StrPath) -> Path:
     """Write all values, whole, into one file of safetensors, which every framework's loader reads; return its path.
 
     It takes the memory of the whole model. Values are called as they are for `distribute`: ``"params/Dense_0/kernel"``.
@@ -185,7 +185,7 @@ def export(tree: Any, path: StrPath) -> Path:
     return target
 
 
-def _find_backend(tree: Any) -> contract.Backend:
+def _find_backend(tree: object) -> contract.Backend:
     """Return the backend of a value; if none is a framework's, of one that is imported."""
     left = [tree]
     while left:
@@ -203,7 +203,7 @@ def _find_backend(tree: Any) -> contract.Backend:
 
 
 def _place(
-    name: str, leaf: Any, backend: contract.Backend, files: dict[int, dict[str, Array]]
+    name: str, leaf: object, backend: contract.Backend, files: dict[int, dict[str, Array]]
 ) -> tuple[dict[str, Any], list[tuple[int, Any]]]:
     """Say which device's file has which part of a value, of those of this process, and put the parts there."""
     if isinstance(leaf, tensors.DTensor) and leaf.layout.partial:
@@ -226,7 +226,7 @@ def _place(
     return {"shape": list(shape), "dtype": dtype.name}, parts
 
 
-def _check_array(name: str, value: Any, backend: contract.Backend) -> Array:
+def _check_array(name: str, value: object, backend: contract.Backend) -> Array:
     try:
         array = backend.to_numpy(value)
         array = np.ascontiguousarray(array) if array.ndim else array
@@ -272,7 +272,7 @@ def _import_safetensors(name: str) -> Any:
 
 
 def load(
-    path: StrPath, layout_map: layout_maps.LayoutMap | None = None, *, like: Any = None, verify: bool = True
+    path: StrPath, layout_map: layout_maps.LayoutMap | None = None, *, like: object = None, verify: bool = True
 ) -> Any:
     """Read the values of a checkpoint onto a mesh, which need not be the one that they were saved from.
 
@@ -302,7 +302,7 @@ def load(
 
 
 def _find_targets(
-    saved: Mapping[str, manifests.Saved], layout_map: layout_maps.LayoutMap | None, like: Any
+    saved: Mapping[str, manifests.Saved], layout_map: layout_maps.LayoutMap | None, like: object
 ) -> tuple[list[tuple[str, layouts.Layout]], Any]:
     """The layout of each value, and what makes the result of the values."""
     if layout_map is None and like is None:
@@ -341,12 +341,14 @@ def _check_same(saved: Mapping[str, manifests.Saved], named: Sequence[tuple[str,
         raise ValueError(f"The checkpoint does not fit: {'; '.join(faults[:5])}{'; ...' if len(faults) > 5 else ''}.")
 
 
-def _name_dtype(value: Any) -> str:
+def _name_dtype(value: object) -> str:
     found = value.dtype if hasattr(value, "dtype") else np.asarray(value).dtype
     return str(found).rpartition(".")[2]  # torch's are called torch.float32
 
 
-def _read_value(name: str, saved: manifests.Saved, layout: layouts.Layout, files: Mapping[str, Any]) -> tensors.DTensor:
+def _read_value(
+    name: str, saved: manifests.Saved, layout: layouts.Layout, files: Mapping[str, object]
+) -> tensors.DTensor:
     places = layout.slices(saved.shape)
     read: dict[tuple[tuple[int, int], ...], Array] = {}
     parts: list[Array] = []
@@ -394,7 +396,7 @@ def _move(place: Sequence[slice], origin: manifests.Place) -> manifests.Place:
     )
 
 
-def _open(path: Path, *, verify: bool) -> tuple[dict[str, manifests.Saved], dict[str, Any]]:
+def _open(path: Path, *, verify: bool) -> tuple[dict[str, manifests.Saved], dict[str, object]]:
     """Return what a checkpoint has, and its files, opened."""
     while True:
         text, saved, digests = manifests.read(path)
@@ -406,7 +408,7 @@ def _open(path: Path, *, verify: bool) -> tuple[dict[str, manifests.Saved], dict
             # Another process has replaced the checkpoint meanwhile.
 
 
-def _open_file(file: Path, digest: str) -> Any:
+def _open_file(file: Path, digest: str) -> object:
     """Open a file; raise FileNotFoundError with its name if it is gone."""
     library = _import_safetensors("safetensors")
     try:

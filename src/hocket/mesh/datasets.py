@@ -47,7 +47,7 @@ class DTensorDataset:
 
     def __init__(
         self,
-        dataset: Iterable[Any],
+        dataset: Iterable[object],
         *,
         mesh: meshes.Mesh,
         layouts: Structure,
@@ -104,7 +104,7 @@ def _check_layout(layout: object, mesh: meshes.Mesh) -> None:
         raise ValueError(f"A layout is of {layout.mesh!r}, and the batches are for {mesh!r}. Use one mesh.")
 
 
-def _map(function: Callable[..., Any], one: Structure, *others: Structure) -> Structure:
+def _map(function: Callable[..., object], one: Structure, *others: Structure) -> Structure:
     """Call a function with the arrays of structures that are alike, place by place."""
     if isinstance(one, Mapping):
         return {name: _map(function, part, *(other[name] for other in others)) for name, part in one.items()}

@@ -56,13 +56,13 @@ def join(found: Sequence[tuple[Any, dict[str, str]]], number: str) -> dict[str, 
     return {"format": _FORMAT, "digest": _digest_text(said), **said}
 
 
-def _digest_text(said: Mapping[str, Any]) -> str:
+def _digest_text(said: Mapping[str, object]) -> str:
     """Return the digest of what a manifest says of values and files."""
     text = json.dumps({key: said[key] for key in ("values", "files")}, sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def write(target: Path, number: str, manifest: Mapping[str, Any]) -> None:
+def write(target: Path, number: str, manifest: Mapping[str, object]) -> None:
     """Replace the manifest of a folder; the files that it names are there."""
     beside = target / f"{MANIFEST}.{number}"
     with removed_after_failure([beside]):

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Mapping, Sequence
-from typing import Any, SupportsIndex, final
+from typing import SupportsIndex, final
 
 RESERVED = ("unsharded", "match", "any")
 """What a layout says of a tensor's dim that no mesh axis shards. No axis is called so."""
@@ -167,7 +167,7 @@ class Mesh:
     def __reduce__(self) -> tuple[object, ...]:
         return _rebuild, self._key()
 
-    def _key(self) -> tuple[Any, ...]:
+    def _key(self) -> tuple[object, ...]:
         return self._dims, self._name, self._devices, self._framework
 
     def __repr__(self) -> str:

@@ -181,7 +181,7 @@ def local_device_locations(mesh: meshes.Mesh) -> list[dict[str, int]]:
 # --- values -----------------------------------------------------------------------------------------------------------
 
 
-def copy_to_mesh(tensor: Any, layout: layouts.Layout) -> tensors.DTensor:
+def copy_to_mesh(tensor: object, layout: layouts.Layout) -> tensors.DTensor:
     """Spread a value over a mesh.
 
     Args:
@@ -213,7 +213,7 @@ def copy_to_mesh(tensor: Any, layout: layouts.Layout) -> tensors.DTensor:
     return backend.distribute(array, layout)
 
 
-def relayout(tensor: Any, layout: layouts.Layout | Sequence[layouts.Spec]) -> tensors.DTensor:
+def relayout(tensor: object, layout: layouts.Layout | Sequence[layouts.Spec]) -> tensors.DTensor:
     """Spread a DTensor in another way, on its mesh, by the cheapest steps (`plan_relayout`).
 
     Args:
@@ -231,12 +231,12 @@ def relayout(tensor: Any, layout: layouts.Layout | Sequence[layouts.Spec]) -> te
     return find_backend(layout.mesh).relayout(value, layout)
 
 
-def relayout_like(tensor: Any, layout_tensor: Any) -> tensors.DTensor:
+def relayout_like(tensor: object, layout_tensor: object) -> tensors.DTensor:
     """Spread a DTensor as another one is."""
     return relayout(tensor, fetch_layout(layout_tensor))
 
 
-def pack(parts: Sequence[Any], layout: layouts.Layout) -> tensors.DTensor:
+def pack(parts: Sequence[object], layout: layouts.Layout) -> tensors.DTensor:
     """Make one DTensor of what the devices have. `unpack` is its inverse.
 
     Args:
@@ -263,13 +263,13 @@ def pack(parts: Sequence[Any], layout: layouts.Layout) -> tensors.DTensor:
     return backend.pack(arrays, layout)
 
 
-def unpack(tensor: Any) -> list[Any]:
+def unpack(tensor: object) -> list[Any]:
     """Return what the devices of this process have of a DTensor, in the order of their numbers."""
     value = _check_dtensor("unpack", tensor)
     return find_backend(value.layout.mesh).unpack(value)
 
 
-def call_with_layout(fn: Callable[..., Any], layout: layouts.Layout | None, *args: Any, **kwargs: Any) -> Any:
+def call_with_layout(fn: Callable[..., object], layout: layouts.Layout | None, *args: object, **kwargs: object) -> Any:
     """Call a function that makes an array, so that no device has more of it than the layout says.
 
     Args:
@@ -290,7 +290,7 @@ def call_with_layout(fn: Callable[..., Any], layout: layouts.Layout | None, *arg
     return find_backend(_check_layout(layout).mesh).call(fn, layout, args, kwargs)
 
 
-def fetch_layout(tensor: Any) -> layouts.Layout:
+def fetch_layout(tensor: object) -> layouts.Layout:
     """Return how a DTensor is spread.
 
     Raises:
@@ -299,7 +299,7 @@ def fetch_layout(tensor: Any) -> layouts.Layout:
     return _check_dtensor("fetch_layout", tensor).layout
 
 
-def check_layout(tensor: Any, layout: layouts.Layout) -> None:
+def check_layout(tensor: object, layout: layouts.Layout) -> None:
     """Raise if a DTensor is spread in another way.
 
     Raises:
@@ -346,7 +346,7 @@ def _check_dtensor(caller: str, value: object) -> tensors.DTensor:
     return value.read_value()
 
 
-def _check_sums(value: Any, layout: layouts.Layout) -> None:
+def _check_sums(value: object, layout: layouts.Layout) -> None:
     if layout.partial and str(getattr(value, "dtype", type(value).__name__)).rpartition(".")[2] == "bool":
         raise TypeError(
             f"The layout has terms of a sum along {list(layout.partial)}, but a value of type bool has no sum. Convert "
@@ -354,7 +354,7 @@ def _check_sums(value: Any, layout: layouts.Layout) -> None:
         )
 
 
-def _check_array(caller: str, value: Any, backend: contract.Backend) -> Any:
+def _check_array(caller: str, value: object, backend: contract.Backend) -> Any:
     if backend.is_value(value):
         return value
     array = np.asarray(value)

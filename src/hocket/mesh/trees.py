@@ -16,7 +16,7 @@ _NAMED: Final = 8
 """How many names an error lists."""
 
 
-def distribute(tree: Any, layout_map: layout_maps.LayoutMap) -> Any:
+def distribute(tree: object, layout_map: layout_maps.LayoutMap) -> Any:
     """Spread the values of a model as a layout map says.
 
     Args:
@@ -173,7 +173,7 @@ class Explanation:
         return "\n".join(lines)
 
 
-def explain(tree: Any, layout_map: layout_maps.LayoutMap, *, batch_dims: Sequence[str] = ()) -> Explanation:
+def explain(tree: object, layout_map: layout_maps.LayoutMap, *, batch_dims: Sequence[str] = ()) -> Explanation:
     """Say how a model would be spread, and what a step would move of it. Nothing is spread, and nothing moved.
 
     A parameter that is cut along an axis of the batch is put together before it is used, and its gradient is summed
@@ -215,7 +215,7 @@ def explain(tree: Any, layout_map: layout_maps.LayoutMap, *, batch_dims: Sequenc
 
 def _explain_one(
     name: str,
-    leaf: Any,
+    leaf: object,
     find: Callable[[str, Sequence[int]], layouts.Layout],
     batch: tuple[str, ...],
     frozen: Collection[str],

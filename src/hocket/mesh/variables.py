@@ -101,7 +101,7 @@ class DVariable(tensors.DTensor):
     def gather(self) -> npt.NDArray[Any]:
         return self._value.gather()
 
-    def _compute(self, function: Callable[..., Any], *args: Any) -> Any:
+    def _compute(self, function: Callable[..., object], *args: object) -> object:
         return self._value._compute(function, *[arg.value if isinstance(arg, DVariable) else arg for arg in args])
 
     def __jax_array__(self) -> Any:
@@ -145,15 +145,15 @@ class DVariable(tensors.DTensor):
         self._value = new
         return self
 
-    def assign_add(self, delta: Any) -> DVariable:
+    def assign_add(self, delta: object) -> DVariable:
         """Add to it. See `assign`."""
         return self.assign(self._keep_layout(self + delta))
 
-    def assign_sub(self, delta: Any) -> DVariable:
+    def assign_sub(self, delta: object) -> DVariable:
         """Subtract from it. See `assign`."""
         return self.assign(self._keep_layout(self - delta))
 
-    def _keep_layout(self, value: Any) -> Any:
+    def _keep_layout(self, value: Any) -> object:
         return operations.relayout(value, self.layout) if value.shape == self.shape else value
 
     def _describe(self) -> str:
@@ -164,7 +164,7 @@ class DVariable(tensors.DTensor):
         return f"DVariable({name}shape={self.shape}, dtype={self.dtype}, layout={self.layout!r})"
 
 
-def _read(arg: Any) -> Any:
+def _read(arg: object) -> object:
     """Return the value of a variable, and of those in a list or tuple."""
     if isinstance(arg, (list, tuple)) and any(isinstance(one, DVariable) for one in arg):
         return type(arg)([_read(one) for one in arg])
@@ -175,7 +175,7 @@ def _read(arg: Any) -> Any:
 
 
 def value_and_gradients(
-    function: Callable[P, Any], variables: Sequence[DVariable], *args: P.args, **kwargs: P.kwargs
+    function: Callable[P, object], variables: Sequence[DVariable], *args: P.args, **kwargs: P.kwargs
 ) -> tuple[Any, list[tensors.DTensor]]:
     """Call a function, and differentiate it by variables that it reads.
 
@@ -203,7 +203,7 @@ def value_and_gradients(
     """
     backend = _check_variables("value_and_gradients", variables)
 
-    def compute(values: Sequence[tensors.DTensor]) -> Any:
+    def compute(values: Sequence[tensors.DTensor]) -> object:
         with _stand_for(variables, values):
             return function(*args, **kwargs)
 

@@ -166,7 +166,7 @@ class History:
         }
 
 
-def _sum_up(lanes: Sequence[tuple[Lane, Records]], start: float, end: float) -> list[dict[str, Any]]:
+def _sum_up(lanes: Sequence[tuple[Lane, Records]], start: float, end: float) -> list[dict[str, object]]:
     """Return what each name took between two moments; the longest first. ``mean`` and ``longest`` are of whole runs."""
     found: dict[str, dict[str, Any]] = {}
     for lane, records in lanes:
@@ -206,7 +206,7 @@ def _list_spans(records: Records) -> list[list[float]]:
     return [list(row) for row in zip(*columns, strict=True)]
 
 
-def _draw_density(records: Records, start: float, end: float, width: int) -> dict[str, Any]:
+def _draw_density(records: Records, start: float, end: float, width: int) -> dict[str, object]:
     pixel = (end - start) / width
     is_long = records["seconds"] >= pixel
     short = records[~is_long]

@@ -256,7 +256,7 @@ def _rank(row: tuple[Trial, float | None]) -> tuple[bool, bool, float, int]:
     return trial.state != "running", value is None, 0.0 if value is None else value, trial.number
 
 
-def _describe(path: str, search: SearchHistory) -> dict[str, Any]:
+def _describe(path: str, search: SearchHistory) -> dict[str, object]:
     states: dict[str, int] = {}
     for one in search.trials.values():
         states[one.state] = states.get(one.state, 0) + 1
@@ -272,7 +272,7 @@ def _describe(path: str, search: SearchHistory) -> dict[str, Any]:
     }
 
 
-def _describe_trial(trial: Trial, score: float | None) -> dict[str, Any]:
+def _describe_trial(trial: Trial, score: float | None) -> dict[str, object]:
     return {
         "number": trial.number,
         "id": trial.trial_id,

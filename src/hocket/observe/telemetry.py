@@ -10,7 +10,7 @@ import os
 import threading
 import time
 import warnings
-from typing import Any, Final, Self, final
+from typing import Final, Self, final
 
 from hocket import extras, texts
 from hocket.core import session
@@ -61,7 +61,7 @@ class SpanExporter:
         True
     """
 
-    def __init__(self, provider: Any = None) -> None:
+    def __init__(self, provider: object = None) -> None:
         self._tracer = _trace.get_tracer("hocket", tracer_provider=provider)
         self._opened: sessions.SessionEvents | None = None
         self._ending = threading.Event()

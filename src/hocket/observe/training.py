@@ -126,7 +126,7 @@ class Runs:
                 **_draw(run, width),
             }
 
-    def _describe_ranks(self, path: str, run: history.RunHistory, recent: int) -> list[dict[str, Any]]:
+    def _describe_ranks(self, path: str, run: history.RunHistory, recent: int) -> list[dict[str, object]]:
         late = [column[-recent:] for column in run.get_late()]
         now, runs = time.monotonic(), run.state == "running"
         asks = runs and now - self._asked_at.get(path, -math.inf) > STACK_SECONDS
@@ -180,7 +180,7 @@ def _describe(path: str, run: history.RunHistory) -> dict[str, Any]:
     }
 
 
-def _describe_over(path: str, run: glimpse.Glimpse) -> dict[str, Any]:
+def _describe_over(path: str, run: glimpse.Glimpse) -> dict[str, object]:
     return {
         "path": path,
         "name": run.name,
@@ -200,7 +200,7 @@ def _count_recent(run: history.RunHistory) -> int:
     return max(1, int((times > times[-1] - RECENT_SECONDS).sum())) if len(times) else 1
 
 
-def _draw(run: history.RunHistory, width: int) -> dict[str, Any]:
+def _draw(run: history.RunHistory, width: int) -> dict[str, object]:
     """Return the curves: ``rows`` and ``seconds`` are what can be on the horizontal axis."""
     names = run.names[:MOST_CURVES]
     curves = {name: run.get_curve(name) for name in names}

@@ -157,7 +157,7 @@ def _verify(path: str | os.PathLike[str], manifest: Mapping[str, Any]) -> None:
 
 def restore(
     address: links.Address, made: list[records.VariableRecord], path: str | os.PathLike[str], *, strict: bool
-) -> dict[str, Any]:
+) -> dict[str, object]:
     """Set variables to what a checkpoint has; return what it remembers besides.
 
     Nothing is changed if something does not fit.
@@ -179,7 +179,7 @@ def restore(
 
 def _restore(
     address: links.Address, made: list[records.VariableRecord], path: str | os.PathLike[str], *, strict: bool
-) -> dict[str, Any]:
+) -> dict[str, object]:
     manifest = read_manifest(path)
     _verify(path, manifest)
     kept = manifest["variables"]
@@ -203,7 +203,7 @@ def _restore(
                 start += part.shape[0] if part.shape else 0
             link.stores[part.server].push(None, [records.Operation(part.number, "restore", piece)])
     link.gate.set_version(int(manifest["version"]))
-    extra: dict[str, Any] = manifest["extra"]
+    extra: dict[str, object] = manifest["extra"]
     return extra
 
 
@@ -237,7 +237,7 @@ def _load(path: str | os.PathLike[str]) -> snapshots.Snapshot:
     return snapshots.Snapshot(int(manifest["version"]), values)
 
 
-def _write(folder: Path, made: records.VariableRecord, shards: list[dict[str, Any]]) -> dict[str, Any]:
+def _write(folder: Path, made: records.VariableRecord, shards: list[dict[str, Any]]) -> dict[str, object]:
     place = folder / _quote(made.name)
     place.mkdir()
     first = made.parts[0]
@@ -261,7 +261,7 @@ def _write(folder: Path, made: records.VariableRecord, shards: list[dict[str, An
 
 def _read(folder: Path, made: records.VariableRecord, kept: Mapping[str, Any]) -> dict[str, Any]:
     place = folder / _quote(made.name)
-    state: dict[str, Any] = {
+    state: dict[str, object] = {
         "value": np.load(place / "value.npy"),
         "slots": [np.load(place / f"{slot}.npy") for slot in kept["slots"]],
         "step": int(kept["step"]),
@@ -272,7 +272,7 @@ def _read(folder: Path, made: records.VariableRecord, kept: Mapping[str, Any]) -
     return state
 
 
-def _pick_rows(state: Mapping[str, Any], part: records.TableSpec) -> dict[str, Any]:
+def _pick_rows(state: Mapping[str, Any], part: records.TableSpec) -> dict[str, object]:
     """Return what a shard has of a table."""
     ids = state["ids"]
     owners = placement.hash_shard(ids, part.stride) if part.is_hashed else placement.locate(ids, part.stride)[0]
@@ -288,7 +288,7 @@ def _pick_rows(state: Mapping[str, Any], part: records.TableSpec) -> dict[str, A
     }
 
 
-def _check(made: list[records.VariableRecord], kept: Mapping[str, Any], path: Any, *, strict: bool) -> None:
+def _check(made: list[records.VariableRecord], kept: Mapping[str, Any], path: object, *, strict: bool) -> None:
     names = {one.name for one in made}
     missing, unknown = sorted(names - set(kept)), sorted(set(kept) - names)
     if strict and (missing or unknown):
@@ -322,7 +322,7 @@ def _quote(name: str) -> str:
     return urllib.parse.quote(name, safe="") or "%"
 
 
-def _describe_initializer(initializer: object) -> dict[str, Any]:
+def _describe_initializer(initializer: object) -> dict[str, object]:
     return {"kind": type(initializer).__name__, **vars(initializer)}
 
 

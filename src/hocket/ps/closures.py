@@ -109,7 +109,7 @@ class Closure:
     function: Function | None
     """None once it has ended."""
     args: tuple[Any, ...]
-    kwargs: Mapping[str, Any]
+    kwargs: Mapping[str, object]
     streams: frozenset[int]
     """The streams that it draws from."""
     result: weakref.ref[RemoteValue]
@@ -159,7 +159,7 @@ class Closure:
         self.finish(None, errors.CancelledClosureError(f"{self.name} did not run, because {reason}"))
 
 
-def map_instances(structure: Any, kinds: Any, function: Callable[[Any], Any]) -> Any:
+def map_instances(structure: Any, kinds: Any, function: Callable[[Any], object]) -> Any:
     """Replace the instances of some classes in nested lists, tuples, named tuples and dicts.
 
     Args:

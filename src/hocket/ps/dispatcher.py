@@ -403,7 +403,7 @@ class WorkerDispatcher:
             process.end()
 
 
-def _read(closure: closures.Closure, answer: worker.Answer, index: int) -> tuple[Any, Exception | None]:
+def _read(closure: closures.Closure, answer: worker.Answer, index: int) -> tuple[object, Exception | None]:
     """Return a closure's value, or its error."""
     try:
         if answer.kind == worker.VALUE:

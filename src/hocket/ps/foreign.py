@@ -112,7 +112,7 @@ def _list_kinds() -> tuple[type, ...]:
         ("keras", ("Variable", "Layer")),
         ("tf_keras", ("layers.Layer",)),
     ):
-        loaded: Any = sys.modules.get(module)
+        loaded: object = sys.modules.get(module)
         for name in names:
             kind = loaded
             for part in name.split("."):
@@ -122,7 +122,7 @@ def _list_kinds() -> tuple[type, ...]:
     return tuple(found)
 
 
-def list_captured(function: object) -> list[tuple[str, Any]]:
+def list_captured(function: object) -> list[tuple[str, object]]:
     """Return what a function refers to beside its arguments, by name."""
     function = getattr(function, "__func__", function)
     if not isinstance(function, types.FunctionType):
@@ -167,7 +167,7 @@ def is_graph(fn: object) -> bool:
     return hasattr(fn, "python_function")
 
 
-def list_taken(fn: Any, args: Iterable[object], kwargs: Mapping[str, object]) -> list[tuple[str, Any]]:
+def list_taken(fn: Any, args: Iterable[object], kwargs: Mapping[str, object]) -> list[tuple[str, object]]:
     """Return what a closure made by ``tf.function`` refers to and is given, by name."""
     given = [*((f"argument {index}", one) for index, one in enumerate(args)), *kwargs.items()]
     return [*list_captured(fn.python_function), *given]

@@ -49,7 +49,7 @@ class Functions:
         return function
 
 
-def find_inputs(structure: object, kinds: object = streams.PerWorker) -> list[Any]:
+def find_inputs(structure: object, kinds: object = streams.PerWorker) -> list[object]:
     """Return the per-worker iterators and values, or instances of other classes, in nested lists, tuples and dicts."""
     found: list[Any] = []
     closures.map_instances(structure, kinds, found.append)

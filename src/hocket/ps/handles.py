@@ -26,7 +26,7 @@ class Handle:
     _FIELDS: ClassVar[tuple[str, ...]]
     """Which fields of the record are attributes, too."""
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce__(self) -> tuple[object, ...]:
         return build, (type(self), self._address, self._record)
 
     @property

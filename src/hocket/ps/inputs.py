@@ -103,7 +103,7 @@ class Inputs:
             taken.append(number)
         return taken
 
-    def describe_passes(self, positions: Mapping[int, Mapping[int, int]]) -> list[Any]:
+    def describe_passes(self, positions: Mapping[int, Mapping[int, int]]) -> list[object]:
         """Return where each pass is, as JSON can hold it; None for one that nobody holds any more.
 
         Args:
@@ -130,7 +130,7 @@ class Inputs:
                 kept.close()
         self.sources.clear()
 
-    def _describe(self, number: int, positions: Mapping[int, int]) -> dict[str, Any] | None:
+    def _describe(self, number: int, positions: Mapping[int, int]) -> dict[str, object] | None:
         if number not in self.sources:
             return None
         _, kept = self.sources[number]

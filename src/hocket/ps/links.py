@@ -13,7 +13,7 @@ import threading
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Final, final
+from typing import Final, final
 
 import numpy as np
 
@@ -239,7 +239,7 @@ def _open_gate(address: Address) -> gate.Gate:
     return remote.build_proxy(gate.Gate, gate.ASKABLE, functools.partial(_ask, address.servers[0].handle.call_gate))
 
 
-def _ask(method: object, name: str, *args: object, out: Array | None = None) -> Any:
+def _ask(method: object, name: str, *args: object, out: Array | None = None) -> object:
     """Call a server; put its answer into `out`, if that is given.
 
     Raises:

@@ -72,7 +72,7 @@ class TableSettings:
     name: str | None = None
     dtype: npt.DTypeLike = "float32"
     initializer: initializers.Initializer | None = None
-    initial_value: Any = None
+    initial_value: object = None
     optimizer: optimizers.Optimizer | None = None
     capacity: int | None = None
     eviction: records.Eviction | None = None
@@ -289,7 +289,7 @@ def _count_spec_bytes(spec: store.Spec) -> int:
     return spec.rows * spec.dim * np.dtype(spec.dtype).itemsize * (1 + len(spec.slots))
 
 
-def _group_by_name(specs: Iterable[Iterable[store.Spec]]) -> dict[str, list[Any]]:
+def _group_by_name(specs: Iterable[Iterable[store.Spec]]) -> dict[str, list[object]]:
     parts: dict[str, list[Any]] = {}
     for spec in itertools.chain.from_iterable(specs):
         parts.setdefault(spec.name, []).append(spec)

@@ -26,10 +26,10 @@ class RemoteProxy:
         self._askable = askable
         self._ask = ask
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce__(self) -> tuple[object, ...]:
         return RemoteProxy, (self._cls, self._askable, self._ask)
 
-    def __getattr__(self, name: str) -> Any:
+    def __getattr__(self, name: str) -> object:
         if name.startswith("__") or name not in self._askable:
             raise AttributeError(f"{self._cls.__name__}.{name} cannot be asked for from another process.")
         if isinstance(getattr(self._cls, name), property):
@@ -53,7 +53,7 @@ def build_actor_proxy(cls: type[T], askable: AbstractSet[str], handle: actor.Act
     return build_proxy(cls, askable, functools.partial(_ask_actor, handle))
 
 
-def answer(target: Any, askable: AbstractSet[str], name: str, args: tuple[Any, ...]) -> Any:
+def answer(target: object, askable: AbstractSet[str], name: str, args: tuple[Any, ...]) -> object:
     """Do what a proxy asks for. Called in the actor.
 
     Raises:
@@ -65,7 +65,7 @@ def answer(target: Any, askable: AbstractSet[str], name: str, args: tuple[Any, .
     return found(*args) if callable(found) else found
 
 
-def ask(method: Any, *args: Any) -> Any:
+def ask(method: Any, *args: object) -> object:
     """Call a method of an actor; wait for what it returns."""
     return api.get(method.remote(*args))
 

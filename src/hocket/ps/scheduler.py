@@ -55,7 +55,7 @@ class SchedulerCondition(threading.Condition):
         finally:
             self.num_awaiting -= 1
 
-    def wait_for(self, predicate: Callable[[], Any], timeout: float | None = None) -> Any:
+    def wait_for(self, predicate: Callable[[], object], timeout: float | None = None) -> Any:
         """Wait until a predicate holds; return whether it does."""
         found = predicate()
         if found:

@@ -40,11 +40,11 @@ class Server:
         """Return its process."""
         return os.getpid()
 
-    def call_store(self, name: str, *args: object) -> Any:
+    def call_store(self, name: str, *args: object) -> object:
         """Do with its variables what a caller on another machine cannot."""
         return remote.answer(self._store, store.ASKABLE, name, args)
 
-    def call_gate(self, name: str, *args: object) -> Any:
+    def call_gate(self, name: str, *args: object) -> object:
         """Ask the gate, for a worker of another machine."""
         return remote.answer(self._open_gate(), gate.ASKABLE, name, args)
 
@@ -53,7 +53,7 @@ class Server:
             self._gate = gate.Gate(self._gate_ref, self._timeout_s)
         return self._gate
 
-    def call_deal(self, ref: memory.MemoryRef, count: int, name: str, worker: int) -> Any:
+    def call_deal(self, ref: memory.MemoryRef, count: int, name: str, worker: int) -> object:
         """Deal out items, for a worker of another machine."""
         deal = self._deals.get(ref)
         if deal is None:

@@ -287,7 +287,7 @@ class Store:
                     operations.append(operation)
         return self.push(records.Ticket(ROUND_HOLDER, round_number, 0), operations)
 
-    def export(self, number: int) -> dict[str, Any]:
+    def export(self, number: int) -> dict[str, object]:
         """Return a shard's value, slots and step; of a table its ids, too. As of one moment."""
         with self._mutex:
             return self.get_shard(number).export()

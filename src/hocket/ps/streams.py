@@ -160,7 +160,7 @@ class FromFunction:
         return itertools.islice(iter(source), position, None)
 
 
-def _takes_argument(function: Callable[..., Any]) -> bool:
+def _takes_argument(function: Callable[..., object]) -> bool:
     try:
         parameters = inspect.signature(function).parameters.values()
     except (TypeError, ValueError):
@@ -182,7 +182,7 @@ class FromSequence:
     """
 
     def __init__(
-        self, items: contract.ObjectRef[Sequence[Any]], count: int, ref: memory.MemoryRef, handle: actor.ActorHandle
+        self, items: contract.ObjectRef[Sequence[object]], count: int, ref: memory.MemoryRef, handle: actor.ActorHandle
     ) -> None:
         self._items = items
         self._count = count
@@ -200,7 +200,7 @@ class FromSequence:
             deal = remote.build_proxy(Deal, ASKABLE, ask)
         return self._draw(items, deal.list_owned(worker)[position:], deal, worker)
 
-    def _draw(self, items: Sequence[Any], owned: list[int], deal: Deal, worker: int) -> Iterator[object]:
+    def _draw(self, items: Sequence[object], owned: list[int], deal: Deal, worker: int) -> Iterator[object]:
         for item in owned:
             yield items[item]
         while (taken := deal.take(worker)) is not None:
@@ -217,7 +217,7 @@ class WorkerStream:
         self._drawn: list[object] = []
         self.position = position
 
-    def __next__(self) -> Any:
+    def __next__(self) -> object:
         """Draw an item.
 
         Raises:
@@ -249,7 +249,7 @@ _collecting = threading.local()
 
 
 @contextlib.contextmanager
-def collected() -> Iterator[list[Any]]:
+def collected() -> Iterator[list[object]]:
     """Note the per-worker iterators and values that this thread pickles."""
     found: list[Any] = []
     _collecting.found = found
@@ -267,7 +267,7 @@ class PerWorker:
     holder: object = field(default=None, repr=False, compare=False)
     """In the coordinator: what ends it when it goes."""
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce__(self) -> tuple[object, ...]:
         found = getattr(_collecting, "found", None)
         if found is not None:
             found.append(self)

@@ -311,5 +311,5 @@ def _fits(shape: tuple[int, ...], whole: tuple[int, ...]) -> bool:
         return False
 
 
-def _read(given: object) -> Any:
+def _read(given: object) -> object:
     return given.read_value() if isinstance(given, BaseVariable) else given

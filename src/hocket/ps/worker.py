@@ -44,7 +44,7 @@ class Call:
     function: int
     """Which of the functions that it knows."""
     args: tuple[Any, ...]
-    kwargs: Mapping[str, Any]
+    kwargs: Mapping[str, object]
 
 
 @final
@@ -96,7 +96,7 @@ class Worker:
 
     def __init__(self, index: int, driver: int, is_watched: bool) -> None:
         self._context = closure_context.ClosureContext(index)
-        self._functions: dict[int, Callable[..., Any]] = {}
+        self._functions: dict[int, Callable[..., object]] = {}
         self._streams: dict[int, streams.WorkerStream] = {}
         self._probe: stacks.StackProbe | None = None
         if is_watched and os.getpid() != driver:
@@ -182,7 +182,7 @@ def _find_out_of_data(error: BaseException) -> streams.OutOfData | None:
     return found if is_it else None  # type: ignore[return-value]  # mypy does not look at classes
 
 
-def _prepare(function: Callable[..., object], value: object) -> Any:
+def _prepare(function: Callable[..., object], value: object) -> object:
     """Return a result as it can travel with others, without one that cannot taking them along.
 
     Raises:
@@ -206,7 +206,7 @@ def _is_simple(value: Any) -> bool:
     return type(value) in values.PLAIN_TYPES or (isinstance(value, np.generic) and not isinstance(value, np.void))
 
 
-def read_value(value: object) -> Any:
+def read_value(value: object) -> object:
     """Return a result that has travelled.
 
     Raises:

@@ -22,7 +22,7 @@ LEAVE_SECONDS: Final = 60.0
 """How long Spark may take to end the job when all ranks are done. A guess; it takes milliseconds."""
 
 
-def run_attempt(spark_context: Any, run: training_run.Run, work: bytes, number: int, size: int) -> Any:
+def run_attempt(spark_context: object, run: training_run.Run, work: bytes, number: int, size: int) -> object:
     """Run the training function in the tasks of a barrier stage; return what it returns in rank 0.
 
     Whatever happens, no rank is left running when it returns or raises.
@@ -114,7 +114,7 @@ class _Follower:
             info = rank_info.build(shared, at, place, use_gpu=run.scaling.use_gpu)
             group.send(at, messages.Begin(work, info))
 
-    def follow(self) -> Any:
+    def follow(self) -> object:
         """Return what the training function returns in rank 0, when all ranks have returned.
 
         Raises:
@@ -128,8 +128,8 @@ class _Follower:
                 self._take_last(set(error.worker_failures))
             raise
 
-    def _follow(self) -> Any:
-        returned: dict[int, Any] = {}
+    def _follow(self) -> object:
+        returned: dict[int, object] = {}
         while len(returned) < len(self._group):
             number, event = self._group.take_good()
             match event:

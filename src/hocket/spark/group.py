@@ -108,7 +108,7 @@ class SparkGroup(worker_group.WorkerGroup):
             raise self._explain_event(rank, event)
         return rank, event
 
-    def execute(self, function: Callable[..., object], args_by_rank: Sequence[tuple[object, ...]]) -> list[Any]:
+    def execute(self, function: Callable[..., object], args_by_rank: Sequence[tuple[object, ...]]) -> list[object]:
         """Call a function in all ranks at once; return what it returns, by rank.
 
         Raises:
@@ -116,7 +116,7 @@ class SparkGroup(worker_group.WorkerGroup):
         """
         return self._call({rank: messages.Call(function, args) for rank, args in enumerate(args_by_rank)})
 
-    def call(self, rank: int, function: Callable[..., Any], *args: Any) -> Any:
+    def call(self, rank: int, function: Callable[..., object], *args: object) -> Any:
         """Call a function in one rank; return what it returns.
 
         Raises:
@@ -144,7 +144,7 @@ class SparkGroup(worker_group.WorkerGroup):
         """Close what backends have opened."""
         self.resources.close()
 
-    def _call(self, calls: dict[int, messages.Call]) -> list[Any]:
+    def _call(self, calls: dict[int, messages.Call]) -> list[object]:
         values: dict[int, Any] = {}
         for rank, message in calls.items():
             self.send(rank, message)

@@ -113,8 +113,8 @@ FromRank: TypeAlias = Hello | Reply | Failed | Ended | Died | Pong | reports.Rep
 class Call:
     """Call this; answered with a `Reply`."""
 
-    function: Callable[..., Any]
-    args: tuple[Any, ...]
+    function: Callable[..., object]
+    args: tuple[object, ...]
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,10 +28,10 @@ _kept: dict[str, _Apply] = {}
 
 
 def predict(
-    df: Any,
+    df: object,
     fn: Callable[..., blocks.Batch | Iterator[blocks.Batch]] | type,
     *,
-    schema: Any,
+    schema: object,
     batch_size: int | None = None,
     batch_format: str | None = "default",
     fn_args: Iterable[object] | None = None,
@@ -105,7 +105,7 @@ class _Prediction:
     batch_size: int | None
     token: str = field(default_factory=lambda: secrets.token_hex(8))
 
-    def __call__(self, batches: Iterator[Any]) -> Iterator[Any]:
+    def __call__(self, batches: Iterator[object]) -> Iterator[object]:
         apply = self._get_apply()
         for block in reading.cut_batches(map(_read, batches), self.batch_size, drop_last=False):
             made = apply(block)
@@ -152,7 +152,7 @@ class _Prediction:
         return plan.describe(self.op)
 
 
-def _cast(name: str, column: Any, wanted: Any) -> Any:
+def _cast(name: str, column: Any, wanted: object) -> object:
     """Return a column as an Arrow array of a type that Spark has, if its values are of it."""
     pa = arrow.load(CALLER)
     if not pa.types.is_map(wanted):
@@ -168,6 +168,6 @@ def _cast(name: str, column: Any, wanted: Any) -> Any:
     return pa.array([list(value.items()) if isinstance(value, dict) else value for value in values], wanted)
 
 
-def _read(batch: Any) -> blocks.Block:
+def _read(batch: object) -> blocks.Block:
     table = arrow.load(CALLER).Table.from_batches([batch])
     return blocks.Block(arrow.read_table(table), table.num_rows)

@@ -20,7 +20,7 @@ from hocket.train.run import backend, budget, runner, training_run
 CALLER = rank.CALLER
 
 
-def run(trainer: train.DataParallelTrainer, *, spark: Any = None) -> train.Result:
+def run(trainer: train.DataParallelTrainer, *, spark: object = None) -> train.Result:
     """Train as `fit` does, with the ranks in tasks of Spark's, and return when all have returned.
 
     Args:
@@ -54,7 +54,7 @@ def run(trainer: train.DataParallelTrainer, *, spark: Any = None) -> train.Resul
     )
 
 
-def _find_context(spark: Any) -> Any:
+def _find_context(spark: object) -> object:
     """Return Spark's context."""
     found = spark if spark is not None else access.load(CALLER).SparkSession.getActiveSession()
     if found is None:
@@ -94,7 +94,10 @@ def _choose_size(spark_context: Any, scaling: configs.ScalingConfig) -> int:
 
 
 def _check(
-    spark_context: Any, function: Callable[..., Any], config: backend.BackendConfig, scaling: configs.ScalingConfig
+    spark_context: object,
+    function: Callable[..., object],
+    config: backend.BackendConfig,
+    scaling: configs.ScalingConfig,
 ) -> None:
     """Refuse what cannot be, before anything is begun."""
     _choose_size(spark_context, scaling)
@@ -107,7 +110,7 @@ def _check(
         )
 
 
-def _train(spark_context: Any, run: training_run.Run) -> Any:
+def _train(spark_context: object, run: training_run.Run) -> object:
     work = _pickle_work(run)
     run = dataclasses.replace(run, supplies=_file_rows(run))
     failures = budget.Budget(vars(run.config.failure_config))

@@ -146,7 +146,7 @@ class Shelf:
             found.setdefault(name, {})[inner] = size
         return found
 
-    def read_manifest(self, name: str) -> dict[str, Any] | None:
+    def read_manifest(self, name: str) -> dict[str, object] | None:
         """Return a committed folder's manifest; None if there is none that can be read."""
         return read_manifest(self.place.join(name), self.manifest)
 
@@ -177,7 +177,7 @@ def put(place: places.Place, folder: Path, manifest: str) -> None:
     shelf.commit(place.name, folder)
 
 
-def read_manifest(place: places.Place, name: str) -> dict[str, Any] | None:
+def read_manifest(place: places.Place, name: str) -> dict[str, object] | None:
     """Return what the manifest of that name says in a folder; None if there is none that can be read."""
     blob = files.read_optional(place.join(name))
     try:
@@ -197,7 +197,7 @@ def read_records(manifest: Mapping[str, Any], loose: Collection[str] = ()) -> di
     }
 
 
-def find_gap(manifest: Mapping[str, Any], sizes: Mapping[str, int], loose: Collection[str] = ()) -> str | None:
+def find_gap(manifest: Mapping[str, object], sizes: Mapping[str, int], loose: Collection[str] = ()) -> str | None:
     """Compare what a manifest says with what is there, without reading it; return what is wrong, or None."""
     for inner, record in read_records(manifest, loose).items():
         if inner not in sizes:

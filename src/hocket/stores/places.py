@@ -135,7 +135,7 @@ def locate(given: str | os.PathLike[str], filesystem: object, caller: str) -> st
     return place.path if is_local(place.filesystem) else place
 
 
-def read_filesystem(given: Any, caller: str) -> FileSystem:
+def read_filesystem(given: object, caller: str) -> FileSystem:
     """Return one of pyarrow's file systems from one of its or of fsspec's.
 
     Raises:
@@ -179,7 +179,7 @@ def _open_address(scheme: str, rest: str, text: str, caller: str) -> Place:
     return Place(fs.PyFileSystem(fs.FSSpecHandler(made)), path, text)
 
 
-def _read_address(kind: str, rest: str, shown: str, caller: str) -> tuple[str, dict[str, Any]]:
+def _read_address(kind: str, rest: str, shown: str, caller: str) -> tuple[str, dict[str, object]]:
     """Return the path that an address has in its store, and what it says of how to get there."""
     whole, _, query = rest.partition("?")
     outer, slash, inner = whole.partition("/")
@@ -216,7 +216,7 @@ def _read_address(kind: str, rest: str, shown: str, caller: str) -> tuple[str, d
     return f"{bucket}{slash}{inner}".rstrip("/"), options
 
 
-def _find_endpoint() -> dict[str, Any]:
+def _find_endpoint() -> dict[str, object]:
     """Return where the environment says that S3 is, as Amazon's own tools read it."""
     found = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
     if not found:

@@ -282,7 +282,7 @@ class Cluster:
             }
         home, folder = cluster_nodes.open_home(), wanted["temp_dir"]
 
-        def start() -> Any:
+        def start() -> object:
             if private_paths:
                 mounts.hide(private_paths)
                 Path(folder).mkdir(parents=True, exist_ok=True)

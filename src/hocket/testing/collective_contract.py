@@ -51,7 +51,7 @@ class CollectiveContract(limits.DeclaresLimits):
     mismatch_error: ClassVar[type[Exception]] = errors.CollectiveMismatchError
     """What at least one rank gets where they call different operations."""
 
-    def run(self, size: int, function: Callable[..., Any], *args: Any) -> list[Any]:
+    def run(self, size: int, function: Callable[..., Any], *args: Any) -> list[object]:
         """Run a function in each rank of a new group, at the same time. For the implementation to write.
 
         Args:

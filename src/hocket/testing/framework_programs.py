@@ -196,12 +196,12 @@ class Odd(strategies.Strategy):
 # --- in ranks ---------------------------------------------------------------------------------------------------------
 
 
-def _build(specimen: Specimen, seed: int = 0) -> tuple[contract.Framework[Any], Any]:
+def _build(specimen: Specimen, seed: int = 0) -> tuple[contract.Framework[Any], object]:
     framework = specimen.get_framework()
     return framework, specimen.build_model(framework.enable_reproducibility(seed))
 
 
-def _read(framework: contract.Framework[Any], model: Any) -> list[strategies.Array]:
+def _read(framework: contract.Framework[Any], model: object) -> list[strategies.Array]:
     return [array for _, array in framework.list_weights(model)]
 
 

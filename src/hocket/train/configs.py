@@ -82,7 +82,7 @@ class ScalingConfig:
                 f"placement_strategy must be one of {list(node.STRATEGIES)}, but received {self.placement_strategy!r}. "
                 "Leave it out for 'PACK'."
             )
-        given: Any = self.resources_per_worker or {}
+        given: object = self.resources_per_worker or {}
         if not isinstance(given, Mapping):
             raise TypeError(
                 f"resources_per_worker must be a dict, but received {texts.safe_repr(given)}. Write "

@@ -52,7 +52,7 @@ class _Logger(user_callback.UserCallback, abc.ABC):
     def after_report(
         self,
         run_context: user_callback.TrainRunContext,
-        metrics: list[dict[str, Any]],
+        metrics: list[dict[str, object]],
         checkpoint: checkpoint.Checkpoint | None,
     ) -> None:
         """Write the report."""
@@ -288,7 +288,7 @@ class WandbLogger(_Logger):
         ...     return train.RunConfig(storage_path=storage_path, callbacks=[logger])
     """
 
-    def __init__(self, project: str | None = None, *, step_key: str | None = None, **settings: Any) -> None:
+    def __init__(self, project: str | None = None, *, step_key: str | None = None, **settings: object) -> None:
         super().__init__(step_key)
         self._wandb = extras.load("wandb", "WandbLogger()", "Weights & Biases", "Run pip install wandb.")
         self._settings = {"project": project, **settings}

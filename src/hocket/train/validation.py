@@ -41,7 +41,7 @@ class ValidationTaskConfig:
     """Seconds that it may take. None: any."""
 
     def __post_init__(self) -> None:
-        given: Any = self.fn_kwargs
+        given: object = self.fn_kwargs
         if given is None:  # what Ray's programs write for none
             object.__setattr__(self, "fn_kwargs", {})
         elif not isinstance(given, dict) or not all(isinstance(name, str) for name in given):

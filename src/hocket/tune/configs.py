@@ -224,14 +224,14 @@ class RunConfig:
         for name, default in defaults.items():
             if getattr(self, name) is None:
                 object.__setattr__(self, name, default())
-        given: Any = self.name
+        given: object = self.name
         if given is not None and (not isinstance(given, str) or given in ("", ".", "..") or {"/", "\0"} & {*given}):
             raise ValueError(
                 f"name must be the name of one folder, but received {given!r}. Put the folders above it into "
                 "storage_path."
             )
         train_configs.check_storage(self.storage_path, self.storage_filesystem)
-        verbose: Any = self.verbose
+        verbose: object = self.verbose
         checks.check_int("verbose", int(verbose) if isinstance(verbose, bool) else verbose, "0 or more", least=0)
         checks.read_output_files(self.log_to_file)
         reporter: object = self.progress_reporter

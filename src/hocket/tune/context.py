@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Mapping
-from typing import Any, ParamSpec, final
+from typing import ParamSpec, final
 
 from hocket.train.checkpoints import checkpoint as checkpoint_module
 from hocket.train.checkpoints import storage
@@ -32,7 +32,7 @@ def _tell_of_keywords(report: Callable[P, None]) -> Callable[P, None]:
 
 
 @_tell_of_keywords
-def report(metrics: Mapping[str, Any], *, checkpoint: checkpoint_module.Checkpoint | None = None) -> None:
+def report(metrics: Mapping[str, object], *, checkpoint: checkpoint_module.Checkpoint | None = None) -> None:
     """Hand metrics, and maybe a checkpoint, to the search, and wait until it has decided whether the trial goes on.
 
     If it does not, the function is left from here: its ``finally`` blocks and context managers run.

@@ -13,7 +13,7 @@ import os
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Final, final
+from typing import Final, final
 
 from hocket.train.progress import display as train_display
 from hocket.train.progress import terminal
@@ -65,7 +65,7 @@ class Display(callback.Callback):
 
     def __init__(self, search: searches.Search, area: terminal.StatusArea) -> None:
         self._search, self._area = search, area
-        self._best: list[tuple[float, trials.Trial, dict[str, Any]]] = []
+        self._best: list[tuple[float, trials.Trial, dict[str, object]]] = []
         self._started = self._drawn = time.monotonic()
 
     def on_trial_result(
@@ -73,8 +73,8 @@ class Display(callback.Callback):
         iteration: int,
         trials: Sequence[trials.Trial],
         trial: trials.Trial,
-        result: Mapping[str, Any],
-        **info: Any,
+        result: Mapping[str, object],
+        **info: object,
     ) -> None:
         """Note a report."""
         score = self._find_score(result)
@@ -84,14 +84,14 @@ class Display(callback.Callback):
             self._best.sort(key=lambda entry: -entry[0])
             del self._best[_MOST_ROWS:]
 
-    def _find_score(self, result: Mapping[str, Any]) -> float | None:
+    def _find_score(self, result: Mapping[str, object]) -> float | None:
         given = self._search.settings
         value = plain.get_metric(result, given.metric) if given.metric else None
         if isinstance(value, bool) or not isinstance(value, int | float) or math.isnan(value):
             return None
         return float(-value if given.mode == "min" else value)
 
-    def on_step_end(self, iteration: int, trials: Sequence[trials.Trial], **info: Any) -> None:
+    def on_step_end(self, iteration: int, trials: Sequence[trials.Trial], **info: object) -> None:
         """Draw, if it is time."""
         now = time.monotonic()
         if now - self._drawn >= _DRAW_SECONDS:
@@ -105,7 +105,7 @@ class Display(callback.Callback):
             self._describe(trial, result) for _, trial, result in self._best
         ]
 
-    def _describe(self, trial: trials.Trial, result: Mapping[str, Any]) -> str:
+    def _describe(self, trial: trials.Trial, result: Mapping[str, object]) -> str:
         metric = self._search.settings.metric or ""
         value = plain.get_metric(result, metric)
         state = trial.status.value.lower()

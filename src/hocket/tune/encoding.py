@@ -21,7 +21,7 @@ _PICKLED: Final = "!pickle"
 _PLAIN: Final = (str, int, float, bool, type(None))
 
 
-def encode(record: Mapping[str, Any]) -> bytes:
+def encode(record: Mapping[str, object]) -> bytes:
     """Return a record as one line, with its end.
 
     Raises:
@@ -37,13 +37,13 @@ def decode(line: bytes) -> dict[str, Any]:
         ValueError: The line is none.
     """
     decoder = _RESTORING if _MARK in line else _PLAINLY
-    record: Any = decoder.decode(line.decode())
+    record: object = decoder.decode(line.decode())
     if isinstance(record, dict) and "event" in record:
         return record
     raise ValueError("it is no record of a search")
 
 
-def _simplify(value: Any) -> Any:
+def _simplify(value: Any) -> object:
     kind = type(value)
     if kind in _PLAIN:
         return value
@@ -60,7 +60,7 @@ def _simplify(value: Any) -> Any:
     return {_PICKLED: base64.b85encode(blob).decode()}
 
 
-def _restore(found: dict[str, Any]) -> Any:
+def _restore(found: dict[str, Any]) -> object:
     if len(found) == 1 and _PICKLED in found:
         return pickle.loads(base64.b85decode(found[_PICKLED]))
     return found

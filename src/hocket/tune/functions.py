@@ -50,7 +50,7 @@ def run(
     mode: str | None = None,
     stop: object = None,
     time_budget_s: float | dt.timedelta | None = None,
-    config: Mapping[str, Any] | None = None,
+    config: Mapping[str, object] | None = None,
     resources_per_trial: Any = None,
     num_samples: int = 1,
     storage_path: str | os.PathLike[str] | None = None,
@@ -168,8 +168,8 @@ def run(
 
 
 def _prepare(
-    trainable: Any,
-    space: Mapping[str, Any] | None,
+    trainable: object,
+    space: Mapping[str, object] | None,
     tune_config: configs.TuneConfig,
     run_config: configs.RunConfig,
     resume: bool | str | None,
@@ -203,7 +203,7 @@ def _prepare(
     )
 
 
-def _list_experiments(given: Any) -> list[Experiment]:
+def _list_experiments(given: object) -> list[Experiment]:
     if isinstance(given, Experiment):
         return [given]
     if isinstance(given, Mapping):
@@ -225,7 +225,7 @@ def _list_experiments(given: Any) -> list[Experiment]:
 
 @keywords.guard
 def run_experiments(
-    experiments: Experiment | Mapping[str, Any] | Sequence[Experiment],
+    experiments: Experiment | Mapping[str, object] | Sequence[Experiment],
     scheduler: contract.TrialScheduler | None = None,
     verbose: int = 1,
     resume: bool | str | None = None,

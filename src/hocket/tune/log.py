@@ -145,7 +145,7 @@ def has_records(folder: str | os.PathLike[str]) -> bool:
         return False
 
 
-def check_folder(folder: str | os.PathLike[str], shown: str | None = None) -> Mapping[str, Any]:
+def check_folder(folder: str | os.PathLike[str], shown: str | None = None) -> Mapping[str, object]:
     """Return the first record of a search's log.
 
     Args:

@@ -41,17 +41,21 @@ class LoggerCallback(callback.Callback):
     def log_trial_end(self, trial: trials.Trial, failed: bool = False) -> None:
         """Called when a trial is over."""
 
-    def on_trial_start(self, iteration: int, trials: Sequence[trials.Trial], trial: trials.Trial, **info: Any) -> None:
+    def on_trial_start(
+        self, iteration: int, trials: Sequence[trials.Trial], trial: trials.Trial, **info: object
+    ) -> None:
         """See `log_trial_start`."""
         self.log_trial_start(trial)
 
     def on_trial_restore(
-        self, iteration: int, trials: Sequence[trials.Trial], trial: trials.Trial, **info: Any
+        self, iteration: int, trials: Sequence[trials.Trial], trial: trials.Trial, **info: object
     ) -> None:
         """See `log_trial_restore`."""
         self.log_trial_restore(trial)
 
-    def on_trial_save(self, iteration: int, trials: Sequence[trials.Trial], trial: trials.Trial, **info: Any) -> None:
+    def on_trial_save(
+        self, iteration: int, trials: Sequence[trials.Trial], trial: trials.Trial, **info: object
+    ) -> None:
         """See `log_trial_save`."""
         self.log_trial_save(trial)
 
@@ -60,19 +64,21 @@ class LoggerCallback(callback.Callback):
         iteration: int,
         trials: Sequence[trials.Trial],
         trial: trials.Trial,
-        result: Mapping[str, Any],
-        **info: Any,
+        result: Mapping[str, object],
+        **info: object,
     ) -> None:
         """See `log_trial_result`."""
         self.log_trial_result(iteration, trial, dict(result))
 
     def on_trial_complete(
-        self, iteration: int, trials: Sequence[trials.Trial], trial: trials.Trial, **info: Any
+        self, iteration: int, trials: Sequence[trials.Trial], trial: trials.Trial, **info: object
     ) -> None:
         """See `log_trial_end`."""
         self.log_trial_end(trial)
 
-    def on_trial_error(self, iteration: int, trials: Sequence[trials.Trial], trial: trials.Trial, **info: Any) -> None:
+    def on_trial_error(
+        self, iteration: int, trials: Sequence[trials.Trial], trial: trials.Trial, **info: object
+    ) -> None:
         """See `log_trial_end`."""
         self.log_trial_end(trial, failed=True)
 

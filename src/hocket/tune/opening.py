@@ -27,8 +27,8 @@ T = TypeVar("T")
 class Setup:
     """What a `Tuner` was given."""
 
-    trainable: Any
-    space: Mapping[str, Any]
+    trainable: object
+    space: Mapping[str, object]
     tune: configs.TuneConfig
     run: configs.RunConfig
 

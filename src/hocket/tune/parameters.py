@@ -10,7 +10,7 @@ from hocket.core import api
 from hocket.tune import trainable as trainables
 
 
-def with_parameters(trainable: Any, **kwargs: Any) -> Any:
+def with_parameters(trainable: object, **kwargs: object) -> Any:
     """Return a trainable whose function, or whose ``setup``, is also given these objects, by name.
 
     They are put into the object store once, and each trial's process reads them from there.
@@ -42,7 +42,7 @@ def with_parameters(trainable: Any, **kwargs: Any) -> Any:
         )
     refs: dict[str, Any] = {}
 
-    def called(config: dict[str, Any]) -> Any:
+    def called(config: dict[str, object]) -> object:
         return trainable(config, **{name: api.get(ref) for name, ref in refs.items()})
 
     found = functools.wraps(trainable)(called)
@@ -51,11 +51,11 @@ def with_parameters(trainable: Any, **kwargs: Any) -> Any:
     return found
 
 
-def _build_class(kind: type[trainables.Trainable], given: dict[str, Any]) -> type[trainables.Trainable]:
+def _build_class(kind: type[trainables.Trainable], given: dict[str, object]) -> type[trainables.Trainable]:
     refs: dict[str, Any] = {}
 
     class WithParameters(kind):  # type: ignore[valid-type, misc]  # a class that is given
-        def setup(self, config: dict[str, Any]) -> None:
+        def setup(self, config: dict[str, object]) -> None:
             super().setup(config, **{name: api.get(ref) for name, ref in refs.items()})
 
         @staticmethod
@@ -66,12 +66,12 @@ def _build_class(kind: type[trainables.Trainable], given: dict[str, Any]) -> typ
     return WithParameters
 
 
-def _put(refs: dict[str, Any], given: dict[str, Any]) -> None:
+def _put(refs: dict[str, object], given: dict[str, object]) -> None:
     refs.clear()
     refs.update({name: api.put(value) for name, value in given.items()})
 
 
-def prepare(trainable: Any) -> None:
+def prepare(trainable: object) -> None:
     """Put what a trainable was given into the store of the session, which is open."""
     prepare_trials = getattr(trainable, "prepare_trials", None)
     if prepare_trials is not None:

@@ -79,7 +79,7 @@ def _draw_curves(figure: Any, shown: Shown, metric: str, mode: str) -> None:
     for one, _ in shown:
         curve = [(report["training_iteration"], _read(report, metric)) for report in one.metrics_history]
         points = [(step, value) for step, value in curve if value is not None]
-        style: dict[str, Any] = {"color": "C1", "zorder": 3} if one is best else {"color": "C0", "alpha": 0.4}
+        style: dict[str, object] = {"color": "C1", "zorder": 3} if one is best else {"color": "C0", "alpha": 0.4}
         axes.plot([step for step, _ in points], [value for _, value in points], marker=".", linewidth=1, **style)
     axes.set(xlabel="training_iteration", ylabel=metric, title=f"best: {best.trial_id}")
 
@@ -118,7 +118,7 @@ def _draw_slices(figure: Any, shown: Shown, metric: str, mode: str) -> None:
     all_axes[0].set_ylabel(metric)
 
 
-def _name_places(axes: Any, values: Sequence[Any]) -> None:
+def _name_places(axes: Any, values: Sequence[object]) -> None:
     if not importance.is_range(values):
         order = [_show(text) for text in sorted({str(value) for value in values})]
         axes.set_xticks(range(len(order)), order, rotation=30, ha="right", parse_math=False)

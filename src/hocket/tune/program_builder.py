@@ -15,10 +15,10 @@ from hocket.tune.worker import programs, trainer_program
 
 _OURS: Final = "hocket.tune.worker.trial_actor"
 
-_registered: dict[str, Any] = {}
+_registered: dict[str, object] = {}
 
 
-def register_trainable(name: str, given: Any, warn: bool = True) -> None:
+def register_trainable(name: str, given: object, warn: bool = True) -> None:
     """Have a function or a `Trainable` be known by a name, which `Tuner` and `run` take in its place.
 
     Args:
@@ -46,7 +46,7 @@ class Described:
     request: Callable[[dict[str, Any]], Mapping[str, float]]
     """Returns what a trial of a configuration holds."""
     is_function: bool
-    trainable: Any
+    trainable: object
 
     @property
     def is_trainer(self) -> bool:

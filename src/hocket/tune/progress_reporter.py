@@ -275,17 +275,17 @@ class Following(callback.Callback):
         self._reporter, self._metric, self._mode = reporter, metric, mode
 
     def setup(
-        self, stop: object = None, num_samples: int | None = None, total_num_samples: int | None = None, **info: Any
+        self, stop: object = None, num_samples: int | None = None, total_num_samples: int | None = None, **info: object
     ) -> None:
         """Set up the reporter."""
         self._reporter.setup(time.time(), num_samples, self._metric, self._mode)
 
-    def on_step_end(self, iteration: int, trials: Sequence[trials.Trial], **info: Any) -> None:
+    def on_step_end(self, iteration: int, trials: Sequence[trials.Trial], **info: object) -> None:
         """Let it report, if it wants to."""
         if self._reporter.should_report(trials):
             self._reporter.report(trials, False)
 
-    def on_experiment_end(self, trials: Sequence[trials.Trial], **info: Any) -> None:
+    def on_experiment_end(self, trials: Sequence[trials.Trial], **info: object) -> None:
         """Let it report once more."""
         if self._reporter.should_report(trials, done=True):
             self._reporter.report(trials, True)

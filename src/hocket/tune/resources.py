@@ -33,7 +33,7 @@ class PlacementGroupFactory:
     """
 
     def __init__(
-        self, bundles: Sequence[Mapping[str, float]], strategy: str = "PACK", *args: Any, **kwargs: Any
+        self, bundles: Sequence[Mapping[str, float]], strategy: str = "PACK", *args: object, **kwargs: object
     ) -> None:
         if isinstance(bundles, Mapping) or not isinstance(bundles, Sequence):
             raise TypeError(
@@ -65,7 +65,7 @@ class PlacementGroupFactory:
         """How many CPUs the trial itself holds."""
         return self.bundles[0].get("CPU", 0.0)
 
-    def __call__(self, *args: Any, **kwargs: Any) -> placement.PlacementGroup:
+    def __call__(self, *args: object, **kwargs: object) -> placement.PlacementGroup:
         """Reserve the bundles, as `hocket.util.placement_group` does."""
         return placement.placement_group(self.bundles, self.strategy)
 
@@ -87,7 +87,7 @@ Request: TypeAlias = Callable[[dict[str, Any]], Wanted | None]
 """Returns what a trial of a configuration holds; None for one CPU."""
 
 
-def with_resources(trainable: Any, resources: Wanted | Request) -> Any:
+def with_resources(trainable: object, resources: Wanted | Request) -> Any:
     """Return a trainable whose trials hold these resources. Default: one CPU.
 
     Args:
@@ -134,18 +134,18 @@ def with_resources(trainable: Any, resources: Wanted | Request) -> Any:
         )
 
     @functools.wraps(trainable)
-    def held(*args: Any, **kwargs: Any) -> Any:
+    def held(*args: object, **kwargs: object) -> Any:
         return trainable(*args, **kwargs)
 
     setattr(held, _ATTRIBUTE, request)
     return held
 
 
-def _return(wanted: Wanted, config: dict[str, Any]) -> Wanted:
+def _return(wanted: Wanted, config: dict[str, object]) -> Wanted:
     return wanted
 
 
-def check_resources(given: Mapping[str, Any]) -> dict[str, float]:
+def check_resources(given: Mapping[str, object]) -> dict[str, float]:
     """Return amounts by resource name: ``"cpu"`` is ``"CPU"``.
 
     Raises:
@@ -161,13 +161,13 @@ def check_resources(given: Mapping[str, Any]) -> dict[str, float]:
     return found
 
 
-def find_request(given: Any) -> Callable[[dict[str, Any]], dict[str, float]]:
+def find_request(given: object) -> Callable[[dict[str, Any]], dict[str, float]]:
     """Return what says how much a trial of a function or class holds."""
     request: Request | None = getattr(given, _ATTRIBUTE, None)
     if request is None and inspect.isclass(given) and issubclass(given, trainable.Trainable):
         request = given.default_resource_request
 
-    def find(config: dict[str, Any]) -> dict[str, float]:
+    def find(config: dict[str, object]) -> dict[str, float]:
         wanted = None if request is None else request(config)
         if wanted is None:
             return {"CPU": 1.0}

@@ -127,7 +127,7 @@ class Result:
         return Path(self.path)
 
 
-def build_frame(rows: Sequence[Mapping[str, Any]]) -> Any:
+def build_frame(rows: Sequence[Mapping[str, object]]) -> object:
     """Return rows as a pandas DataFrame.
 
     Raises:

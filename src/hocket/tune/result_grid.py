@@ -259,5 +259,5 @@ def _score(
     return choose(values, sign) if values else None
 
 
-def _find_best_report(one: results.Result, metric: str, mode: str) -> dict[str, Any] | None:
+def _find_best_report(one: results.Result, metric: str, mode: str) -> dict[str, object] | None:
     return max(one.metrics_history, key=lambda metrics: scores.score(metrics, metric, mode), default=None)

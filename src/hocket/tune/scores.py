@@ -9,7 +9,7 @@ from typing import Any
 from hocket.train.tracking import plain
 
 
-def score(metrics: Mapping[str, Any], metric: str | None, mode: str | None) -> float:
+def score(metrics: Mapping[str, object], metric: str | None, mode: str | None) -> float:
     """Return a metric so that more is better; minus infinity if it is missing, NaN, or no number.
 
     Args:

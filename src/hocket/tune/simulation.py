@@ -96,8 +96,8 @@ def simulate(
     mode: str,
     num_workers: int = 1,
     costs: Sequence[float | Sequence[float]] | None = None,
-    configs: Sequence[Mapping[str, Any]] | None = None,
-    state: Any = None,
+    configs: Sequence[Mapping[str, object]] | None = None,
+    state: object = None,
     seed: int = 0,
     max_pending: int = 1,
 ) -> Simulation:
@@ -190,7 +190,7 @@ class _Run:
         #: Those that run and are to end at their next report; the one that has just reported, and if it was exploited.
         self._doomed: set[int] = set()
         #: What the steps that are being computed will report, the states after them, and how long they take.
-        self._computing: dict[int, tuple[Value, Any, float]] = {}
+        self._computing: dict[int, tuple[Value, object, float]] = {}
         self._reporting: trials.Trial | None = None
         self._has_exploited = False
 
@@ -225,7 +225,7 @@ class _Run:
         if trial is not self._reporting:
             raise RuntimeError(f"save_trial() is for the trial that has just reported, but received {trial.trial_id}.")
 
-    def exploit(self, trial: trials.Trial, source: trials.Trial, config: dict[str, Any], tag: str = "") -> None:
+    def exploit(self, trial: trials.Trial, source: trials.Trial, config: dict[str, object], tag: str = "") -> None:
         if source.checkpoint is None:
             raise RuntimeError(f"Trial {trial.trial_id} cannot go on from {source.trial_id}, which has no checkpoint.")
         if trial is self._reporting:
@@ -275,7 +275,7 @@ class _Run:
     def _begin_step(self, simulated: SimulatedTrial) -> None:
         """Begin the next step of a trial that runs; or end it, if it has no more."""
         trial, curve, step = simulated.trial, self._curves[simulated.trial.number], simulated.steps + 1
-        computed: tuple[Value, Any] | None
+        computed: tuple[Value, object] | None
         if callable(curve):
             computed = curve(trial.config, step, simulated.state)
         else:

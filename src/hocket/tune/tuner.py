@@ -62,9 +62,9 @@ class Tuner:
 
     def __init__(
         self,
-        trainable: Any = None,
+        trainable: object = None,
         *,
-        param_space: Mapping[str, Any] | None = None,
+        param_space: Mapping[str, object] | None = None,
         tune_config: configs.TuneConfig | None = None,
         run_config: configs.AnyRunConfig | None = None,
     ) -> None:
@@ -89,11 +89,11 @@ class Tuner:
     def restore(
         cls,
         path: str | os.PathLike[str],
-        trainable: Any,
+        trainable: object,
         resume_unfinished: bool = True,
         resume_errored: bool = False,
         restart_errored: bool = False,
-        param_space: Mapping[str, Any] | None = None,
+        param_space: Mapping[str, object] | None = None,
         storage_filesystem: object = None,
         _resume_config: configs.ResumeConfig | None = None,
         *,
@@ -268,7 +268,7 @@ def _opened(home: Path | places.Place) -> Iterator[Path]:
         yield folder
 
 
-def _check_space(given: object) -> dict[str, Any]:
+def _check_space(given: object) -> dict[str, object]:
     if given is not None and not isinstance(given, Mapping):
         raise TypeError(
             f"param_space must be a dict, but received {given!r}. Write {{'lr': tune.loguniform(1e-4, 1)}}."
@@ -276,7 +276,7 @@ def _check_space(given: object) -> dict[str, Any]:
     return dict(given or {})
 
 
-def _check(name: str, given: Any, kind: Any) -> Any:
+def _check(name: str, given: object, kind: Any) -> Any:
     if given is not None and not isinstance(given, kind):
         raise TypeError(
             f"{name} must be a {kind.__name__}, but received {given!r}. Write {name}=tune.{kind.__name__}(...)."

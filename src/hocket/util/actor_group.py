@@ -18,7 +18,7 @@ class ActorWrapper:
     """One actor of the group."""
 
     actor: actor.ActorHandle
-    metadata: Any = None
+    metadata: object = None
     """What its method ``get_actor_metadata`` returned; None if it has none."""
 
 
@@ -29,11 +29,11 @@ class ActorGroupMethod:
         self._actors = actors
         self._name = name
 
-    def remote(self, *args: Any, **kwargs: Any) -> list[Any]:
+    def remote(self, *args: object, **kwargs: object) -> list[Any]:
         """Call the method of every actor; return what each call returns, in the order of the actors."""
         return [getattr(one.actor, self._name).remote(*args, **kwargs) for one in self._actors]
 
-    def __call__(self, *args: object, **kwargs: object) -> Any:
+    def __call__(self, *args: object, **kwargs: object) -> object:
         raise TypeError(
             f"Methods of a group cannot be called directly. Instead of group.{self._name}(...) write "
             f"group.{self._name}.remote(...)."

@@ -61,7 +61,7 @@ class ActorPool:
         for actor in self._idle:
             _check_actor(actor)
         #: What waits for an actor.
-        self._unsubmitted: deque[tuple[Callable[[Any, Any], Any], Any]] = deque()
+        self._unsubmitted: deque[tuple[Callable[[Any, Any], object], object]] = deque()
         #: Submitted and not fetched, by number, in the order of submission.
         self._calls: dict[int, _Call] = {}
         self._next_number = 0

@@ -14,7 +14,7 @@ from hocket.engine import pickling, unsendable
 class FailureTuple:
     """A part that cannot travel, and that no smaller part is to blame for."""
 
-    obj: Any
+    obj: object
     """The part itself."""
     name: str
     """What it is called where it was found: a variable, an attribute, an index."""

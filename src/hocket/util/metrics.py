@@ -109,7 +109,7 @@ class Metric:
             _check_tag_value(found[key])
         return tuple([(key, found[key]) for key in self._tag_keys])
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce__(self) -> tuple[object, ...]:
         return _rebuild, (type(self), self._list_arguments(), self._default_tags)
 
     def _list_arguments(self) -> tuple[object, ...]:

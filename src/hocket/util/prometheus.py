@@ -44,7 +44,7 @@ class Collector:
         return []
 
 
-def _build(family: kernel_metrics.Family) -> Any:
+def _build(family: kernel_metrics.Family) -> object:
     kinds = {
         kernel_metrics.COUNTER: _core.CounterMetricFamily,
         kernel_metrics.GAUGE: _core.GaugeMetricFamily,

@@ -82,7 +82,7 @@ def _wrap_making(module: Any, replacement: str) -> None:
     signature = inspect.signature(make)
 
     @functools.wraps(make)
-    def wrapped(*args: Any, **kwargs: Any) -> Any:
+    def wrapped(*args: object, **kwargs: object) -> object:
         given = signature.bind(*args, **kwargs)
         asked = str(given.arguments.get("backend") or "undefined")
         if asked == "undefined" and replacement:

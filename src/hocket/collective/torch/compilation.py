@@ -35,7 +35,7 @@ def spare(kind: type, *names: str) -> None:
 
 def _watch(method: Callable[..., object], mark: Callable[[], None]) -> Callable[..., object]:
     @functools.wraps(method)
-    def call(self: Any, *args: Any, **kwargs: Any) -> Any:
+    def call(self: object, *args: object, **kwargs: object) -> Any:
         if _COMPILER in sys.modules:
             mark()
         return method(self, *args, **kwargs)

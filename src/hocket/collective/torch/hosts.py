@@ -67,7 +67,7 @@ class Hosts:
             if self.is_apart and mine[0] == rank
             else None
         )
-        self._world: Any = None
+        self._world: object = None
 
     def _build_gloo(self, name: str, rank: int, size: int) -> Any:
         return dist.ProcessGroupGloo(dist.PrefixStore(name, self._store), rank, size, self._timeout)  # type: ignore[attr-defined]
@@ -79,7 +79,7 @@ class Hosts:
             self._world = self._build_gloo("world", self._rank, self._size)
         return self._world
 
-    def all_reduce(self, flat: Any, op: ReduceOp, calc: Arithmetic) -> None:
+    def all_reduce(self, flat: object, op: ReduceOp, calc: Arithmetic) -> None:
         """Put the sum of all ranks' arrays, or what `op` makes of them, into each."""
         inner = ReduceOp.SUM if op is ReduceOp.MEAN else op
         self.local.reduce(flat, 0, inner, calc)
@@ -135,7 +135,7 @@ class _Alone:
     def all_to_all(self, targets: Sequence[Any], sources: Sequence[Any], *_: object) -> None:
         np.copyto(targets[0], sources[0])
 
-    def reduce_scatter(self, target: Any, sources: Sequence[Any], op: ReduceOp, calc: Arithmetic) -> None:
+    def reduce_scatter(self, target: object, sources: Sequence[object], op: ReduceOp, calc: Arithmetic) -> None:
         calc.copy(target, sources[0])
 
     def close(self) -> None: ...

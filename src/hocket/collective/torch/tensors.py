@@ -57,7 +57,7 @@ class Targets:
         self._tensors = [tensor.detach() for tensor in tensors]
         self._wholes = [lay_out(tensor) for tensor in self._tensors]
 
-    def __enter__(self) -> list[Any]:
+    def __enter__(self) -> list[object]:
         return [as_bytes(whole) for whole in self._wholes]
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
@@ -135,7 +135,7 @@ def lay_out(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.detach().contiguous()
 
 
-def as_bytes(tensor: torch.Tensor) -> Any:
+def as_bytes(tensor: torch.Tensor) -> object:
     """Return the bytes of a contiguous tensor as an array that looks into it."""
     return _straighten(tensor).view(torch.uint8).numpy()
 

@@ -27,7 +27,7 @@ class Accumulating(abc.ABC):
     """What the result is called."""
 
     @abc.abstractmethod
-    def begin(self, key: Any) -> Any:
+    def begin(self, key: object) -> Any:
         """Return what is made of no rows.
 
         Args:
@@ -80,12 +80,12 @@ class AggregateFn(Accumulating):
 
     def __init__(
         self,
-        init: Callable[[Any], Any],
-        merge: Callable[[Any, Any], Any],
+        init: Callable[[Any], object],
+        merge: Callable[[Any, Any], object],
         name: str,
-        accumulate_row: Callable[[Any, blocks.Row], Any] | None = None,
-        accumulate_block: Callable[[Any, Any], Any] | None = None,
-        finalize: Callable[[Any], Any] | None = None,
+        accumulate_row: Callable[[Any, blocks.Row], object] | None = None,
+        accumulate_block: Callable[[Any, Any], object] | None = None,
+        finalize: Callable[[Any], object] | None = None,
     ) -> None:
         if (accumulate_row is None) == (accumulate_block is None):
             raise TypeError("AggregateFn() takes accumulate_row or accumulate_block, and one of them.")
@@ -135,7 +135,7 @@ class AggregateFnV2(Accumulating):
     """
 
     def __init__(
-        self, name: str, zero_factory: Callable[[], Any], *, on: str | None = None, ignore_nulls: bool = True
+        self, name: str, zero_factory: Callable[[], object], *, on: str | None = None, ignore_nulls: bool = True
     ) -> None:
         self.name = _check_name(type(self).__name__, name)
         self._zero = zero_factory
@@ -184,18 +184,18 @@ class _Counting(Accumulating):
         self.on = _check_name(type(self).__name__, on)
         self.name = name
 
-    def begin(self, key: Any) -> dict[Any, int]:
+    def begin(self, key: object) -> dict[object, int]:
         return {}
 
-    def add(self, made: dict[Any, int], block: blocks.Block) -> dict[Any, int]:
+    def add(self, made: dict[Any, int], block: blocks.Block) -> dict[object, int]:
         values = (_freeze(row[self.on]) for row in block.select([self.on]).list_rows())
         return self.merge(made, collections.Counter(value for value in values if self._counts(value)))
 
-    def _counts(self, value: Any) -> bool:
+    def _counts(self, value: object) -> bool:
         """Return whether a value counts."""
         return True
 
-    def merge(self, first: dict[Any, int], second: dict[Any, int]) -> dict[Any, int]:
+    def merge(self, first: dict[object, int], second: dict[object, int]) -> dict[object, int]:
         return {**first, **{value: first.get(value, 0) + count for value, count in second.items()}}
 
 
@@ -245,7 +245,7 @@ class ApproximateTopK(_Counting):
         reading.check_count("k", k, 1, "ApproximateTopK('x', k=3)")
         self.k = k
 
-    def _counts(self, value: Any) -> bool:
+    def _counts(self, value: object) -> bool:
         return not columns.is_missing(value)
 
     def finish(self, made: dict[Any, int]) -> list[dict[str, Any]]:
@@ -263,7 +263,7 @@ class _Frozen:
     values: tuple[Any, ...]
 
 
-def _freeze(value: Any) -> Any:
+def _freeze(value: object) -> object:
     if isinstance(value, np.ndarray):
         value = value.tolist()
     if isinstance(value, dict):
@@ -271,7 +271,7 @@ def _freeze(value: Any) -> Any:
     return _Frozen(list, tuple(map(_freeze, value))) if isinstance(value, list) else value
 
 
-def _thaw(value: Any) -> Any:
+def _thaw(value: object) -> object:
     if not isinstance(value, _Frozen):
         return value
     if value.kind is dict:
@@ -279,7 +279,7 @@ def _thaw(value: Any) -> Any:
     return list(map(_thaw, value.values))
 
 
-def _keep(made: Any) -> Any:
+def _keep(made: object) -> object:
     return made
 
 

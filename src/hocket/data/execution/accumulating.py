@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 import numpy as np
 
@@ -56,7 +55,7 @@ def _list_groups(block: blocks.Block, keys: Sequence[str]) -> Iterator[blocks.Bl
         yield chosen.cut(start, stop)
 
 
-def _read_key(group: blocks.Block, keys: Sequence[str]) -> Any:
+def _read_key(group: blocks.Block, keys: Sequence[str]) -> object:
     if not keys:
         return None
     (row,) = group.select(keys).cut(0, 1).list_rows()
@@ -68,7 +67,7 @@ def _name(number: int) -> str:
     return f"\0{number}"
 
 
-def _hold(values: Sequence[Any]) -> Any:
+def _hold(values: Sequence[object]) -> object:
     found = np.empty(len(values), object)
     for at, value in enumerate(values):
         found[at] = value

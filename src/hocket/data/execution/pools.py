@@ -69,7 +69,7 @@ class _Team:
         count[0] += 1
         self.assigned.append(count)
         run: Any = member.run.options(num_returns=2)
-        refs: list[Any]
+        refs: list[object]
         if isinstance(found, plan.Stored):
             refs = run.remote(found.ref, (found.start, found.stop))
         else:

@@ -50,7 +50,7 @@ class Line:
             self._bar.stop()
 
 
-def _make_bar() -> Any:
+def _make_bar() -> object:
     from rich import console, progress  # 50 ms, so only when there is something to show
 
     return progress.Progress(

@@ -60,7 +60,7 @@ def _submit_gather(task: tasks.Task, parts: Sequence[plan.Stored], rows: plan.Ro
         last = int(np.searchsorted(starts, rows.stop - 1, side="right"))
         rows = range(rows.start - int(starts[first]), rows.stop - int(starts[first]))
     chosen = parts[first:last]
-    refs: list[Any] = task.remote(rows, [(part.start, part.stop) for part in chosen], *(part.ref for part in chosen))
+    refs: list[object] = task.remote(rows, [(part.start, part.stop) for part in chosen], *(part.ref for part in chosen))
     return refs
 
 
@@ -110,7 +110,7 @@ def _exchange(
     ends = [] if are_apart else api.get([refs[1] for refs in made])
     task = tasks.make_many(_gather_group, name, tasks.choose_cpus(options))
 
-    def gather() -> Iterator[Any]:
+    def gather() -> Iterator[object]:
         for at, group in enumerate(groups):
             if are_apart:
                 yield task.remote(how, group, None, *(_take(refs, at) for refs in made))
@@ -121,7 +121,7 @@ def _exchange(
     yield from tasks.read_ahead(gather(), options, 1 if how.is_tight else None)
 
 
-def _take(refs: list[Any], at: int) -> Any:
+def _take(refs: list[Any], at: int) -> object:
     """Return a reference, and forget it here."""
     ref, refs[at] = refs[at], None
     return ref
@@ -158,7 +158,7 @@ class _Exchange:
 
 def _sort_by_group(
     how: _Exchange, drawn: plan.Drawn, start: int, spans: Sequence[tuple[int, int]], *whole: blocks.Block
-) -> list[Any]:
+) -> list[object]:
     """Give the rows of some blocks by the groups that they go to; then where those end, if they are one value; and then
     their size. Runs in a task.
 

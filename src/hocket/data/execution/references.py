@@ -16,7 +16,7 @@ from hocket.engine import contract
 
 def convert(
     stored: Iterable[plan.Stored], batch_format: str, column: str | None = None
-) -> list[contract.ObjectRef[Any]]:
+) -> list[contract.ObjectRef[object]]:
     """Return references on blocks in the form that a user asks for, made in tasks.
 
     Args:
@@ -31,7 +31,7 @@ def convert(
     return found
 
 
-def _convert(block: blocks.Block, start: int, stop: int, batch_format: str, column: str | None) -> Any:
+def _convert(block: blocks.Block, start: int, stop: int, batch_format: str, column: str | None) -> object:
     part = block.cut(start, stop)
     if column is None:
         return part.to_batch(batch_format, is_owned=True)

@@ -143,7 +143,7 @@ def _open(limits: _Limits) -> Iterator[Any]:
 
 
 @contextlib.contextmanager
-def _open_kept() -> Iterator[Any]:
+def _open_kept() -> Iterator[object]:
     """Give a connection to the engine that this process keeps for single blocks: to start one costs more than they do.
 
     It writes nothing to disk.
@@ -159,7 +159,7 @@ def _keep_engine(pid: int) -> Any:
     return load("A relation").connect(":memory:", config=config)
 
 
-def _silence(connection: Any) -> Any:
+def _silence(connection: Any) -> object:
     connection.execute("SET enable_progress_bar = false")  # it would write among the program's own lines
     return connection
 
@@ -218,14 +218,14 @@ def _explain(duckdb: Any, error: Exception, statement: relations.Statement, limi
 
 def _build_reader(
     table: relations.Table, source: Iterator[blocks.Block], count: int, failed: list[BaseException]
-) -> Any:
+) -> object:
     """Return what the engine reads a table from: Arrow's stream of its blocks, with the rows' numbers."""
     pa = arrow.load("A relation")
     number_type = pa.uint32() if count <= 1 << 32 else pa.int64()  # sorting by fewer bytes is up to three times as fast
     types = [transport.encode_type(kind) for kind in table.values()]
     schema = pa.schema([*((f"c{at}", kind) for at, kind in enumerate(types)), ("n", number_type)])
 
-    def read() -> Iterator[Any]:
+    def read() -> Iterator[object]:
         start = 0
         try:
             for block in source:
@@ -255,7 +255,7 @@ def _choose_rows(statement: relations.Statement, limits: _Limits) -> int:
 
 def _cut_result(result: Any, statement: relations.Statement, limits: _Limits) -> Iterator[blocks.Block]:
     """Give a result in blocks of the size that is wanted; one without rows if there are none."""
-    waiting: list[Any] = []
+    waiting: list[object] = []
     rest = None
     num_bytes, wanted, is_empty = 0, limits.block_bytes, True
     for batch in result:
@@ -282,7 +282,9 @@ def _cut_result(result: Any, statement: relations.Statement, limits: _Limits) ->
         yield _read_table(result.schema.empty_table(), statement)
 
 
-def _read_batches(batches: Sequence[Any], before: blocks.Block | None, statement: relations.Statement) -> blocks.Block:
+def _read_batches(
+    batches: Sequence[object], before: blocks.Block | None, statement: relations.Statement
+) -> blocks.Block:
     block = _read_table(arrow.load("A relation").Table.from_batches(batches), statement)
     return block if before is None else blocks.join([before, block])
 
@@ -295,7 +297,7 @@ def _read_table(table: Any, statement: relations.Statement) -> blocks.Block:
     return blocks.Block(found, table.num_rows)
 
 
-def _decode(column: Any, kind: Any) -> Any:
+def _decode(column: Any, kind: object) -> object:
     if kind == relations.COMPUTED:
         return column
     if isinstance(kind, relations.ListOf):

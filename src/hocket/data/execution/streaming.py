@@ -124,7 +124,7 @@ def _rearrange(found: Blocks, op: plan.Shuffle | plan.Repartition, options: sett
     yield from rearranging.rearrange(_store(found, options), op, options)
 
 
-def _reorder(reads: Sequence[Any], seed: int) -> list[Any]:
+def _reorder(reads: Sequence[object], seed: int) -> list[Any]:
     shuffled = order.Order(len(reads), seed=seed, epoch=0).rows(np.arange(len(reads))) if reads else ()
     return [reads[at] for at in shuffled]
 

@@ -137,7 +137,7 @@ def make_task(function: object, name: str, num_cpus: float = 1.0, num_returns: i
     return made
 
 
-def make_many(function: object, name: str, num_cpus: float = 1.0, **more: Any) -> Task:
+def make_many(function: object, name: str, num_cpus: float = 1.0, **more: object) -> Task:
     """Return a function that gives blocks, each before its size, as tasks that wait for their reader."""
     more["_generator_backpressure_num_objects"] = MOST_AHEAD
     return make_task(function, name, num_cpus, num_returns="streaming", **more)
@@ -187,7 +187,7 @@ def list_blocks(made: Any) -> Iterator[plan.Stored]:
 
 
 def read_ahead(
-    tasks: Iterator[Any], options: settings.ExecutionOptions, most: int | None = None
+    tasks: Iterator[object], options: settings.ExecutionOptions, most: int | None = None
 ) -> Iterator[plan.Stored]:
     """Give the blocks of tasks that make several each, in order. Some tasks run ahead, and wait for the reader when
     they have made two blocks.

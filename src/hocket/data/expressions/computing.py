@@ -67,7 +67,7 @@ def _compute_array(expr: tree.Expr, block: blocks.Block, what: str) -> Any:
     return found
 
 
-def _walk(expr: tree.Expr, compute: Any, look: Callable[[str], Any], make: Callable[[Any], Any]) -> Any:
+def _walk(expr: tree.Expr, compute: object, look: Callable[[str], object], make: Callable[[Any], object]) -> object:
     match expr.function:
         case "column":
             return look(expr.settings["name"])

@@ -77,12 +77,12 @@ def _is_in(compute: Any, value: Value, *, values: tuple[Any, ...]) -> Value:
     return compute.is_in(value, value_set=found)
 
 
-def _cast(compute: Any, value: Value, *, target_type: Any, safe: bool) -> Value:
+def _cast(compute: object, value: Value, *, target_type: object, safe: bool) -> Value:
     return value.cast(target_type, safe=safe)
 
 
 def _strip(end: str) -> Callable[..., Value]:
-    def strip(compute: Any, value: Value, *, characters: str | None) -> Value:
+    def strip(compute: object, value: Value, *, characters: str | None) -> Value:
         if characters is None:
             return getattr(compute, f"utf8_{end}trim_whitespace")(value)
         return getattr(compute, f"utf8_{end}trim")(value, characters=characters)
@@ -93,7 +93,7 @@ def _strip(end: str) -> Callable[..., Value]:
 def _pick(name: str) -> Callable[..., Value]:
     """Return the function of Arrow's of this name, which takes arrays and options."""
 
-    def call(compute: Any, *values: Value, **options: object) -> Value:
+    def call(compute: object, *values: Value, **options: object) -> Value:
         return getattr(compute, name)(*values, **options)
 
     return call
@@ -102,26 +102,26 @@ def _pick(name: str) -> Callable[..., Value]:
 def _find(name: str) -> Callable[..., Value]:
     """The same, of a function that takes a pattern."""
 
-    def call(compute: Any, value: Value, *, pattern: str) -> Value:
+    def call(compute: object, value: Value, *, pattern: str) -> Value:
         return getattr(compute, name)(value, pattern=pattern)
 
     return call
 
 
 def _round_time(name: str) -> Callable[..., Value]:
-    def call(compute: Any, value: Value, *, unit: str) -> Value:
+    def call(compute: object, value: Value, *, unit: str) -> Value:
         return getattr(compute, name)(value, unit=unit)
 
     return call
 
 
-def _sort_lists(compute: Any, value: Value) -> Value:
+def _sort_lists(compute: object, value: Value) -> Value:
     pa = _load()
     found = [None if one is None else sorted(one, key=_place_missing) for one in value.to_pylist()]
     return pa.array(found, value.type)
 
 
-def _place_missing(value: Any) -> tuple[bool, Any]:
+def _place_missing(value: object) -> tuple[bool, object]:
     is_gone = columns.is_missing(value)
     return is_gone, 0 if is_gone else value
 

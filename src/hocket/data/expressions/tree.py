@@ -326,7 +326,7 @@ def udf(return_dtype: object = None) -> Callable[[Callable[..., Any]], Callable[
         >>> hocket.shutdown()
     """
 
-    def decorate(function: Callable[..., Any]) -> Callable[..., Expr]:
+    def decorate(function: Callable[..., object]) -> Callable[..., Expr]:
         def call(*inputs: object) -> Expr:
             settings = {"function": function, "return_dtype": return_dtype}
             return Expr("udf", tuple(map(read_operand, inputs)), settings)

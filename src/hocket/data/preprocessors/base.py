@@ -246,23 +246,23 @@ class Preprocessor(abc.ABC):
         """Return a batch transformed."""
 
     @abc.abstractmethod
-    def _apply_to_row(self, row: Mapping[str, Any]) -> blocks.Row:
+    def _apply_to_row(self, row: Mapping[str, object]) -> blocks.Row:
         """Return a row transformed."""
 
     @abc.abstractmethod
-    def _list_arguments(self) -> dict[str, Any]:
+    def _list_arguments(self) -> dict[str, object]:
         """Return what it was made from."""
 
     def _list_dropped(self) -> Sequence[str]:
         """Return the columns that are left out."""
         return ()
 
-    def _list_shown(self) -> dict[str, Any]:
+    def _list_shown(self) -> dict[str, object]:
         """Return the arguments that `repr` shows."""
         return self._list_arguments()
 
     @classmethod
-    def _build(cls, arguments: Mapping[str, Any], stats: Stats) -> Self:
+    def _build(cls, arguments: Mapping[str, object], stats: Stats) -> Self:
         """Return what `_list_arguments` and `stats_` describe."""
         made = cls(**arguments)
         made.stats_ = stats

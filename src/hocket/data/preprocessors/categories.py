@@ -47,14 +47,14 @@ def read_categories(name: str, given: Any) -> Categories:
     )
 
 
-def freeze(value: Any) -> Any:
+def freeze(value: object) -> object:
     """Return a value as a key of a dict: a list as a tuple."""
     if isinstance(value, np.ndarray):
         value = value.tolist()
     return tuple(map(freeze, value)) if isinstance(value, list | tuple) else value
 
 
-def find_codes(values: Sequence[Any], index: Mapping[Any, int]) -> list[int | None]:
+def find_codes(values: Sequence[object], index: Mapping[object, int]) -> list[int | None]:
     """Return the number of each value's category; None if it has none."""
     found = []
     for value in values:
@@ -72,7 +72,7 @@ def build_numbers(codes: Sequence[int | None]) -> npt.NDArray[Any]:
     return np.array(codes, np.int64)
 
 
-def build_column(codes: Sequence[int | None], known: Categories) -> Any:
+def build_column(codes: Sequence[int | None], known: Categories) -> object:
     """Return a column of categories: Arrow's dictionary, which pandas has as categorical; without Arrow, objects."""
     values = arrow.get_optional_array(list(known.values))
     if values is None:

@@ -67,7 +67,7 @@ class Categorizer(single.PerColumn):
         return made
 
 
-def check_dtypes(dtypes: Mapping[str, Any], names: Sequence[str]) -> dict[str, categories.Categories]:
+def check_dtypes(dtypes: Mapping[str, object], names: Sequence[str]) -> dict[str, categories.Categories]:
     """Return the categories of columns, checked.
 
     Raises:

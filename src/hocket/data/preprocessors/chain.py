@@ -94,7 +94,7 @@ class Chain(base.Preprocessor):
             batch = one._apply_to_batch(batch)
         return batch
 
-    def _apply_to_row(self, row: Mapping[str, Any]) -> blocks.Row:
+    def _apply_to_row(self, row: Mapping[str, object]) -> blocks.Row:
         found = dict(row)
         for one in self._preprocessors:
             found = one._apply_to_row(found)
@@ -104,7 +104,7 @@ class Chain(base.Preprocessor):
         dropped = dict.fromkeys(name for one in self._preprocessors for name in one._list_dropped())
         return [name for name in dropped if name not in self.get_output_columns()]
 
-    def _list_arguments(self) -> dict[str, Any]:
+    def _list_arguments(self) -> dict[str, object]:
         return {"preprocessors": list(self._preprocessors)}
 
     @classmethod

@@ -250,7 +250,7 @@ class LabelEncoder(single.Single):
         return {self.get_output_columns()[0]: categories.build_numbers(codes)}
 
 
-def _decode(encoded: str, decoded: str, labels: Mapping[int, Any], block: blocks.Block) -> blocks.Block:
+def _decode(encoded: str, decoded: str, labels: Mapping[int, object], block: blocks.Block) -> blocks.Block:
     if not block.num_rows:
         return blocks.Block({}, 0)
     blocks.check_columns([encoded], list(block.columns))

@@ -80,7 +80,7 @@ class SimpleImputer(single.PerColumn):
                 )
         return stats
 
-    def _find_most_frequent(self, ds: dataset.Dataset, name: str) -> Any:
+    def _find_most_frequent(self, ds: dataset.Dataset, name: str) -> object:
         counts = learning.count_values(self, ds, name)
         counts.pop(None, None)
         return next(iter(learning.keep_most(counts, 1)), None)

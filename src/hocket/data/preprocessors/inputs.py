@@ -46,7 +46,7 @@ def get_values(block: blocks.Block, name: str) -> list[Any]:
     return [_simplify(value) for value in values]
 
 
-def _simplify(value: Any) -> Any:
+def _simplify(value: object) -> object:
     if isinstance(value, np.ndarray | np.generic):
         return value.tolist()
     return None if isinstance(value, float) and math.isnan(value) else value
@@ -64,7 +64,7 @@ def get_texts(block: blocks.Block, name: str, who: str) -> list[str | None]:
     return values
 
 
-def check_present(values: Sequence[Any], name: str, who: str) -> None:
+def check_present(values: Sequence[object], name: str, who: str) -> None:
     """Raise if a value is missing.
 
     Raises:

@@ -14,8 +14,8 @@ def count_values(
     who: base.Preprocessor,
     ds: dataset.Dataset,
     column: str,
-    list_values: Callable[[blocks.Block], Sequence[Any]] | None = None,
-) -> dict[Any, int]:
+    list_values: Callable[[blocks.Block], Sequence[object]] | None = None,
+) -> dict[object, int]:
     """Return how often each value of a column comes, in the order of the values, and a missing one as None.
 
     Args:
@@ -46,7 +46,7 @@ def count_values(
     return found
 
 
-def _list(column: str, read: Callable[[blocks.Block], Sequence[Any]], block: blocks.Block) -> blocks.Block:
+def _list(column: str, read: Callable[[blocks.Block], Sequence[object]], block: blocks.Block) -> blocks.Block:
     if not block.num_rows:
         return blocks.Block({}, 0)
     blocks.check_columns([column], list(block.columns))
@@ -54,7 +54,7 @@ def _list(column: str, read: Callable[[blocks.Block], Sequence[Any]], block: blo
     return blocks.build({"value": values}, "A column") if values else blocks.Block({}, 0)
 
 
-def split_lists(block: blocks.Block, name: str) -> list[Any]:
+def split_lists(block: blocks.Block, name: str) -> list[object]:
     """Return the elements of a column's lists; other values as they are."""
     found: list[Any] = []
     for value in inputs.get_values(block, name):
@@ -92,7 +92,7 @@ def learn_index(
     return {value: number for number, value in enumerate(value for value in counts if value in kept)}
 
 
-def keep_most(counts: Mapping[Any, int], most: int | None) -> list[Any]:
+def keep_most(counts: Mapping[object, int], most: int | None) -> list[object]:
     """Return values by how often they come: the most frequent first, and equally frequent ones in their order."""
     ranked = sorted(counts, key=lambda value: -counts[value])
     return ranked if most is None else ranked[:most]

@@ -29,7 +29,7 @@ class Saved(Protocol):
 
     stats_: dict[str, Any]
 
-    def _list_arguments(self) -> dict[str, Any]: ...
+    def _list_arguments(self) -> dict[str, object]: ...
 
 
 _KNOWN: dict[str, Any] = {}
@@ -69,7 +69,7 @@ def read(text: str, *, allow_functions: bool) -> object:
     return _build(found, allow_functions)
 
 
-def _list_parts(preprocessor: Saved) -> dict[str, Any]:
+def _list_parts(preprocessor: Saved) -> dict[str, object]:
     arguments = {name: _encode(name, value) for name, value in preprocessor._list_arguments().items()}
     stats = {name: _encode(name, value) for name, value in preprocessor.stats_.items()}
     return {"name": type(preprocessor).__name__, "arguments": arguments, "stats": stats}
@@ -99,7 +99,7 @@ def describe(value: object) -> str:
     return getattr(value, "__qualname__", None) or repr(value)
 
 
-def _encode(where: str, value: Any) -> Any:
+def _encode(where: str, value: object) -> object:
     if isinstance(value, np.generic):
         value = value.item()
     if value is None or isinstance(value, bool | int | str):
@@ -116,7 +116,7 @@ def _encode(where: str, value: Any) -> Any:
     return {f"${word}": plain}
 
 
-def _tag(where: str, value: Any) -> tuple[str, Any]:
+def _tag(where: str, value: Any) -> tuple[str, object]:
     if isinstance(value, tuple):
         return "tuple", [_encode(where, one) for one in value]
     if isinstance(value, bytes):
@@ -151,7 +151,7 @@ def _name(where: str, value: object) -> str:
     return f"{module}:{name}"
 
 
-def _decode(value: Any, allow_functions: bool) -> Any:
+def _decode(value: object, allow_functions: bool) -> object:
     if isinstance(value, list):
         return [_decode(one, allow_functions) for one in value]
     if not isinstance(value, dict):

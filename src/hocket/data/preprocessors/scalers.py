@@ -6,7 +6,7 @@ import abc
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, final
+from typing import ClassVar, final
 
 import numpy as np
 
@@ -258,7 +258,7 @@ class RobustScaler(_Scaler):
 
     def _check_arguments(self) -> None:
         super()._check_arguments()
-        given: Any = self.quantile_range
+        given: object = self.quantile_range
         pair = tuple(given) if isinstance(given, tuple | list) else ()
         if len(pair) != 2 or not all(reading.is_number(one, 0, 1) for one in pair) or pair[0] > pair[1]:
             raise ValueError(

@@ -25,7 +25,7 @@ class Single(base.Preprocessor):
     def _list_arguments(self) -> dict[str, Any]:
         return {one.name: getattr(self, one.name) for one in _list_fields(self)}
 
-    def _list_shown(self) -> dict[str, Any]:
+    def _list_shown(self) -> dict[str, object]:
         defaults = {one.name: repr(one.default) for one in _list_fields(self)}
         shown = {name: value for name, value in self._list_arguments().items() if repr(value) != defaults[name]}
         if shown.get("output_columns") == shown.get("columns"):
@@ -62,7 +62,7 @@ class Single(base.Preprocessor):
         kept = {name: values for name, values in batch.items() if name not in dropped}
         return {**kept, **{name: columns.to_numpy(column) for name, column in made.columns.items()}}
 
-    def _apply_to_row(self, row: Mapping[str, Any]) -> blocks.Row:
+    def _apply_to_row(self, row: Mapping[str, object]) -> blocks.Row:
         picked = {name: columns.build_from_values([row[name]]) for name in self.get_input_columns() if name in row}
         made = self._build_outputs(blocks.Block(picked, 1), list(row))
         dropped = self._list_dropped()
@@ -122,7 +122,7 @@ def _list_fields(preprocessor: Any) -> tuple[dataclasses.Field[Any], ...]:
     return dataclasses.fields(preprocessor)
 
 
-def _build_series(made: blocks.Block, name: str, index: Any) -> Any:
+def _build_series(made: blocks.Block, name: str, index: object) -> Any:
     column = made.columns[name]
     pandas = frames.load("transform_batch()")
     pa = arrow.get_optional()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias, final
+from typing import TypeAlias, final
 
 import numpy as np
 
@@ -21,7 +21,7 @@ def split_at_spaces(text: str) -> list[str]:
 
 
 def list_tokens(
-    block: blocks.Block, name: str, who: str, function: Callable[[str], Any] | None
+    block: blocks.Block, name: str, who: str, function: Callable[[str], object] | None
 ) -> list[list[str] | None]:
     """Return the words of each text of a column; None for a missing one.
 

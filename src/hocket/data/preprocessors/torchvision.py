@@ -39,7 +39,7 @@ class TorchVisionPreprocessor(stateless.StatelessPerColumn):
     def __init__(
         self,
         columns: Sequence[str],
-        transform: Callable[[Any], Any],
+        transform: Callable[[Any], object],
         output_columns: Sequence[str] | None = None,
         batched: bool = False,
     ) -> None:
@@ -57,7 +57,7 @@ class TorchVisionPreprocessor(stateless.StatelessPerColumn):
                 "transform=torchvision.transforms.Resize(224), for example."
             )
 
-    def _list_arguments(self) -> dict[str, Any]:
+    def _list_arguments(self) -> dict[str, object]:
         return {
             "columns": self.columns,
             "transform": self.torchvision_transform,
@@ -65,7 +65,7 @@ class TorchVisionPreprocessor(stateless.StatelessPerColumn):
             "batched": self.batched,
         }
 
-    def _list_shown(self) -> dict[str, Any]:
+    def _list_shown(self) -> dict[str, object]:
         shown = self._list_arguments()
         if self.output_columns == self.columns:
             shown.pop("output_columns")

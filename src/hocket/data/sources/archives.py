@@ -75,12 +75,12 @@ class WebDataset:
             if content is not None and (self.select is None or _is_meant(name, self.select)):
                 yield name, content
 
-    def _build(self, rows: Sequence[dict[str, Any]]) -> blocks.Block:
+    def _build(self, rows: Sequence[dict[str, object]]) -> blocks.Block:
         made = [self._finish(row) for row in rows]
         names = list(dict.fromkeys(name for row in made for name in row))
         return blocks.build({name: [row.get(name) for row in made] for name in names}, "read_webdataset()")
 
-    def _finish(self, row: dict[str, Any]) -> Mapping[str, Any]:
+    def _finish(self, row: dict[str, object]) -> Mapping[str, object]:
         found: Any = self.decoder(row) if callable(self.decoder) else row
         if not isinstance(found, Mapping):
             raise TypeError(f"decoder must return a sample, a dict, but returned {found!r:.80}")
@@ -147,7 +147,7 @@ PICTURES: Final = ("jpg", "jpeg", "png", "ppm", "pgm", "pbm", "webp")
 """What is in the files of an archive, by the ends of their names."""
 
 
-def _decode(ending: str, encoded: bytes) -> Any:
+def _decode(ending: str, encoded: bytes) -> object:
     match ending.rpartition(".")[2].lower():
         case "txt" | "text":
             return encoded.decode()

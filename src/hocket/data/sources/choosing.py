@@ -64,7 +64,7 @@ class Choice:
     def __post_init__(self) -> None:
         several: Any = self.file_extensions
         kind: Any = self.partitioning
-        chosen: Any = self.partition_filter
+        chosen: object = self.partition_filter
         if several is not None and (isinstance(several, str) or not all(isinstance(one, str) for one in several)):
             raise TypeError(f"file_extensions must be a list, but received {several!r:.80}. Write ['csv'].")
         if kind is not None and not isinstance(kind, partitions.Partitioning):

@@ -116,7 +116,7 @@ def list_reads(source: object, parallelism: int) -> list[TaskRead]:
     Raises:
         TypeError: It is none, or does not return tasks.
     """
-    given: Any = source
+    given: object = source
     if not hasattr(given, "get_read_tasks"):
         raise TypeError(f"read_datasource() takes a Datasource, but received {source!r:.80}. Derive a class from it.")
     tasks = given.get_read_tasks(parallelism)

@@ -59,7 +59,7 @@ def list_files(
         TypeError: It is no path.
         PermissionError: It may not be looked at.
     """
-    given: Any = [paths] if isinstance(paths, str | os.PathLike) else paths
+    given: object = [paths] if isinstance(paths, str | os.PathLike) else paths
     if not isinstance(given, Sequence) or not all(isinstance(path, str | os.PathLike) for path in given):
         raise TypeError(
             f"{caller} takes a path or a list of them, but received {paths!r:.80}. Write {caller[:-1]}'folder/')."
@@ -101,9 +101,9 @@ def check_shared(filesystem: FileSystem, caller: str) -> None:
         )
 
 
-def _look(shared: FileSystem, wanted: Sequence[places.Place], caller: str) -> Iterable[Any]:
+def _look(shared: FileSystem, wanted: Sequence[places.Place], caller: str) -> Iterable[object]:
     try:
-        infos: Iterable[Any] = shared.get_file_info([place.path for place in wanted])
+        infos: Iterable[object] = shared.get_file_info([place.path for place in wanted])
     except OSError as error:
         raise explain(error, caller, wanted[0].shown) from error
     return infos
@@ -144,7 +144,7 @@ def _list_place(
     return sorted(found, key=lambda one: one.path)
 
 
-def _leave_rounds(inside: Sequence[Any]) -> list[Any]:
+def _leave_rounds(inside: Sequence[Any]) -> list[object]:
     """Return what is in folders of this machine, without what is reached by a link to a folder that it lies in."""
     links = [Path(one.path) for one in inside if one.type.name == "Directory" and Path(one.path).is_symlink()]
     rounds = tuple(f"{link}/" for link in links if link.parent.resolve().is_relative_to(link.resolve()))

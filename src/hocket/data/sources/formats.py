@@ -115,7 +115,7 @@ class Json:
         options: Keywords of ``pyarrow.json.read_json``.
     """
 
-    options: Mapping[str, Any]
+    options: Mapping[str, object]
 
     def read(self, filesystem: filesystems.FileSystem, file: filesystems.File) -> Iterator[blocks.Block]:
         read = arrow.load("read_json()", "pyarrow.json").read_json
@@ -189,7 +189,7 @@ class Image:
 
     size: tuple[int, int] | None
     mode: str | None
-    transform: Callable[[Any], Any] | None = None
+    transform: Callable[[Any], object] | None = None
 
     def read(self, filesystem: filesystems.FileSystem, file: filesystems.File) -> Iterator[blocks.Block]:
         yield blocks.build({"image": [self.decode(_read_all(filesystem, file))]}, "read_images()")
@@ -226,7 +226,7 @@ class TfRecord:
 
     def read(self, filesystem: filesystems.FileSystem, file: filesystems.File) -> Iterator[blocks.Block]:
         with open_packed(filesystem, file) as stream:
-            rows: list[dict[str, Any]] = []
+            rows: list[dict[str, object]] = []
             num_bytes = 0
             for record in read_records(stream):
                 rows.append(_read_example(record))
@@ -278,7 +278,7 @@ def _find_checksum(content: bytes) -> int:
     return ((found >> 15 | found << 17) + 0xA282EAD8) & 0xFFFFFFFF
 
 
-def _read_example(record: bytes) -> dict[str, Any]:
+def _read_example(record: bytes) -> dict[str, object]:
     tensorflow = extras.load("tensorflow", "read_tfrecords()", "TensorFlow", "Run pip install 'hocket[tensorflow]'.")
     try:
         example = tensorflow.train.Example.FromString(record)
@@ -292,7 +292,7 @@ def _read_example(record: bytes) -> dict[str, Any]:
     return row
 
 
-def _build_examples(rows: list[dict[str, Any]]) -> blocks.Block:
+def _build_examples(rows: list[dict[str, object]]) -> blocks.Block:
     names = sorted({name for row in rows for name in row})
     columns = {}
     for name in names:

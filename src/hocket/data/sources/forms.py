@@ -53,7 +53,7 @@ class Picture:
         stream.write(encode_picture(row[self.column], self.kind, f"write_images(): column {self.column!r}"))
 
 
-def encode_picture(array: Any, kind: str, what: str) -> bytes:
+def encode_picture(array: object, kind: str, what: str) -> bytes:
     """Return an array as the bytes of a picture.
 
     Raises:
@@ -97,7 +97,7 @@ class Archive:
                         _add(archive, f"{key}.{name}", value)
 
 
-def _add(archive: tarfile.TarFile, name: str, value: Any) -> None:
+def _add(archive: tarfile.TarFile, name: str, value: object) -> None:
     encoded = value.encode() if isinstance(value, str) else value
     if not isinstance(encoded, bytes):
         raise TypeError(f"{name!r} would be {texts.name_kind(value)}, {value!r:.40}, and a file is bytes or text")
@@ -106,11 +106,11 @@ def _add(archive: tarfile.TarFile, name: str, value: Any) -> None:
     archive.addfile(member, io.BytesIO(encoded))
 
 
-def _encode_sample(row: Mapping[str, Any]) -> dict[str, Any]:
+def _encode_sample(row: Mapping[str, object]) -> dict[str, object]:
     return {name: value if name.startswith("__") else _encode_member(name, value) for name, value in row.items()}
 
 
-def _encode_member(name: str, value: Any) -> Any:
+def _encode_member(name: str, value: object) -> object:
     if value is None or isinstance(value, str | bytes):
         return value
     ending = name.rpartition(".")[2].lower()
@@ -134,7 +134,7 @@ def _save(value: Any, stream: io.BytesIO) -> None:
 _DUMP: Mapping[str, Callable[[Any, io.BytesIO], None]] = {"npy": _save, "pickle": pickle.dump, "pkl": pickle.dump}
 
 
-def read_encoders(given: Any) -> tuple[Any, ...]:
+def read_encoders(given: object) -> tuple[object, ...]:
     """Return what encodes samples, of what a user gave.
 
     Raises:
@@ -160,7 +160,7 @@ class Own:
     function: Callable[[blocks.Block, Any], None]
     ending: str
 
-    def write(self, stream: Any, block: blocks.Block) -> None:
+    def write(self, stream: object, block: blocks.Block) -> None:
         self.function(block, stream)
 
 

@@ -25,7 +25,7 @@ class FilenameProvider:
         """Return the name of the file of a task; more files of one get ``_000001`` and so on before the ending."""
         raise NotImplementedError
 
-    def get_filename_for_block(self, block: Any, write_uuid: str, task_index: int, block_index: int) -> str:
+    def get_filename_for_block(self, block: object, write_uuid: str, task_index: int, block_index: int) -> str:
         """Return the name of the file of a block."""
         return _count(self.get_filename_for_task(write_uuid, task_index), block_index)
 

@@ -112,7 +112,7 @@ class ParquetRead:
     num_bytes: int
     constants: Mapping[str, object]
     """Columns whose values are the same in all rows: the file's path, and what its folders' names say."""
-    missing: Mapping[str, Any]
+    missing: Mapping[str, object]
     """The columns that other files have and this one lacks, and their types."""
     names: tuple[str, ...]
     """The columns of the file itself, when the data set was made."""
@@ -159,7 +159,7 @@ class Parquet:
 class Footer:
     """What the end of a file says of it."""
 
-    types: Mapping[str, Any]
+    types: Mapping[str, object]
     """The columns and their types."""
     sizes: list[int]
     """How many bytes each group of rows has."""
@@ -185,7 +185,7 @@ def _read_footer(filesystem: filesystems.FileSystem, file: filesystems.File) -> 
 def plan_parquet(
     paths: object,
     columns: Sequence[str] | None,
-    condition: Any,
+    condition: object,
     *,
     choice: choosing.Choice,
     include_paths: bool,
@@ -233,7 +233,7 @@ def _plan_file(
     footer: Footer,
     selection: Selection,
     constants: Mapping[str, object],
-    missing: Mapping[str, Any],
+    missing: Mapping[str, object],
 ) -> list[ParquetRead]:
     most = settings.DataContext.get_current().get_block_bytes()
     sizes, rows = footer.sizes, footer.rows

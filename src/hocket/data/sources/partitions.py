@@ -96,7 +96,7 @@ class Partitioning:
             )
         return dict(zip(names, inner, strict=False))
 
-    def _convert(self, name: str, value: str, path: str) -> Any:
+    def _convert(self, name: str, value: str, path: str) -> object:
         kind = (self.field_types or {}).get(name, str)
         if value == GONE:
             return None
@@ -146,7 +146,7 @@ DEFAULT: Final = Partitioning(PartitionStyle.HIVE)
 """What readers of tables do if nothing is said."""
 
 
-def list_values(found: Sequence[filesystems.File], partitioning: Partitioning | None) -> list[dict[str, Any]]:
+def list_values(found: Sequence[filesystems.File], partitioning: Partitioning | None) -> list[dict[str, object]]:
     """Return the columns that the names of folders say, of each file."""
     if partitioning is None:
         return [{} for _ in found]

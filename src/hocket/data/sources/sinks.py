@@ -58,7 +58,7 @@ class BlockAccessor:
         self._block = block
 
     @staticmethod
-    def for_block(table: Any) -> BlockAccessor:
+    def for_block(table: object) -> BlockAccessor:
         """Return the same for an Arrow table, a data frame or a dict of arrays."""
         return BlockAccessor(blocks.build_from_batch(table, "for_block()"))
 
@@ -113,7 +113,7 @@ class _FileDatasink(custom.Datasink, abc.ABC):
 
     def __init__(
         self,
-        path: Any,
+        path: object,
         *,
         filesystem: object = None,
         file_format: str | None = None,
@@ -133,7 +133,7 @@ class _FileDatasink(custom.Datasink, abc.ABC):
         self._target: writing.Target | None = None
 
     @abc.abstractmethod
-    def _write_part(self, part: blocks.Block, file: Any) -> None:
+    def _write_part(self, part: blocks.Block, file: object) -> None:
         """Write a part of a block into an open file."""
 
     def on_write_start(self, schema: object = None) -> None:
@@ -150,7 +150,7 @@ class _FileDatasink(custom.Datasink, abc.ABC):
             names=self._names,
         )
 
-    def write(self, blocks: Iterable[Any], ctx: custom.TaskContext) -> list[dict[str, Any]]:
+    def write(self, blocks: Iterable[object], ctx: custom.TaskContext) -> list[dict[str, Any]]:
         """Write files, and return which."""
         target = self._target
         if target is None:
@@ -167,7 +167,7 @@ class _FileDatasink(custom.Datasink, abc.ABC):
             writing.undo(self._folder, self._target.run)
 
 
-def _list_rows(target: writing.Target, table: Any, number: int) -> list[dict[str, Any]]:
+def _list_rows(target: writing.Target, table: object, number: int) -> list[dict[str, object]]:
     made = target.write(blocks.build_from_batch(table, "write_datasink()"), number)
     return [{"path": row["path"], "rows": row["rows"]} for row in made.list_rows()]
 
@@ -181,7 +181,7 @@ class RowBasedFileDatasink(_FileDatasink):
     def write_row_to_file(self, row: blocks.Row, file: Any) -> None:
         """Write a row into an open file."""
 
-    def _write_part(self, part: blocks.Block, file: Any) -> None:
+    def _write_part(self, part: blocks.Block, file: object) -> None:
         for row in part.list_rows():
             self.write_row_to_file(row, file)
 
@@ -193,5 +193,5 @@ class BlockBasedFileDatasink(_FileDatasink):
     def write_block_to_file(self, block: BlockAccessor, file: Any) -> None:
         """Write rows into an open file."""
 
-    def _write_part(self, part: blocks.Block, file: Any) -> None:
+    def _write_part(self, part: blocks.Block, file: object) -> None:
         self.write_block_to_file(BlockAccessor(part), file)

@@ -66,7 +66,7 @@ class Parquet:
     options: Mapping[str, Any]
     ending: str = ".parquet"
 
-    def write(self, stream: Any, block: blocks.Block) -> None:
+    def write(self, stream: object, block: blocks.Block) -> None:
         arrow.load("write_parquet()", "pyarrow.parquet").write_table(block.to_batch("pyarrow"), stream, **self.options)
 
 
@@ -78,7 +78,7 @@ class Csv:
     options: Mapping[str, Any]
     ending: str = ".csv"
 
-    def write(self, stream: Any, block: blocks.Block) -> None:
+    def write(self, stream: object, block: blocks.Block) -> None:
         arrow.load("write_csv()", "pyarrow.csv").write_csv(block.to_batch("pyarrow"), stream, **self.options)
 
 
@@ -94,7 +94,7 @@ class Json:
             stream.write(json.dumps(row, default=_simplify, ensure_ascii=False).encode() + b"\n")
 
 
-def _simplify(value: Any) -> Any:
+def _simplify(value: object) -> object:
     if isinstance(value, np.ndarray | np.generic):
         return value.tolist()
     if hasattr(value, "isoformat"):
@@ -143,7 +143,7 @@ class TfRecord:
                 shutil.copyfileobj(written, stream, 1 << 20)
 
 
-def _build_feature(tensorflow: Any, name: str, value: Any) -> Any:
+def _build_feature(tensorflow: Any, name: str, value: object) -> object:
     train = tensorflow.train
     values = value.ravel().tolist() if isinstance(value, np.ndarray) else value if isinstance(value, list) else [value]
     values = [] if value is None else [one.encode() if isinstance(one, str) else one for one in values]
@@ -258,7 +258,7 @@ def _describe(found: Sequence[tuple[str, int]], empty: blocks.Block | None = Non
     )
 
 
-def list_files(target: Target, rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+def list_files(target: Target, rows: Sequence[Mapping[str, Any]]) -> list[dict[str, object]]:
     """Return which files were written, of the rows of `Target.write`. If there is none, a block without rows is
     written, so that its columns are not lost."""
     found = [(row["path"], row["rows"]) for row in rows if row["path"]]
@@ -299,14 +299,14 @@ class Folder:
 
     place: places.Place
     old: tuple[str, ...]
-    kept: tuple[Mapping[str, Any], ...]
+    kept: tuple[Mapping[str, object], ...]
     before: bytes | None = None
     """Its manifest, as it was."""
     mark: str = ""
     """The name of this write's mark; empty if it has none."""
 
 
-def open_folder(caller: str, path: Any, filesystem: object, mode: str, ending: str) -> Folder | None:
+def open_folder(caller: str, path: object, filesystem: object, mode: str, ending: str) -> Folder | None:
     """Return a folder to write into, which is made; None if it is there already and `mode` says to leave it.
 
     Its manifest is taken away, and it gets a mark: until the new files are there, it is not finished.
@@ -370,7 +370,7 @@ def undo(folder: Folder, run: str) -> None:
         store_files.remove(place.join(folder.mark))
 
 
-def finish(caller: str, folder: Folder, run: str, written: Sequence[Mapping[str, Any]]) -> None:
+def finish(caller: str, folder: Folder, run: str, written: Sequence[Mapping[str, object]]) -> None:
     """Remove what is replaced, and say that all files are there.
 
     Raises:

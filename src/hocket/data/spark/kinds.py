@@ -52,7 +52,7 @@ def _find_lost(kind: Any) -> tuple[str, str] | None:
     return next((found for found in map(_find_lost, inner) if found is not None), None)
 
 
-def choose_for_spark(pa: Any, kind: Any, name: str) -> Any:
+def choose_for_spark(pa: Any, kind: Any, name: str) -> object:
     """Return which type of Arrow's is written for Spark, of one that a column has.
 
     Args:

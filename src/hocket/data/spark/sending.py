@@ -29,18 +29,18 @@ class SparkParquet:
 
     ending: str = ".parquet"
 
-    def write(self, stream: Any, block: blocks.Block) -> None:
+    def write(self, stream: object, block: blocks.Block) -> None:
         write_table(fit_table(block.to_batch("pyarrow")), stream)
 
 
-def fit_table(table: Any) -> Any:
+def fit_table(table: Any) -> object:
     """Return a table whose types Spark has."""
     pa = arrow.load(CALLER)
     fields = [field.with_type(kinds.choose_for_spark(pa, field.type, field.name)) for field in table.schema]
     return _cast(table, pa.schema(fields))
 
 
-def _cast(table: Any, schema: Any) -> Any:
+def _cast(table: Any, schema: Any) -> object:
     """Return a table with these columns in the order of these; those that it lacks have no values."""
     pa = arrow.load(CALLER)
     columns = [
@@ -52,7 +52,7 @@ def _cast(table: Any, schema: Any) -> Any:
     return pa.table(columns, schema=schema)
 
 
-def write_table(table: Any, stream: Any) -> None:
+def write_table(table: object, stream: object) -> None:
     """Write a table.
 
     Raises:
@@ -121,7 +121,7 @@ def _unify(place: places.Place, names: Sequence[str]) -> bool:
     return bool(fields)
 
 
-def _fill(pa: Any, kind: Any) -> Any:
+def _fill(pa: Any, kind: Any) -> object:
     """Return a type in which nothing is without one: that of texts."""
     return pa.string() if pa.types.is_null(kind) else kind
 

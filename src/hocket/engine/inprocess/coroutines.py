@@ -77,7 +77,7 @@ class Loop:
         has_socket = len(loop._selector.get_map()) > 1  # one is the loop's own
         return bool(loop._ready) or has_timer or has_socket or self._outside > 0
 
-    def _run_in_executor(self, executor: Any, function: Any, *args: Any) -> asyncio.Future[object]:
+    def _run_in_executor(self, executor: Any, function: Any, *args: object) -> asyncio.Future[object]:
         """Count what is done in threads, which the loop itself does not."""
         future = self._in_executor(executor, function, *args)
         self._outside += 1

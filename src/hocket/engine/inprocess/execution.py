@@ -151,7 +151,7 @@ class Execution(base.InProcessState):
             self._loops[worker.id] = loop
         return None
 
-    def _take_items(self, worker: WorkerRecord, task: TaskRecord, function: object, result: Any) -> Any:
+    def _take_items(self, worker: WorkerRecord, task: TaskRecord, function: object, result: object) -> Any:
         """Return the results of a call whose generator is to give so many; a coroutine that does on an event loop."""
         count, name = task.options.num_returns, task.options.name
         if not items.is_to_be_taken(result, count, function):

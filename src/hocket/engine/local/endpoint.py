@@ -48,7 +48,7 @@ class InspectionEndpoint:
         self._sequence = 0
         self._write_header(0)
 
-    def answer(self, build_snapshot: Callable[[], dict[str, Any]]) -> None:
+    def answer(self, build_snapshot: Callable[[], dict[str, object]]) -> None:
         """Write a snapshot for those who have asked."""
         try:
             os.read(self.fd, 65536)

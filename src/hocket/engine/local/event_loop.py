@@ -285,7 +285,7 @@ class Loop:
                 error = _build_cancelled(work)
             self._owner.report(work, error)
 
-    async def _take_items(self, work: Work, method: object, result: object) -> Any:
+    async def _take_items(self, work: Work, method: object, result: object) -> object:
         """Go through the generator that a method may have returned; return the call's result."""
         if work.num_returns < 0:
             await self._send_items(work, result)
@@ -450,7 +450,7 @@ class Lane:
             self._parent.report_cancelled(work)
 
 
-async def _take_turns(found: Iterable[object]) -> AsyncIterator[Any]:
+async def _take_turns(found: Iterable[object]) -> AsyncIterator[object]:
     """Go through an ordinary generator on the loop without keeping the loop from everything else."""
     import asyncio
 

@@ -37,7 +37,7 @@ def _rebuild_array(buffer: Any, dtype: np.dtype[Any], shape: tuple[int, ...], or
     return np.frombuffer(buffer, np.uint8).view(dtype).reshape(shape, order=order).copy(order="K")
 
 
-_table: dict[type, Callable[[Any], Any]] = {}
+_table: dict[type, Callable[[Any], object]] = {}
 
 
 def install() -> None:

@@ -69,7 +69,7 @@ class RayState(contract.Engine):
         #: Ids of actors that end with the session.
         self._own_actors: set[int] = set()
         self._kept_arguments = keeping.KeptArguments(listing.list_dead_actors)
-        self._groups: dict[int, Any] = {}
+        self._groups: dict[int, object] = {}
         #: Placement groups that this process gave back, and the references of tasks that were to run in one.
         self._removed: set[int] = set()
         self._in_groups: weakref.WeakKeyDictionary[contract.ObjectRef[object], int] = weakref.WeakKeyDictionary()

@@ -8,8 +8,6 @@ to use one list.
 
 from __future__ import annotations
 
-from typing import Any
-
 import ray
 from cloudpickle import cloudpickle
 
@@ -19,7 +17,7 @@ _TABLES = ("_DYNAMIC_CLASS_TRACKER_BY_CLASS", "_DYNAMIC_CLASS_TRACKER_BY_ID")
 
 def share_numbers() -> None:
     """Have Ray's cloudpickle use the numbers of the other one in this process, from now on. Again: does nothing."""
-    theirs: Any = ray.cloudpickle.cloudpickle
+    theirs: object = ray.cloudpickle.cloudpickle
     for name in _TABLES:
         ours, others = getattr(cloudpickle, name), getattr(theirs, name)
         if others is not ours:

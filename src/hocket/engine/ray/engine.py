@@ -18,7 +18,7 @@ import os
 import time
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, ClassVar, final
+from typing import ClassVar, final
 
 import ray
 
@@ -199,10 +199,10 @@ class RayEngine(objects.ObjectAccess):
             self._removed.add(group_id)
             ray.util.remove_placement_group(keywords.build_group(group_id))
 
-    def list_groups(self) -> list[dict[str, Any]]:
+    def list_groups(self) -> list[dict[str, object]]:
         return listing.list_groups()
 
-    def list_nodes(self) -> list[dict[str, Any]]:
+    def list_nodes(self) -> list[dict[str, object]]:
         return list(ray.nodes())
 
     def get_total_resources(self) -> dict[str, float]:
@@ -221,7 +221,7 @@ class RayEngine(objects.ObjectAccess):
 
     def list_records(
         self, kind: str, filters: Sequence[tuple[str, str, object]] = (), limit: int | None = None
-    ) -> list[dict[str, Any]]:
+    ) -> list[dict[str, object]]:
         return outside.ask(tables.list_records, kind, filters, limit, notes.list_failures(self.session_id))
 
     def record_metrics(self, batch: metrics.Batch) -> None:
@@ -242,7 +242,7 @@ class RayEngine(objects.ObjectAccess):
         with self.metrics_lock:
             return notes.collect_metrics(self.session_id, self.metrics)
 
-    def statistics(self) -> dict[str, Any]:
+    def statistics(self) -> dict[str, object]:
         return listing.count(self._earlier | outside.list_functions(self._functions.values()))
 
     def close(self) -> None:
@@ -293,7 +293,7 @@ class _Rebuilder:
         assert isinstance(engine, RayEngine)
         return engine.wrap_known(native)
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce__(self) -> tuple[object, ...]:
         return _Rebuilder, (self._home,)
 
 

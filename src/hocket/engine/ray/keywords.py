@@ -59,7 +59,7 @@ def build_call_keywords(options: records.TaskOptions) -> dict[str, object]:
 def build_actor_keywords(options: records.ActorOptions) -> dict[str, object]:
     """Return the keywords of ``ray.remote`` for a class."""
     lasting, placing = options.lifetime_shape, options.creation.shape
-    keywords: dict[str, Any] = {
+    keywords: dict[str, object] = {
         **_build_placing(placing),
         "max_concurrency": options.max_concurrency,
         "max_restarts": options.max_restarts,

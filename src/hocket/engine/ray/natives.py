@@ -88,7 +88,7 @@ def get_awaitable(ref: contract.ObjectRef[object]) -> Any:
     return native.completed()
 
 
-def list_awaitables(refs: Sequence[contract.ObjectRef[object]]) -> list[Any]:
+def list_awaitables(refs: Sequence[contract.ObjectRef[object]]) -> list[object]:
     """Return Ray's object references for ours."""
     natives = [get_native(ref) for ref in refs]
     if _OBJECTS.issuperset(map(type, natives)):
@@ -100,7 +100,7 @@ _OBJECTS = frozenset({ray.ObjectRef, outside.ObjectRef})
 _ACTORS = (ray.actor.ActorHandle, outside.ActorHandle)
 
 
-def hide_groups(refs: Sequence[contract.ObjectRef[object]], found: list[object]) -> list[Any]:
+def hide_groups(refs: Sequence[contract.ObjectRef[object]], found: list[object]) -> list[object]:
     """Put None in the place of what Ray gives for a placement group that is reserved."""
     for place, ref in enumerate(refs):
         if type(found[place]) is PlacementGroup and is_group(ref._native):
@@ -108,7 +108,9 @@ def hide_groups(refs: Sequence[contract.ObjectRef[object]], found: list[object])
     return found
 
 
-def replace_references(args: tuple[object, ...], kwargs: dict[str, object]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+def replace_references(
+    args: tuple[object, ...], kwargs: dict[str, object]
+) -> tuple[tuple[object, ...], dict[str, object]]:
     """Put Ray's references in the place of ours, where Ray resolves them: those that are arguments themselves."""
     if contract.ObjectRef in map(type, args):
         args = tuple([get_awaitable(arg) if type(arg) is contract.ObjectRef else arg for arg in args])
@@ -117,7 +119,7 @@ def replace_references(args: tuple[object, ...], kwargs: dict[str, object]) -> t
     return args, kwargs
 
 
-def reduce_native(native: object, rebuild: Callable[[object], contract.ObjectRef[object]]) -> tuple[Any, ...]:
+def reduce_native(native: object, rebuild: Callable[[object], contract.ObjectRef[object]]) -> tuple[object, ...]:
     """Return what `pickle` makes of a handle: Ray's, which Ray counts on its way. In a pickle that Ray does not make
     nobody can count it, and it is kept for the rest of the session.
 

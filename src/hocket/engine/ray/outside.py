@@ -107,7 +107,7 @@ def check_environment(given: Mapping[str, object]) -> None:
         )
 
 
-def ask(function: Callable[..., T], *args: Any) -> T:
+def ask(function: Callable[..., T], *args: object) -> T:
     """Call a function of this package where Ray's tables are: in this process, or in a task on the cluster if it is
     outside."""
     if not is_outside():

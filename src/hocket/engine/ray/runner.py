@@ -59,7 +59,7 @@ class Code:
         return _rebuild_code, (self._blob, self._captured, self._buffers, self._home)
 
 
-def _rebuild_code(blob: bytes, captured: list[contract.AnyRef], buffers: Any, home: Any) -> Code:
+def _rebuild_code(blob: bytes, captured: list[contract.AnyRef], buffers: object, home: object) -> Code:
     code = Code.__new__(Code)
     code._blob, code._captured, code._buffers, code._home, code._value = blob, captured, buffers, home, None
     return code
@@ -73,7 +73,7 @@ def build_function(code: Code, options: records.TaskOptions, *, is_generator: bo
     results of."""
     name, count = options.name, options.num_returns
 
-    def run(*args: Any, **kwargs: Any) -> Any:
+    def run(*args: object, **kwargs: Any) -> Any:
         try:
             result = code.load()(*args, **kwargs)
             if type(result) is types.GeneratorType:
@@ -84,16 +84,16 @@ def build_function(code: Code, options: records.TaskOptions, *, is_generator: bo
         finally:
             finish()
 
-    def run_and_split(*args: Any, **kwargs: Any) -> object:
+    def run_and_split(*args: object, **kwargs: object) -> object:
         with _Explaining(name):
             return _split(name, count, code.load()(*args, **kwargs))
 
-    def run_generator(*args: Any, **kwargs: Any) -> object:
+    def run_generator(*args: Any, **kwargs: object) -> object:
         with _Explaining(name):
             for item in results.number_items(code.load()(*args, **kwargs)):  # noqa: UP028 (Ray sends values in)
                 yield item
 
-    def run_and_take(*args: Any, **kwargs: Any) -> object:
+    def run_and_take(*args: object, **kwargs: object) -> object:
         with _Explaining(name):  # as a whole: Ray would keep the first error of a generator that it tries again
             taken = _split(name, count, itertools.islice(code.load()(*args, **kwargs), count))
             return taken[0] if taken is not None and count == 1 else taken
@@ -105,7 +105,7 @@ def build_function(code: Code, options: records.TaskOptions, *, is_generator: bo
     return chosen
 
 
-def build_failure(error: BaseException, options: records.TaskOptions) -> Callable[..., Any]:
+def build_failure(error: BaseException, options: records.TaskOptions) -> Callable[..., object]:
     """Return a function that raises, for Ray to run in the place of one that cannot."""
 
     def fail() -> Any:
@@ -119,13 +119,13 @@ def build_failure(error: BaseException, options: records.TaskOptions) -> Callabl
     return chosen
 
 
-def _refuse_generator(name: str, result: Any) -> NoReturn:
+def _refuse_generator(name: str, result: object) -> NoReturn:
     """Raise what every engine does where a generator is a result: Ray would take its items for several results."""
     problem = TypeError("cannot pickle 'generator' object")
     raise exceptions.SerializationError(unsendable.explain_result(result, f"the result of `{name}`", problem))
 
 
-def _split(name: str, count: int, result: Any) -> tuple[Any, ...] | None:
+def _split(name: str, count: int, result: Any) -> tuple[object, ...] | None:
     """Return the results of a task or call with several returns, one for each."""
     try:
         results = tuple(result) if count else ()
@@ -216,7 +216,7 @@ class Shell:
     __hocket_code__: ClassVar[Code]
     __hocket_options__: ClassVar[records.ActorOptions]
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
+    def __init__(self, *args: object, **kwargs: object) -> None:
         global current_options  # noqa: PLW0603 (a process has one actor)
         current_options = self.__hocket_options__
         with _Explaining(f"{self.__hocket_options__.class_name}.__init__"):
@@ -258,11 +258,11 @@ def build_class(code: Code, cls: type, options: records.ActorOptions) -> type:
     return type(options.class_name, (Shell,), members)
 
 
-def _build_method(name: str, function: Any, label: str) -> Callable[..., object]:
+def _build_method(name: str, function: object, label: str) -> Callable[..., object]:
     if isinstance(function, staticmethod | classmethod):
         function = function.__func__
 
-    def call(self: Any, *args: Any, **kwargs: Any) -> Any:
+    def call(self: Any, *args: object, **kwargs: object) -> Any:
         try:
             return methods.get_method(self.__hocket_instance__, name)(*args, **kwargs)
         except BaseException as error:  # whatever the user's code raises is the caller's to see

@@ -25,7 +25,7 @@ class Submission(base.RayState):
     def submit_task(
         self,
         function: contract.RemoteFunction,
-        args: tuple[Any, ...],
+        args: tuple[object, ...],
         kwargs: dict[str, Any],
         options: records.TaskOptions,
     ) -> list[contract.AnyRef]:
@@ -81,8 +81,8 @@ class Submission(base.RayState):
     def create_actor(
         self,
         actor_class: contract.RemoteFunction,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
+        args: tuple[object, ...],
+        kwargs: dict[str, object],
         options: records.ActorOptions,
     ) -> contract.ActorInfo:
         self._check_open()
@@ -117,8 +117,8 @@ class Submission(base.RayState):
         self,
         actor: contract.ObjectRef[None],
         method: str,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
+        args: tuple[object, ...],
+        kwargs: dict[str, object],
         options: records.TaskOptions,
     ) -> list[contract.AnyRef]:
         if self._is_closed:
@@ -165,7 +165,7 @@ def _check_returning(options: records.TaskOptions) -> None:
         raise outside.build_refusal(f"The items of the generator `{options.name}`, one by one,")
 
 
-def _explain_submission(error: Exception, args: tuple[Any, ...], kwargs: dict[str, Any], what: str) -> Exception:
+def _explain_submission(error: Exception, args: tuple[object, ...], kwargs: dict[str, object], what: str) -> Exception:
     """Return the error to raise for what Ray raised when it was handed work."""
     if isinstance(error, ray.exceptions.PendingCallsLimitExceeded):
         found = _MOST_PENDING.search(str(error))

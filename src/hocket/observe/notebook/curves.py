@@ -109,6 +109,6 @@ class LiveCurves:
             elif time.monotonic() - changed_at > QUIET_SECONDS:
                 return
 
-    def _repr_mimebundle_(self, **given: object) -> Any:
+    def _repr_mimebundle_(self, **given: object) -> object:
         self.start()
         return self.widget._repr_mimebundle_(**given)

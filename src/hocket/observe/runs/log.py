@@ -188,7 +188,7 @@ def _flatten(found: Mapping[Any, object]) -> Iterator[tuple[str, Plain]]:
         yield from itertools.islice(_walk(found, "", 1), MOST_METRICS)
 
 
-def _walk(found: Mapping[Any, object], prefix: str, depth: int) -> Iterator[tuple[str, Plain]]:
+def _walk(found: Mapping[object, object], prefix: str, depth: int) -> Iterator[tuple[str, Plain]]:
     for key, value in found.items():
         name = texts.cut(f"{prefix}{key}", MOST_LETTERS)
         if isinstance(value, int) and value.bit_length() > MOST_BITS:  # it would have thousands of digits

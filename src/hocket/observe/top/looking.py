@@ -56,7 +56,7 @@ class Look:
         others = f"; {len(pids) - 1} more: name a pid" if len(pids) > 1 else ""
         return View(pid, tables.describe(session, picture) + others, shown)
 
-    def _describe_search(self, driver_pid: int) -> dict[str, Any] | None:
+    def _describe_search(self, driver_pid: int) -> dict[str, object] | None:
         found = self._searches.list_searches([driver_pid])
         return self._searches.describe(found[0]["path"], None, 1) if found else None
 

@@ -39,7 +39,7 @@ class Table:
         known.sort(key=lambda row: row[at] if self.columns[at].is_number else str(row[at]), reverse=descending)
         self.rows = known + [row for row in self.rows if row[at] is None]
 
-    def show(self, row: Sequence[Any]) -> list[str]:
+    def show(self, row: Sequence[object]) -> list[str]:
         """Return a row as texts that do nothing to a terminal."""
         return [
             "" if value is None else texts.escape(column.show(value), one_line=True)
@@ -177,7 +177,7 @@ def build_training(run: dict[str, Any] | None) -> Table:
     return found
 
 
-def build_runs(runs: Sequence[dict[str, Any]]) -> Table:
+def build_runs(runs: Sequence[dict[str, object]]) -> Table:
     """Return a row for each run, as `training.Runs.list_runs` has them."""
     columns = (
         Column("run"),

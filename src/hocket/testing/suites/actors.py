@@ -33,7 +33,7 @@ class ActorContract:
                 counts: list[int] = api.get([child.count.remote() for child in self.children])
                 return 1 + sum(counts)
 
-            def list_children(self) -> list[Any]:
+            def list_children(self) -> list[object]:
                 return list(self.children)
 
         class AsyncNode(Node):

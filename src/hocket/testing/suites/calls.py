@@ -56,7 +56,7 @@ class _Passer:
     async def start(self, x: int) -> Any:
         return api.remote(programs.square).remote(x)
 
-    def start_plainly(self, x: int) -> Any:
+    def start_plainly(self, x: int) -> object:
         return api.remote(programs.square).remote(x)
 
 
@@ -342,7 +342,7 @@ class _Patient:
             time.sleep(0.001)
         (self.path / "heard").touch()
 
-    def pass_on(self) -> Any:
+    def pass_on(self) -> object:
         return api.get(self.inner.work.remote())
 
 
@@ -408,7 +408,7 @@ class ProcessCallContract:
         patient = api.remote(_Patient).remote(tmp_path)
 
         @api.remote
-        def use(patient: Any) -> Any:
+        def use(patient: Any) -> object:
             api.get([patient.ping.remote() for _ in range(calls_before)])
             return api.get(patient.work.remote())
 
@@ -425,7 +425,7 @@ class ProcessCallContract:
         middle = api.remote(_Patient).remote(tmp_path, patient)
 
         @api.remote
-        def use(middle: Any) -> Any:
+        def use(middle: Any) -> object:
             api.get([middle.ping.remote() for _ in range(calls_before)])
             return api.get(middle.pass_on.remote())
 
@@ -438,7 +438,7 @@ class ProcessCallContract:
         patient = api.remote(_Patient).remote(tmp_path)
 
         @api.remote
-        def use(patient: Any) -> Any:
+        def use(patient: Any) -> object:
             return api.get(patient.work.remote())
 
         ref = use.remote(patient)

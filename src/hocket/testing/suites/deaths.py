@@ -58,7 +58,7 @@ class DeathContract:
     @pytest.mark.needs("deadlock_search")
     def test_actor_that_waits_for_itself_is_found(self) -> None:
         class Selfish:
-            def ask(self) -> Any:
+            def ask(self) -> object:
                 return api.get(api.get_runtime_context().current_actor.answer.remote())
 
             def answer(self) -> int:

@@ -95,11 +95,11 @@ class DirectCallContract:
             def make(self, size: int) -> Any:
                 return np.full(size, 7.0)
 
-            def wrap(self, value: int) -> Any:
+            def wrap(self, value: int) -> object:
                 return [api.put(value)]
 
             @actor.method(num_returns=2)
-            def both(self) -> Any:
+            def both(self) -> object:
                 return np.ones(100_000), api.put("second")
 
         def use(maker: Any) -> list[float]:
@@ -160,7 +160,7 @@ class DirectCallContract:
             def keep(self, refs: Any) -> None:
                 self.refs = refs
 
-            def look(self) -> Any:
+            def look(self) -> object:
                 return api.get(self.refs)
 
         gate, keeper = api.remote(programs.AsyncGate).remote(), api.remote(Keeper).remote()
@@ -208,7 +208,7 @@ class DirectCallContract:
             def ping(self) -> int:
                 return 1
 
-            def ask(self) -> Any:
+            def ask(self) -> object:
                 return api.get(self.peer.answer.remote())
 
             def answer(self) -> object:
@@ -270,7 +270,7 @@ class DirectCallContract:
     @pytest.mark.parametrize("size", [10, 100_000])
     def test_promise_and_delivery_may_cross(self, size: int) -> None:
         class Maker:
-            def make(self, size: int) -> Any:
+            def make(self, size: int) -> object:
                 return [api.put(size), np.ones(size)]
 
         def pass_on(maker: Any, size: int) -> list[float]:

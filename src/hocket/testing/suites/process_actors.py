@@ -228,11 +228,11 @@ class ProcessActorContract:
                 seen.touch()
 
         class Caller:
-            def call(self, called: Any, seen: Path) -> None:
+            def call(self, called: object, seen: Path) -> None:
                 call(called, seen)
 
         class AsynchronousCaller:
-            async def call(self, called: Any, seen: Path) -> None:
+            async def call(self, called: object, seen: Path) -> None:
                 call(called, seen)
 
         def call(called: Any, seen: Path) -> None:

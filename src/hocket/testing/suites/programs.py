@@ -193,5 +193,5 @@ class Gate:
         self.event.set()
 
 
-def pass_on(value: object) -> Any:
+def pass_on(value: object) -> object:
     return value

@@ -159,7 +159,7 @@ class ResourceContract:
 
     def test_unpicklable_result_is_the_tasks_error(self) -> None:
         @api.remote
-        def lock() -> Any:
+        def lock() -> object:
             return threading.Lock()
 
         with pytest.raises(exceptions.SerializationError, match=r"the result of `lock`.*Remedy"):
@@ -206,7 +206,7 @@ class EnvironmentContract:
             return api.get_runtime_context().get_placement_group_id()
 
         @api.remote
-        def nest() -> Any:
+        def nest() -> object:
             return api.get(where.remote())
 
         assert api.get(nest.options(scheduling_strategy=strategy).remote()) == group.id

@@ -48,7 +48,7 @@ class ValueContract:
 
     def test_large_arguments_keep_apart(self) -> None:
         @api.remote(num_returns=2)
-        def both(first: Any, second: Any) -> tuple[Any, Any]:
+        def both(first: Any, second: Any) -> tuple[object, object]:
             return first + 1, second + 1
 
         first, second = np.zeros(1_000_000), np.full(500_000, 5.0)
@@ -65,11 +65,11 @@ class ValueContract:
         size = 3_000_000
 
         @api.remote
-        def count(value: Any, *more: Any, **named: Any) -> int:
+        def count(value: Any, *more: object, **named: Any) -> int:
             return sum(map(len, (value, *more, *named.values())))
 
         @api.remote
-        def build(count: int) -> Any:
+        def build(count: int) -> object:
             return make(count)
 
         @api.remote
@@ -198,7 +198,7 @@ class ValueContract:
             return session.get_engine().get_context().task_name
 
         class Asker:
-            async def ask(self) -> Any:
+            async def ask(self) -> object:
                 return await tell.remote()
 
         asker: Any = api.remote(Asker)

@@ -26,7 +26,7 @@ import pickle
 import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, Final, final
+from typing import Final, final
 
 from hocket import exceptions
 from hocket.stores import commits, files, places
@@ -126,7 +126,7 @@ class Replica:
         """Give what is left of a damaged checkpoint another name."""
         self._shelf.move_aside(name, aside)
 
-    def read_manifest(self, name: str) -> dict[str, Any] | None:
+    def read_manifest(self, name: str) -> dict[str, object] | None:
         """Return a checkpoint's manifest; None if there is none."""
         return self._shelf.read_manifest(name)
 

@@ -453,7 +453,7 @@ def get_optional_manifest(folder: Path) -> dict[str, Any] | None:
     return manifest
 
 
-def read_records(manifest: Mapping[str, Any]) -> dict[str, FileRecord]:
+def read_records(manifest: Mapping[str, object]) -> dict[str, FileRecord]:
     """Return what a manifest says of files that do not change after the commit."""
     return commits.read_records(manifest, checkpoint_module.LOOSE)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from typing import Any, final
+from typing import final
 
 from hocket import mesh as meshes
 from hocket.mesh.backends import jax as backend
@@ -70,6 +70,6 @@ class Account:
         )
 
 
-def count_kept(values: Iterable[Any]) -> int:
+def count_kept(values: Iterable[object]) -> int:
     """Return the bytes that this rank has of arrays."""
     return sum(part.data.nbytes for value in values for part in getattr(value, "addressable_shards", ()))

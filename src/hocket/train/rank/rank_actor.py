@@ -75,11 +75,11 @@ class RankActor:
         ours = max((at for at, found in enumerate(stack) if found.filename == __file__), default=-1)
         return "".join(traceback.format_list(stack[ours + 2 :]))  # between them is `WorkerSession.run`
 
-    def execute(self, function: Callable[..., object], *args: object) -> Any:
+    def execute(self, function: Callable[..., object], *args: object) -> object:
         """Call a function here."""
         return function(*args)
 
-    def run(self, work: tuple[Callable[..., Any], tuple[Any, ...]], info: rank_info.RankInfo) -> Any:
+    def run(self, work: tuple[Callable[..., object], tuple[object, ...]], info: rank_info.RankInfo) -> Any:
         """Run the training function, and return what it returns if this is rank 0, or stays."""
         self._thread = threading.get_ident()
         if not storage.sees_token(info.run_storage, info.token):

@@ -94,7 +94,7 @@ class WorkerSession:
         self._step_began = time.perf_counter()
         self._pass_failure = fail
 
-    def run(self, function: Callable[..., Any], args: tuple[Any, ...]) -> Any:
+    def run(self, function: Callable[..., object], args: tuple[object, ...]) -> Any:
         """Run the training function as this rank, until all that it reported is committed; return what it returns."""
         with open_session(self):
             try:
@@ -345,7 +345,7 @@ class WorkerSession:
                 "only; write a file into get_context().get_storage().path from here."
             )
 
-    def track(self, name: str | None, get_state: Callable[[], Mapping[str, object]]) -> Mapping[str, Any] | None:
+    def track(self, name: str | None, get_state: Callable[[], Mapping[str, object]]) -> Mapping[str, object] | None:
         """Have the state of a loader travel with checkpoints from now on; return its state at the one that the attempt
         starts from.
 

@@ -13,7 +13,7 @@ import functools
 import logging
 import time
 from collections.abc import Sequence
-from typing import Any, final
+from typing import final
 
 from hocket import exceptions, texts
 from hocket.core import api
@@ -66,7 +66,7 @@ class AttemptMonitor:
         """Of each rank that has not ended, the call that brings its next reports."""
         self._patience = patience.Patience(attempt.group, self._find_wait, self._ended.__contains__)
 
-    def follow(self) -> Any:
+    def follow(self) -> object:
         """Return what rank 0's function returned, when all have returned and all that they reported is done.
 
         A rank's last reports come just before its function's end. If that end is an error, it is the error to raise,

@@ -97,7 +97,7 @@ class Controller:
         for callback in self._run.config.callbacks:
             callback.after_exception(self._run.book.run_context, error.worker_failures)
 
-    def _put_work(self, function: Callable[..., Any]) -> worker_group.Ref:
+    def _put_work(self, function: Callable[..., object]) -> worker_group.Ref:
         return training_run.put_work((function, self._run.args), self._run.backend_config, _NAMES)
 
     def _attempt(self) -> object:

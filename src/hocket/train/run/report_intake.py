@@ -6,7 +6,7 @@ import dataclasses
 import functools
 from collections import deque
 from collections.abc import Sequence
-from typing import Any, final
+from typing import final
 
 from hocket.core import generators
 from hocket.train import errors
@@ -76,7 +76,7 @@ class ReportIntake:
         )
         self._loop.add(send.remote(index), functools.partial(self._take_chunk, rank))
 
-    def _take_chunk(self, rank: int, stream: generators.ObjectRefGenerator[Any]) -> None:
+    def _take_chunk(self, rank: int, stream: generators.ObjectRefGenerator[object]) -> None:
         line, group = self._queues[rank], self._attempt.group
         assert line.unpacker is not None, "there is one as long as files are under way"
         ref = next(stream, None)

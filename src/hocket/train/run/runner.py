@@ -30,11 +30,13 @@ def choose(scaling: configs.ScalingConfig) -> Runner:
     return HERE if runs_here else GANG
 
 
-def _expect_gang(function: Callable[..., Any], config: backend.BackendConfig, scaling: configs.ScalingConfig) -> None:
+def _expect_gang(
+    function: Callable[..., object], config: backend.BackendConfig, scaling: configs.ScalingConfig
+) -> None:
     session.get_engine().expect_work(config.list_modules(function))
 
 
-def _train_gang(run: training_run.Run) -> Any:
+def _train_gang(run: training_run.Run) -> object:
     return controller.Controller(run).train()
 
 

@@ -34,7 +34,7 @@ class Run:
     """The rows that are trained on. They are there until the run is over."""
     manager: checkpoint_manager.CheckpointManager
     book: report_book.ReportBook
-    renew: Callable[[], Callable[..., Any] | None] = lambda: None
+    renew: Callable[[], Callable[..., object] | None] = lambda: None
     """Called before ranks are started again: returns another training function if what this one needs in the driver was
     lost, and begun anew."""
 

@@ -31,7 +31,7 @@ class TurnGroup(worker_group.WorkerGroup):
     def __len__(self) -> int:
         return self._turns.size
 
-    def run(self, bodies: Sequence[Callable[[], Any]]) -> list[Any]:
+    def run(self, bodies: Sequence[Callable[[], object]]) -> list[Any]:
         """Call one function in each rank; return what they return."""
         return self._turns.run(bodies)
 
@@ -39,7 +39,7 @@ class TurnGroup(worker_group.WorkerGroup):
         """Call a function in all ranks; return what it returns, by rank."""
         return self.run([functools.partial(function, *args) for args in args_by_rank])
 
-    def call(self, rank: int, function: Callable[..., Any], *args: Any) -> Any:
+    def call(self, rank: int, function: Callable[..., object], *args: object) -> Any:
         """Call a function in one rank; return what it returns."""
         bodies: list[Callable[[], object]] = [_do_nothing] * len(self)
         bodies[rank] = functools.partial(function, *args)

@@ -94,7 +94,7 @@ class WorkerGroup:
             [handle.execute.remote(function, *args) for handle, args in zip(self.actors, args_by_rank, strict=True)]
         )
 
-    def call(self, rank: int, function: Callable[..., Any], *args: Any) -> Any:
+    def call(self, rank: int, function: Callable[..., object], *args: object) -> Any:
         """Call a function in one rank; return what it returns.
 
         Raises:

@@ -34,7 +34,7 @@ class Host:
         """
         return False
 
-    def get_statistics(self) -> dict[str, Any]:
+    def get_statistics(self) -> dict[str, object]:
         """Return what was counted; it becomes `Result.statistics`."""
         return {}
 
@@ -75,7 +75,7 @@ class FunctionWithStrategy:
         self.strategy: Final = strategy
         self._use_strategy = use_strategy
 
-    def __call__(self, *args: object) -> Any:
+    def __call__(self, *args: object) -> object:
         """Run it in a rank."""
         with self._use_strategy(self.strategy):
             return self._function(*args)
@@ -105,7 +105,7 @@ def add_strategy(function: object, strategy: object, use_strategy: UseStrategy) 
     )
 
 
-def renew(function: Callable[..., Any], host: Host | None) -> Callable[..., Any] | None:
+def renew(function: Callable[..., object], host: Host | None) -> Callable[..., object] | None:
     """Begin a host anew if what it kept is lost; return the function for the ranks then, else None.
 
     Args:
@@ -119,7 +119,7 @@ def renew(function: Callable[..., Any], host: Host | None) -> Callable[..., Any]
 
 
 @contextlib.contextmanager
-def hosted(function: Callable[..., object], num_workers: int) -> Iterator[tuple[Callable[..., Any], Host | None]]:
+def hosted(function: Callable[..., object], num_workers: int) -> Iterator[tuple[Callable[..., object], Host | None]]:
     """Keep a training function's host for the duration of a block. Yields the function for the ranks, and the host.
 
     Args:

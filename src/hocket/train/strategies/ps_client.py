@@ -118,7 +118,7 @@ class _Servers(hosting.Host):
         self.strategy = self._describe()
         return True
 
-    def get_statistics(self) -> dict[str, Any]:
+    def get_statistics(self) -> dict[str, object]:
         """Return what the servers have counted, and how many pushes had which staleness; nothing, if they are lost: the
         training is done, and that is worth more."""
         try:
@@ -199,7 +199,7 @@ class Client:
 
     # -- making --
 
-    def make_variable(self, name: str, value: Array, optimizer: ps.Optimizer, *, is_made: bool = False) -> Any:
+    def make_variable(self, name: str, value: Array, optimizer: ps.Optimizer, *, is_made: bool = False) -> object:
         """Return a variable; if it is there already, with the value that it has.
 
         Args:

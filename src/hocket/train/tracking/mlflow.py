@@ -16,7 +16,7 @@ DEFAULT_EXPERIMENT = "0"
 _LONGEST_PARAMETER = 6000  # characters; MLflow refuses longer ones
 
 
-def import_client() -> Any:
+def import_client() -> object:
     """Return MLflow's client module.
 
     Raises:

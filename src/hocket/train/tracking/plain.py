@@ -27,7 +27,7 @@ _LEAST_INT, _MOST_INT = -(1 << 63), (1 << 64) - 1
 have too many digits to be written."""
 
 
-def convert(metrics: Mapping[Any, object], what: str = "metrics") -> dict[str, Any]:
+def convert(metrics: Mapping[object, object], what: str = "metrics") -> dict[str, object]:
     """Return metrics as new dicts and lists of texts, numbers, booleans and None.
 
     Args:
@@ -136,7 +136,7 @@ def _build_refusal(value: object, where: str) -> TypeError:
     )
 
 
-def get_metric(metrics: Mapping[str, Any], name: str) -> Any:
+def get_metric(metrics: Mapping[str, object], name: str) -> Any:
     """Return a metric, None if it is missing; ``"a/b"`` looks into nested dicts if no key has that name."""
     if name in metrics:
         return metrics[name]

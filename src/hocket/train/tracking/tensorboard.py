@@ -27,6 +27,6 @@ def find_writer_class() -> Any:
     return SummaryWriter
 
 
-def open_writer(writer_class: Any, folder: str | Path) -> Any:
+def open_writer(writer_class: Any, folder: str | Path) -> object:
     """Open a folder's event file, which `close` of what is returned ends."""
     return writer_class(str(folder), flush_secs=30)

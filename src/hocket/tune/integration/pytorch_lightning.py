@@ -88,9 +88,9 @@ class TuneReportCheckpointCallback(pl.Callback):  # type: ignore[misc]  # Lightn
             tune.report(metrics, checkpoint=tune.Checkpoint.from_directory(folder))
 
 
-def _build_hook(before: Callable[..., Any], report: Callable[[Any], None]) -> Callable[..., Any]:
+def _build_hook(before: Callable[..., object], report: Callable[[Any], None]) -> Callable[..., object]:
     @functools.wraps(before)
-    def hook(trainer: Any, *args: Any, **kwargs: Any) -> None:
+    def hook(trainer: object, *args: object, **kwargs: object) -> None:
         before(trainer, *args, **kwargs)
         report(trainer)
 

@@ -58,7 +58,7 @@ class Controls:
         """Whether the trial that reports is to save."""
         self._collected: list[Act] | None = None
         """What is asked for while a report is decided about; None at other times, when it is done at once."""
-        self._exploits: dict[str, tuple[str, dict[str, Any], str]] = {}
+        self._exploits: dict[str, tuple[str, dict[str, object], str]] = {}
         """What trials go on with that have not left their functions: the source's id, the configuration and the tag."""
         self._sources: dict[str, tuple[str, live_trial.SavedCheckpoint]] = {}
         """The folder and the latest checkpoint of trials that are finished and have one, by id."""
@@ -84,7 +84,7 @@ class Controls:
         """Have the trial that has just reported save a checkpoint."""
         self.wants_checkpoint = True
 
-    def exploit(self, trial: trials.Trial, source: trials.Trial, config: dict[str, Any], tag: str = "") -> None:
+    def exploit(self, trial: trials.Trial, source: trials.Trial, config: dict[str, object], tag: str = "") -> None:
         """Have a trial go on from another one's latest checkpoint, with a new configuration.
 
         Raises:
@@ -167,7 +167,7 @@ class Controls:
         self,
         live: live_trial.LiveTrial,
         latest: live_trial.SavedCheckpoint,
-        config: dict[str, Any],
+        config: dict[str, object],
         tag: str,
         name: str,
     ) -> None:

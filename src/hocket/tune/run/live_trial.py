@@ -66,7 +66,7 @@ class LiveTrial:
     """Which process it runs in."""
     expects_save: bool = False
     """Whether it was told to save, and has not done so."""
-    deferred: list[list[Any]] = field(default_factory=list)
+    deferred: list[list[object]] = field(default_factory=list)
     """What is to be done to others when it has saved; see `controls.Act`."""
     has_metric: bool = False
     """Whether a report had the metric of the search."""

@@ -46,7 +46,7 @@ class Proposals:
         needed = range(self._told, number - self._window + 1)
         return all(earlier in self._heard and self._heard[earlier].has_ended for earlier in needed)
 
-    def propose(self, number: int, trial_id: str) -> dict[str, Any] | None:
+    def propose(self, number: int, trial_id: str) -> dict[str, object] | None:
         """Return the configuration of a new trial; None if there is none now.
 
         Raises:
@@ -67,7 +67,7 @@ class Proposals:
         self._expect(number, trial_id)
         return found
 
-    def restore(self, number: int, trial_id: str, config: Mapping[str, Any]) -> None:
+    def restore(self, number: int, trial_id: str, config: Mapping[str, object]) -> None:
         """Note a trial that was proposed before the search was resumed."""
         self._tell_before(number)
         self.searcher.on_trial_restored(trial_id, config)
@@ -77,7 +77,7 @@ class Proposals:
         if self._window is not None:
             self._heard[number] = _Heard(trial_id)
 
-    def hear_report(self, trial: trials.Trial, result: Mapping[str, Any]) -> None:
+    def hear_report(self, trial: trials.Trial, result: Mapping[str, object]) -> None:
         """Note a report."""
         if self._window is None:
             self.searcher.on_trial_result(trial.trial_id, result)

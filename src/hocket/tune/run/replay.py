@@ -47,7 +47,7 @@ def replay(search: searches.Search, records: Sequence[Mapping[str, Any]], resume
     _resume(search, resume)
 
 
-def find_states(records: Sequence[Mapping[str, Any]]) -> Sequence[Sequence[Any]]:
+def find_states(records: Sequence[Mapping[str, Any]]) -> Sequence[Sequence[object]]:
     """Return what callbacks knew last."""
     return next((record["states"] for record in reversed(records) if record["event"] == "callbacks"), ())
 
@@ -69,7 +69,7 @@ def _catch_up(search: searches.Search, act: controls.Act) -> None:
 
 def _revive(
     search: searches.Search, records: Sequence[Mapping[str, Any]], resume: configs.ResumeConfig
-) -> list[dict[str, Any]]:
+) -> list[dict[str, object]]:
     """Write down which trials that had ended go on; return what was written."""
     ended = {record["id"]: record for record in records if record["event"] == "end"}
     for record in records:

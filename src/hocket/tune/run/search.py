@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import Any, final
+from typing import final
 
 from hocket.train.checkpoints import checkpoint as checkpoints
 from hocket.tune import encoding, errors, log, stopper
@@ -166,7 +166,7 @@ class Search:
                 self.live[act[1]].trial.status = trials.Status.PAUSED
                 self.controls.perform(act)
 
-    def _find_stop(self, live: live_trial.LiveTrial, result: dict[str, Any], *, is_last: bool) -> str:
+    def _find_stop(self, live: live_trial.LiveTrial, result: dict[str, object], *, is_last: bool) -> str:
         """Return why a trial ends with a report if its scheduler need not be asked; empty if it goes on."""
         if is_last:
             return "it returned"
@@ -176,7 +176,7 @@ class Search:
             return "a stop rule of the search"
         return self.ending
 
-    def decide(self, live: live_trial.LiveTrial, result: dict[str, Any]) -> list[controls.Act]:
+    def decide(self, live: live_trial.LiveTrial, result: dict[str, object]) -> list[controls.Act]:
         """Ask the scheduler about a report; return what is to be done to which trials.
 
         Raises:
@@ -329,7 +329,7 @@ class Search:
             self.source.check_end()
         self.source.proposals.finish()
 
-    def tell(self, name: str, live: live_trial.LiveTrial, **more: Any) -> None:
+    def tell(self, name: str, live: live_trial.LiveTrial, **more: object) -> None:
         """Call a method of all callbacks that is about a trial."""
         if not self.is_replaying:
             self.watchers.call(name, self.iteration, live.trial, **more)

@@ -29,7 +29,7 @@ class Settings:
     seed: int
     tune: configs.TuneConfig
     run: configs.RunConfig
-    space: Mapping[str, Any]
+    space: Mapping[str, object]
     searcher: searcher.Searcher
     """It knows its space."""
     scheduler: contract.TrialScheduler

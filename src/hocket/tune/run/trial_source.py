@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from typing import Any, Final, final
+from typing import Final, final
 
 from hocket.tune import errors, log
 from hocket.tune import trial as trials
@@ -101,7 +101,7 @@ class TrialSource:
         )
         return True
 
-    def build_tag(self, number: int, config: dict[str, Any]) -> str:
+    def build_tag(self, number: int, config: dict[str, object]) -> str:
         """Return a trial's number with what was chosen for it."""
         values = variants.format_tag(variants.find_values(self._settings.space, config))
         return f"{number}_{values}" if values else str(number)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from typing import Any, Final, final
+from typing import Final, final
 
 from hocket.tune import callback
 from hocket.tune import trial as trials
@@ -42,24 +42,24 @@ class Watchers:
         """Whether the states of the user's callbacks have not been listed for a while."""
         return bool(self._users) and time.monotonic() - self._states_at > STATE_SECONDS
 
-    def list_states(self) -> list[list[Any]]:
+    def list_states(self) -> list[list[object]]:
         """Return the class and the state of each of the user's callbacks; nothing if none has one."""
         self._states_at = time.monotonic()
         states = [[type(one).__qualname__, one.get_state()] for one in self._users]
         return states if any(state is not None for _, state in states) else []
 
-    def set_states(self, states: Sequence[Sequence[Any]]) -> None:
+    def set_states(self, states: Sequence[Sequence[object]]) -> None:
         """Give callbacks what those of the same place and class returned."""
         for one, (name, state) in zip(self._users, states, strict=False):
             if state is not None and name == type(one).__qualname__:
                 one.set_state(state)
 
-    def call(self, name: str, iteration: int, *about: trials.Trial, **more: Any) -> None:
+    def call(self, name: str, iteration: int, *about: trials.Trial, **more: object) -> None:
         """Call a method that gets the search's events so far and its trials."""
         for one in self._callbacks:
             getattr(one, name)(iteration, self._trials, *about, **more)
 
-    def call_once(self, name: str, **info: Any) -> None:
+    def call_once(self, name: str, **info: object) -> None:
         """Call a method of the search's begin."""
         for one in self._callbacks:
             getattr(one, name)(**info)

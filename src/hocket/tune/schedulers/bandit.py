@@ -98,7 +98,7 @@ def propose(
         deviation = _condition(mean, np.vstack([seen, tried]))
     beta = 0.2 + math.log(0.4 * (len(gains) + 1) + 1)
 
-    def bound(points: Any) -> Any:
+    def bound(points: object) -> Any:
         rows = _place(now, points)
         return mean.predict(rows) + math.sqrt(beta) * deviation.predict(rows, return_std=True)[1]
 
@@ -114,7 +114,7 @@ def _place(now: Any, points: Any) -> Any:
     return np.hstack([np.broadcast_to(now, (len(points), 2)), points])
 
 
-def _fit(seen: Any, brought: Any, num_dims: int) -> Any:
+def _fit(seen: object, brought: object, num_dims: int) -> Any:
     """Return a process whose lengths and noise make what was seen most likely."""
     from sklearn.gaussian_process import GaussianProcessRegressor, kernels
 
@@ -128,7 +128,7 @@ def _fit(seen: Any, brought: Any, num_dims: int) -> Any:
         return process.fit(seen, brought)
 
 
-def _condition(process: Any, rows: Any) -> Any:
+def _condition(process: Any, rows: Any) -> object:
     """Return the process as it deviates if these rows were seen as well; of what they brought that is independent."""
     from sklearn.gaussian_process import GaussianProcessRegressor
 

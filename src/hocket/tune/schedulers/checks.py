@@ -102,7 +102,7 @@ def read_number(value: object) -> float | None:
     return None if math.isnan(number) else number
 
 
-def read_time(result: Mapping[str, Any], time_attr: str) -> float | None:
+def read_time(result: Mapping[str, object], time_attr: str) -> float | None:
     """Return the time of a report; None if the report does not have it."""
     return read_number(plain.get_metric(result, time_attr))
 
@@ -126,7 +126,7 @@ class Clock:
         self._is_found = self._is_found or time is not None
         return time
 
-    def note_end(self, scheduler: contract.TrialScheduler, result: Mapping[str, Any]) -> None:
+    def note_end(self, scheduler: contract.TrialScheduler, result: Mapping[str, object]) -> None:
         """Note that a trial has ended by itself, with its last report."""
         if self._is_found or not result:
             return

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Final
 
 from hocket.tune.schedulers import (
     async_hyperband,
@@ -36,7 +36,7 @@ NAMES: Final[dict[str, Callable[..., contract.TrialScheduler]]] = {
 """Ray's names, and ``"asha"``."""
 
 
-def create_scheduler(scheduler: str, **kwargs: Any) -> contract.TrialScheduler:
+def create_scheduler(scheduler: str, **kwargs: object) -> contract.TrialScheduler:
     """Make a scheduler, given its name.
 
     Args:

@@ -20,7 +20,7 @@ import collections
 import heapq
 import math
 from collections.abc import Mapping
-from typing import Any, Final, final
+from typing import Final, final
 
 from hocket import keywords
 from hocket.tune import trial as trials
@@ -94,7 +94,7 @@ class MedianStoppingRule(fifo.FIFOScheduler):
         self._new.append(trial)
 
     def on_trial_result(
-        self, controls: contract.TrialControls, trial: trials.Trial, result: Mapping[str, Any]
+        self, controls: contract.TrialControls, trial: trials.Trial, result: Mapping[str, object]
     ) -> contract.Decision:
         """Stop a trial that is worse than the median."""
         time, score = self._clock.read(result), self.get_score(result)
@@ -119,7 +119,7 @@ class MedianStoppingRule(fifo.FIFOScheduler):
         return self.PAUSE
 
     def on_trial_complete(
-        self, controls: contract.TrialControls, trial: trials.Trial, result: Mapping[str, Any]
+        self, controls: contract.TrialControls, trial: trials.Trial, result: Mapping[str, object]
     ) -> None:
         """Note the last report, if it is a new one."""
         self._clock.note_end(self, result)

@@ -62,7 +62,7 @@ def complete(config: Mapping[str, Any], mutations: Mapping[str, Any], drawn: ran
     return completed
 
 
-def draw(source: Any, drawn: random.Random) -> Any:
+def draw(source: object, drawn: random.Random) -> object:
     """Return a value from a list, a domain or a function."""
     if isinstance(source, list | tuple):
         return drawn.choice(source)
@@ -73,7 +73,7 @@ def draw(source: Any, drawn: random.Random) -> Any:
 
 def explore(
     config: Mapping[str, Any],
-    mutations: Mapping[str, Any],
+    mutations: Mapping[str, object],
     drawn: random.Random,
     resample_probability: float,
     factors: Sequence[float],
@@ -106,14 +106,14 @@ def explore(
     return changed
 
 
-def _shift(old: Any, values: list[Any], drawn: random.Random, resamples: bool) -> Any:
+def _shift(old: object, values: list[object], drawn: random.Random, resamples: bool) -> object:
     if resamples or old not in values:
         return drawn.choice(values)
     place = values.index(old) + drawn.choice((-1, 1))
     return values[min(max(place, 0), len(values) - 1)]
 
 
-def keep(config: Mapping[str, Any], mutations: Mapping[str, Any]) -> Config:
+def keep(config: Mapping[str, Any], mutations: Mapping[str, object]) -> Config:
     """Return what of a configuration is mutated."""
     return {
         key: keep(config[key], source) if isinstance(source, Mapping) else config[key]

@@ -71,7 +71,7 @@ class PB2(pbt.PopulationBasedTraining):
         metric: str | None = None,
         mode: str | None = None,
         perturbation_interval: float = 60.0,
-        hyperparam_bounds: Mapping[str, Any] | None = None,
+        hyperparam_bounds: Mapping[str, object] | None = None,
         quantile_fraction: float = 0.25,
         log_config: bool = True,
         require_attrs: bool = True,
@@ -161,13 +161,13 @@ class _Range:
         return min(max((value - self.low) / (self.high - self.low), 0.0), 1.0)
 
 
-def _read_bounds(bounds: object, name: str) -> dict[str, Any]:
+def _read_bounds(bounds: object, name: str) -> dict[str, object]:
     if not isinstance(bounds, Mapping):
         raise TypeError(f"{name} must be a dict, but received {bounds!r}. Write {{'lr': [1e-4, 1e-1]}}.")
     return {key: _read_range(value, f"{name}[{key!r}]") for key, value in bounds.items()}
 
 
-def _read_range(value: object, where: str) -> Any:
+def _read_range(value: object, where: str) -> object:
     if isinstance(value, Mapping):
         return _read_bounds(value, where)
     numbers = [checks.read_number(one) for one in value] if isinstance(value, list | tuple) else []
@@ -181,11 +181,11 @@ def _read_range(value: object, where: str) -> Any:
     return _Range(*value)
 
 
-def _count(ranges: Mapping[str, Any]) -> int:
+def _count(ranges: Mapping[str, object]) -> int:
     return sum(_count(one) if isinstance(one, Mapping) else 1 for one in ranges.values())
 
 
-def _read_point(config: Any, ranges: Mapping[str, Any], path: str = "") -> list[float]:
+def _read_point(config: object, ranges: Mapping[str, Any], path: str = "") -> list[float]:
     """Return where in its ranges a configuration lies."""
     point: list[float] = []
     for key, one in ranges.items():

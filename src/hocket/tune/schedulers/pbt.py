@@ -89,7 +89,7 @@ class PopulationBasedTraining(fifo.FIFOScheduler):
         mode: str | None = None,
         perturbation_interval: float = 60.0,
         burn_in_period: float = 0.0,
-        hyperparam_mutations: Mapping[str, Any] | None = None,
+        hyperparam_mutations: Mapping[str, object] | None = None,
         quantile_fraction: float = 0.25,
         resample_probability: float = 0.25,
         perturbation_factors: Sequence[float] = (1.2, 0.8),
@@ -131,7 +131,7 @@ class PopulationBasedTraining(fifo.FIFOScheduler):
 
     # --- what comes in ------------------------------------------------------------------------------------------------
 
-    def complete_config(self, config: Mapping[str, Any], number: int) -> dict[str, Any]:
+    def complete_config(self, config: Mapping[str, object], number: int) -> dict[str, Any]:
         """Return a configuration with what it lacks of `hyperparam_mutations`, drawn for the trial of a number."""
         return mutations.complete(config, self._mutations, self._open_generator("begin", number, 0))
 
@@ -142,7 +142,7 @@ class PopulationBasedTraining(fifo.FIFOScheduler):
         self._members[trial] = _Member(trial.experiment_tag or str(trial.number))
 
     def on_trial_result(
-        self, controls: contract.TrialControls, trial: trials.Trial, result: Mapping[str, Any]
+        self, controls: contract.TrialControls, trial: trials.Trial, result: Mapping[str, object]
     ) -> contract.Decision:
         """Look at a trial whose interval has passed."""
         time, score = checks.read_time(result, self._time_attr), self.get_score(result)
@@ -171,7 +171,7 @@ class PopulationBasedTraining(fifo.FIFOScheduler):
         return self.PAUSE if any(others) else self.CONTINUE
 
     def on_trial_complete(
-        self, controls: contract.TrialControls, trial: trials.Trial, result: Mapping[str, Any]
+        self, controls: contract.TrialControls, trial: trials.Trial, result: Mapping[str, object]
     ) -> None:
         """Go on without a trial that has ended."""
         if trial.checkpoint is None and self._num_missed > 0:
@@ -204,7 +204,7 @@ class PopulationBasedTraining(fifo.FIFOScheduler):
         if self._members.pop(trial, None) and self._synch and self._members and not self._waits(self._members):
             self._meet(controls)
 
-    def _check_result(self, trial: trials.Trial, result: Mapping[str, Any]) -> None:
+    def _check_result(self, trial: trials.Trial, result: Mapping[str, object]) -> None:
         for name in (self._time_attr, self.metric):
             if self._requires_attrs and name is not None and plain.get_metric(result, name) is None:
                 raise errors.TuneError(
@@ -282,7 +282,7 @@ class PopulationBasedTraining(fifo.FIFOScheduler):
         """
         return mutations.explore(source.config, self._mutations, drawn, self._resample_probability, self._factors)
 
-    def _explore(self, trial: trials.Trial, source: trials.Trial, drawn: random.Random) -> dict[str, Any]:
+    def _explore(self, trial: trials.Trial, source: trials.Trial, drawn: random.Random) -> dict[str, object]:
         changed = self.change(trial, source, drawn)
         if self._custom_explore is None:
             return changed
@@ -325,7 +325,7 @@ class _Member:
     """From when its interval counts."""
 
 
-def _describe(config: Mapping[str, Any]) -> str:
+def _describe(config: Mapping[str, object]) -> str:
     return "[" + ",".join(f"{key}={value}" for key, value in config.items()) + "]"
 
 

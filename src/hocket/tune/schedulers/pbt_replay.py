@@ -41,7 +41,7 @@ class PopulationBasedTrainingReplay(fifo.FIFOScheduler):
 
     looks_ahead = True
 
-    def __init__(self, policy_file: str | pathlib.Path | Sequence[lineage.Policy | Sequence[Any]]) -> None:
+    def __init__(self, policy_file: str | pathlib.Path | Sequence[lineage.Policy | Sequence[object]]) -> None:
         policies = lineage.read(policy_file)
         traced = lineage.trace(policies, policies[-1].tag) if policies else []
         #: With what the trial began; None if there was no change.
@@ -69,7 +69,7 @@ class PopulationBasedTrainingReplay(fifo.FIFOScheduler):
             trial.config = dict(self.config)
 
     def on_trial_result(
-        self, controls: contract.TrialControls, trial: trials.Trial, result: Mapping[str, Any]
+        self, controls: contract.TrialControls, trial: trials.Trial, result: Mapping[str, object]
     ) -> contract.Decision:
         """Change the configuration when its time has come; of several the last one."""
         time = checks.read_time(result, "training_iteration")

@@ -44,7 +44,7 @@ class BasicVariantGenerator(searcher.Searcher):
 
     def __init__(
         self,
-        points_to_evaluate: Sequence[Mapping[str, Any]] | None = None,
+        points_to_evaluate: Sequence[Mapping[str, object]] | None = None,
         max_concurrent: int = 0,
         constant_grid_search: bool = False,
         random_state: int | np.random.Generator | np.random.RandomState | None = None,
@@ -108,10 +108,10 @@ class BasicVariantGenerator(searcher.Searcher):
         self._note(trial_id)
         return config
 
-    def on_trial_complete(self, trial_id: str, result: Mapping[str, Any] | None = None, error: bool = False) -> None:
+    def on_trial_complete(self, trial_id: str, result: Mapping[str, object] | None = None, error: bool = False) -> None:
         self._running.discard(trial_id)
 
-    def on_trial_restored(self, trial_id: str, config: Mapping[str, Any]) -> None:
+    def on_trial_restored(self, trial_id: str, config: Mapping[str, object]) -> None:
         """Skip a configuration, at no cost."""
         self._note(trial_id)
 
@@ -124,7 +124,7 @@ class BasicVariantGenerator(searcher.Searcher):
         self._running.add(trial_id)
 
 
-def _get_seed(random_state: Any) -> int | None:
+def _get_seed(random_state: object) -> int | None:
     if random_state is None:
         return None
     if isinstance(random_state, np.random.Generator):

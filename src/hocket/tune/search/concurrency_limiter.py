@@ -52,11 +52,11 @@ class ConcurrencyLimiter(searchers.Searcher):
         self.searcher, self.max_concurrent, self.batch = searcher, max_concurrent, batch
         self._running: set[str] = set()
         #: Results that are held back, with whether the trial failed.
-        self._held: dict[str, tuple[Mapping[str, Any] | None, bool]] = {}
+        self._held: dict[str, tuple[Mapping[str, object] | None, bool]] = {}
         self._limits = not searcher.set_max_concurrency(max_concurrent)
 
     def set_search_properties(
-        self, metric: str | None, mode: str | None, config: Mapping[str, Any], **spec: Any
+        self, metric: str | None, mode: str | None, config: Mapping[str, object], **spec: object
     ) -> bool:
         """Hand the search's properties to the searcher, and return what it returns."""
         taken = self.searcher.set_search_properties(metric, mode, config, **spec)
@@ -72,10 +72,10 @@ class ConcurrencyLimiter(searchers.Searcher):
             self._running.add(trial_id)
         return config
 
-    def on_trial_result(self, trial_id: str, result: Mapping[str, Any]) -> None:
+    def on_trial_result(self, trial_id: str, result: Mapping[str, object]) -> None:
         self.searcher.on_trial_result(trial_id, result)
 
-    def on_trial_complete(self, trial_id: str, result: Mapping[str, Any] | None = None, error: bool = False) -> None:
+    def on_trial_complete(self, trial_id: str, result: Mapping[str, object] | None = None, error: bool = False) -> None:
         self._running.discard(trial_id)
         if not (self._limits and self.batch):
             self.searcher.on_trial_complete(trial_id, result, error)
@@ -86,11 +86,11 @@ class ConcurrencyLimiter(searchers.Searcher):
             for each, (held_result, failed) in held.items():
                 self.searcher.on_trial_complete(each, held_result, failed)
 
-    def on_trial_restored(self, trial_id: str, config: Mapping[str, Any]) -> None:
+    def on_trial_restored(self, trial_id: str, config: Mapping[str, object]) -> None:
         self.searcher.on_trial_restored(trial_id, config)
         self._running.add(trial_id)
 
-    def add_evaluated_point(self, parameters: Mapping[str, Any], value: float, error: bool = False) -> None:
+    def add_evaluated_point(self, parameters: Mapping[str, object], value: float, error: bool = False) -> None:
         self.searcher.add_evaluated_point(parameters, value, error)
 
     def save(self, checkpoint_path: str) -> None:
@@ -106,7 +106,7 @@ class ConcurrencyLimiter(searchers.Searcher):
         return True
 
 
-def _check_limit(max_concurrent: Any) -> None:
+def _check_limit(max_concurrent: object) -> None:
     if type(max_concurrent) is not int or max_concurrent < 1:
         raise ValueError(
             f"max_concurrent must be 1 or more trials, but received {max_concurrent!r}. Without a limit give the "

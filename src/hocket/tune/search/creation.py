@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Final
 
 from hocket.tune.search import basic_variant, searcher
 from hocket.tune.search.optuna import optuna_search
@@ -26,7 +26,7 @@ _COMPARABLE: Final = {
 """Ray's other names, and what of Optuna comes closest."""
 
 
-def create_searcher(search_alg: str, **kwargs: Any) -> searcher.Searcher:
+def create_searcher(search_alg: str, **kwargs: object) -> searcher.Searcher:
     """Make a searcher by its name in Ray Tune.
 
     Args:

@@ -32,7 +32,7 @@ class Domain(abc.ABC):
         sampler: samplers.Sampler | None = getattr(self, "sampler", None)
         return samplers.Uniform() if sampler is None else sampler
 
-    def sample(self, config: Any = None, size: int = 1, random_state: samplers.RandomState = None) -> Any:
+    def sample(self, config: object = None, size: int = 1, random_state: samplers.RandomState = None) -> Any:
         """Draw.
 
         Args:
@@ -52,10 +52,10 @@ class Domain(abc.ABC):
         return self.cast(found[0]) if size == 1 else found
 
     @abc.abstractmethod
-    def _draw(self, generator: np.random.Generator, config: Any, size: int) -> Any: ...
+    def _draw(self, generator: np.random.Generator, config: object, size: int) -> Any: ...
 
     @abc.abstractmethod
-    def is_valid(self, value: Any) -> bool:
+    def is_valid(self, value: object) -> bool:
         """Tell whether a value can be drawn from this domain, up to rounding to a quantum."""
 
     def is_grid(self) -> bool:
@@ -163,7 +163,7 @@ class Float(_Choosable):
         """Return this domain with values rounded to multiples of `q`."""
         return dataclasses.replace(self, sampler=samplers.Quantized(self.get_sampler(), q))
 
-    def _draw(self, generator: np.random.Generator, config: Any, size: int) -> Any:
+    def _draw(self, generator: np.random.Generator, config: object, size: int) -> object:
         sampler = self.get_sampler()
         values = self._draw_with(
             sampler.sampler if isinstance(sampler, samplers.Quantized) else sampler, generator, size
@@ -263,7 +263,7 @@ class Integer(_Choosable):
         """Return this domain with the multiples of `q` only; both bounds are included unless it is 1."""
         return dataclasses.replace(self, sampler=samplers.Quantized(self.get_sampler(), q))
 
-    def _draw(self, generator: np.random.Generator, config: Any, size: int) -> Any:
+    def _draw(self, generator: np.random.Generator, config: object, size: int) -> object:
         values, sampler = self.get_range(), self.get_sampler()
         q = values.step
         low, high = values.start // q, values.start // q + len(values)
@@ -297,7 +297,7 @@ class Categorical(_Choosable):
         True
     """
 
-    categories: Sequence[Any]
+    categories: Sequence[object]
     """The values."""
     sampler: samplers.Sampler | None = None
     """How values are drawn. Default: uniformly."""
@@ -312,17 +312,17 @@ class Categorical(_Choosable):
     def __len__(self) -> int:
         return len(self.categories)
 
-    def __getitem__(self, item: int) -> Any:
+    def __getitem__(self, item: int) -> object:
         return self.categories[item]
 
-    def _draw(self, generator: np.random.Generator, config: Any, size: int) -> Any:
+    def _draw(self, generator: np.random.Generator, config: object, size: int) -> object:
         if self.is_grid():
             raise ValueError(
                 f"The values {self.domain_str} are taken in turn, so none can be drawn. Write choice(...) for that."
             )
         return [self.categories[place] for place in generator.integers(0, len(self.categories), size)]
 
-    def is_valid(self, value: Any) -> bool:
+    def is_valid(self, value: object) -> bool:
         return samplers.find_equal(self.categories, value) is not None
 
     @property
@@ -374,13 +374,13 @@ class Function(Domain):
             return True
         return True
 
-    def _draw(self, generator: np.random.Generator, config: Any, size: int) -> Any:
+    def _draw(self, generator: np.random.Generator, config: object, size: int) -> object:
         if not self.passes_config:
             return [self.func() for _ in range(size)]
         configs = config if isinstance(config, list) else [config] * size
         return [self.func(configs[place]) for place in range(size)]
 
-    def is_valid(self, value: Any) -> bool:
+    def is_valid(self, value: object) -> bool:
         return True
 
     def is_function(self) -> bool:

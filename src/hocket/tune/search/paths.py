@@ -27,7 +27,7 @@ _MAKERS = (
 )
 
 
-def find_domain(value: Any, path: Path = ()) -> domains.Domain | None:
+def find_domain(value: object, path: Path = ()) -> domains.Domain | None:
     """Return the domain that a value of a space is or means, None if it is a constant.
 
     Raises:
@@ -47,7 +47,7 @@ def find_domain(value: Any, path: Path = ()) -> domains.Domain | None:
     return None
 
 
-def find_variables(value: Any, path: Path = ()) -> Iterator[tuple[Path, domains.Domain]]:
+def find_variables(value: object, path: Path = ()) -> Iterator[tuple[Path, domains.Domain]]:
     """Yield the domains and grids of a space, as they stand in it, with their paths.
 
     Raises:
@@ -62,12 +62,12 @@ def find_variables(value: Any, path: Path = ()) -> Iterator[tuple[Path, domains.
             yield from find_variables(item, (*path, key))
 
 
-def is_open(value: Any) -> bool:
+def is_open(value: object) -> bool:
     """Tell whether a value is or holds a domain or grid."""
     return next(find_variables(value), None) is not None
 
 
-def get_items(value: Any) -> Iterator[tuple[Any, Any]]:
+def get_items(value: object) -> Iterator[tuple[object, object]]:
     """Return the keys or indices of a container that a space may be nested in, and what stands there."""
     if isinstance(value, dict):
         return iter(value.items())
@@ -76,7 +76,7 @@ def get_items(value: Any) -> Iterator[tuple[Any, Any]]:
     return iter(())
 
 
-def replace(value: Any, change: Callable[[Path, Any], tuple[bool, Any]], path: Path = ()) -> Any:
+def replace(value: object, change: Callable[[Path, Any], tuple[bool, Any]], path: Path = ()) -> Any:
     """Return a copy of nested dicts, lists and tuples in which some values are others. The rest is not copied.
 
     Args:
@@ -103,12 +103,12 @@ def replace(value: Any, change: Callable[[Path, Any], tuple[bool, Any]], path: P
     return value
 
 
-def assign(value: Any, replacements: Mapping[Path, Any]) -> Any:
+def assign(value: object, replacements: Mapping[Path, Any]) -> Any:
     """Return a copy of a space with other values at some paths."""
     return replace(value, lambda path, _: (True, replacements[path]) if path in replacements else (False, None))
 
 
-def get_value(value: Any, path: Path) -> Any:
+def get_value(value: object, path: Path) -> object:
     """Return what stands at a path.
 
     Raises:

@@ -11,7 +11,7 @@ from hocket.tune.search import domains, paths
 _log = logging.getLogger(__name__)
 
 
-def check(points: Sequence[Mapping[str, Any]] | None) -> list[Mapping[str, Any]]:
+def check(points: Sequence[Mapping[str, object]] | None) -> list[Mapping[str, Any]]:
     """Return the points.
 
     Raises:
@@ -50,7 +50,7 @@ def fill(space: Any, point: Any, path: paths.Path = ()) -> Any:
     return point
 
 
-def _warn(domain: domains.Domain | None, space: Any, value: Any, path: paths.Path) -> None:
+def _warn(domain: domains.Domain | None, space: object, value: object, path: paths.Path) -> None:
     if domain is not None and not domain.is_valid(value):
         _log.warning(
             "A point of points_to_evaluate has %s=%r, which the space cannot have: %s. It is tried all the same.",

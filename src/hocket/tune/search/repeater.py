@@ -92,7 +92,7 @@ class Repeater(searchers.Searcher):
         config = self.searcher.suggest(trial_id)
         return self._begin(trial_id, config) if isinstance(config, dict) else config
 
-    def on_trial_restored(self, trial_id: str, config: Mapping[str, Any]) -> None:
+    def on_trial_restored(self, trial_id: str, config: Mapping[str, object]) -> None:
         if self._group is not None and self._group.size < self.repeat:
             self._join(self._group, trial_id)
             return
@@ -100,20 +100,20 @@ class Repeater(searchers.Searcher):
         self.searcher.on_trial_restored(trial_id, proposed)
         self._begin(trial_id, proposed)
 
-    def _begin(self, trial_id: str, config: dict[str, Any]) -> dict[str, Any]:
+    def _begin(self, trial_id: str, config: dict[str, object]) -> dict[str, object]:
         self._group = self._groups[trial_id] = _Group(trial_id, copy.deepcopy(config))
         return self._build_config(self._group, 0)
 
-    def _join(self, group: _Group, trial_id: str) -> dict[str, Any]:
+    def _join(self, group: _Group, trial_id: str) -> dict[str, object]:
         group.size += 1
         self._groups[trial_id] = group
         return self._build_config(group, group.size - 1)
 
-    def _build_config(self, group: _Group, index: int) -> dict[str, Any]:
+    def _build_config(self, group: _Group, index: int) -> dict[str, object]:
         config = copy.deepcopy(group.config)
         return {**config, TRIAL_INDEX: index} if self._set_index else config
 
-    def on_trial_complete(self, trial_id: str, result: Mapping[str, Any] | None = None, error: bool = False) -> None:
+    def on_trial_complete(self, trial_id: str, result: Mapping[str, object] | None = None, error: bool = False) -> None:
         """Note the metric; when all repetitions have ended, tell the searcher the mean of those that have one."""
         group = self._groups.pop(trial_id, None)
         if group is None:
@@ -131,7 +131,7 @@ class Repeater(searchers.Searcher):
         known = {name: value for name, value in means.items() if not math.isnan(value)}
         self.searcher.on_trial_complete(group.first, known or None, error=not known and error)
 
-    def add_evaluated_point(self, parameters: Mapping[str, Any], value: float, error: bool = False) -> None:
+    def add_evaluated_point(self, parameters: Mapping[str, object], value: float, error: bool = False) -> None:
         self.searcher.add_evaluated_point(parameters, value, error)
 
     def save(self, checkpoint_path: str) -> None:

@@ -24,13 +24,13 @@ class NotDrawnError(Exception):
         self.path = path
 
 
-def draw(space: Any, generator: np.random.Generator) -> tuple[Any, dict[paths.Path, Any]]:
+def draw(space: object, generator: np.random.Generator) -> tuple[Any, dict[paths.Path, Any]]:
     """Return a space with its domains drawn, and what was drawn. Grids stay, and so do functions that read them.
 
     Raises:
         TuneError: A function fails, or waits for itself.
     """
-    drawn: dict[paths.Path, Any] = {}
+    drawn: dict[paths.Path, object] = {}
     found: list[tuple[paths.Path, domains.Domain]] = []
     for _ in range(_DEEPEST):
         found = [(path, domain) for path, domain in paths.find_variables(space) if not domain.is_grid()]
@@ -51,8 +51,8 @@ def draw(space: Any, generator: np.random.Generator) -> tuple[Any, dict[paths.Pa
 
 
 def _call_functions(
-    space: Any, functions: list[tuple[paths.Path, domains.Domain]], generator: np.random.Generator
-) -> tuple[Any, dict[paths.Path, Any]]:
+    space: object, functions: list[tuple[paths.Path, domains.Domain]], generator: np.random.Generator
+) -> tuple[object, dict[paths.Path, object]]:
     """Call each function when what it reads is there. One that reads a grid is left for when the grid is taken."""
     seeds = {path: int(generator.integers(2**32)) for path, _ in functions}
     made: dict[paths.Path, Any] = {}
@@ -74,7 +74,7 @@ def _call_functions(
     return space, made
 
 
-def _check_cycle(blocked: Mapping[paths.Path, paths.Path], space: Any) -> None:
+def _check_cycle(blocked: Mapping[paths.Path, paths.Path], space: object) -> None:
     for start in blocked:
         seen: list[paths.Path] = []
         path = start
@@ -89,7 +89,7 @@ def _check_cycle(blocked: Mapping[paths.Path, paths.Path], space: Any) -> None:
             )
 
 
-def _call(path: paths.Path, domain: domains.Domain, space: Any, seed: int) -> Any:
+def _call(path: paths.Path, domain: domains.Domain, space: Any, seed: int) -> object:
     try:
         with _seeded(seed):
             value = domain.sample(View(space))
@@ -109,7 +109,7 @@ def _call(path: paths.Path, domain: domains.Domain, space: Any, seed: int) -> An
     return value
 
 
-def _holds_grid(value: Any) -> bool:
+def _holds_grid(value: object) -> bool:
     return any(domain.is_grid() for _, domain in paths.find_variables(value))
 
 
@@ -134,15 +134,15 @@ class View(Mapping[Any, Any]):
     is such a key. Reading what is not drawn yet raises `NotDrawnError`.
     """
 
-    def __init__(self, values: Mapping[Any, Any], path: paths.Path = ()) -> None:
+    def __init__(self, values: Mapping[object, object], path: paths.Path = ()) -> None:
         self._values, self._path = values, path
 
-    def __getitem__(self, key: Any) -> Any:
+    def __getitem__(self, key: object) -> Any:
         if key == "config" and not self._path and "config" not in self._values:
             return self
         return _look(self._values[key], (*self._path, key))
 
-    def __getattr__(self, name: str) -> Any:
+    def __getattr__(self, name: str) -> object:
         if name.startswith("__"):
             raise AttributeError(name)
         try:
@@ -168,7 +168,7 @@ class _ListView(list[Any]):
 
     __slots__ = ("_path",)
 
-    def __init__(self, values: list[Any] | tuple[Any, ...], path: paths.Path) -> None:
+    def __init__(self, values: list[object] | tuple[object, ...], path: paths.Path) -> None:
         super().__init__(values)
         self._path = path
 
@@ -178,11 +178,11 @@ class _ListView(list[Any]):
         place = range(len(self))[key]
         return _look(super().__getitem__(place), (*self._path, place))
 
-    def __iter__(self) -> Iterator[Any]:
+    def __iter__(self) -> Iterator[object]:
         return (self[place] for place in range(len(self)))
 
 
-def _look(value: Any, path: paths.Path) -> Any:
+def _look(value: object, path: paths.Path) -> object:
     if paths.find_domain(value, path) is not None:
         raise NotDrawnError(path)
     if isinstance(value, dict):

@@ -93,7 +93,7 @@ def get_generator(random_state: RandomState) -> np.random.Generator:
     return np.random.default_rng(random_state)
 
 
-def check_number(name: str, value: Any) -> float:
+def check_number(name: str, value: object) -> float:
     """Return a number as it is.
 
     Raises:
@@ -107,7 +107,7 @@ def check_number(name: str, value: Any) -> float:
     return value  # type: ignore[return-value]
 
 
-def check_values(caller: str, values: Any) -> list[Any]:
+def check_values(caller: str, values: object) -> list[object]:
     """Return what a choice or a grid consists of.
 
     Raises:
@@ -133,7 +133,7 @@ def check_values(caller: str, values: Any) -> list[Any]:
     return found
 
 
-def find_equal(values: Collection[Any], wanted: Any) -> int | None:
+def find_equal(values: Collection[object], wanted: Any) -> int | None:
     """Return where a value is, None if it is not there. Values without a plain ``==``, as arrays, are the same or not.
 
     True is not 1, and 1 is 1.0.
@@ -165,7 +165,7 @@ def _suggest_number(value: object) -> str:
         return ""
 
 
-def check_integer(name: str, value: Any) -> int:
+def check_integer(name: str, value: object) -> int:
     number = check_number(name, value)
     if math.isinf(number) or number != int(number):
         raise TypeError(

@@ -227,7 +227,7 @@ def qlograndint(lower: int, upper: int, q: int, base: object = None) -> Integer:
     return Integer(lower, upper, Quantized(LogUniform(), q))
 
 
-def choice(categories: Sequence[Any]) -> Categorical:
+def choice(categories: Sequence[object]) -> Categorical:
     """Draw one of several values.
 
     Args:
@@ -247,7 +247,7 @@ def choice(categories: Sequence[Any]) -> Categorical:
     return Categorical(categories, Uniform())
 
 
-def sample_from(func: Callable[..., Any]) -> Function:
+def sample_from(func: Callable[..., object]) -> Function:
     """Take what a function returns.
 
     The order of the keys does not matter: a function that reads a value which is not drawn yet is called again later.
@@ -270,7 +270,7 @@ def sample_from(func: Callable[..., Any]) -> Function:
     return Function(func)
 
 
-def grid_search(values: Iterable[Any]) -> dict[str, list[Any]]:
+def grid_search(values: Iterable[object]) -> dict[str, list[Any]]:
     """Take each of several values in turn, with each combination of those of other grids.
 
     Args:

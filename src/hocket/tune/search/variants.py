@@ -52,11 +52,11 @@ class Variants:
 
     def __init__(
         self,
-        space: Mapping[str, Any],
+        space: Mapping[str, object],
         num_samples: int,
         seed: int,
         constant_grid_search: bool = False,
-        points_to_evaluate: Sequence[Mapping[str, Any]] = (),
+        points_to_evaluate: Sequence[Mapping[str, object]] = (),
     ) -> None:
         if not isinstance(space, Mapping):
             raise TypeError(f'param_space must be a dict, but received {space!r}. Write {{"lr": loguniform(1e-4, 1)}}.')
@@ -101,12 +101,12 @@ class Variants:
         values: dict[paths.Path, Any] = {}
         if self._constant:
             space, values = resolution.draw(space, generator)
-        grid_values: dict[paths.Path, Any] = {}
+        grid_values: dict[paths.Path, object] = {}
         space = _take_grid(space, combination, grid_values)
         space, drawn = resolution.draw(space, generator)
         return space, {**grid_values, **values, **drawn}
 
-    def _find(self, number: int) -> tuple[dict[str, Any], int, int]:
+    def _find(self, number: int) -> tuple[dict[str, object], int, int]:
         """Return a sample's space, its number, and which combination of its grids a configuration has."""
         for sample, (point, count) in enumerate(zip(self._points, self._point_counts, strict=True)):
             if number < count:
@@ -116,7 +116,7 @@ class Variants:
         return self._space, sample + len(self._points), combination
 
 
-def format_tag(values: Mapping[paths.Path, Any]) -> str:
+def format_tag(values: Mapping[paths.Path, object]) -> str:
     """Return what was drawn or taken from a grid as a short text that can be part of a file's name.
 
     Args:
@@ -131,7 +131,7 @@ def format_tag(values: Mapping[paths.Path, Any]) -> str:
     return ",".join(f"{_clean(path[-1])}={_clean(value)}" for path, value in parts if not paths.is_open(value))
 
 
-def find_values(space: Any, config: Any) -> dict[paths.Path, Any]:
+def find_values(space: object, config: object) -> dict[paths.Path, object]:
     """Return what of a configuration was drawn or taken from a grid, given the space that it was made from.
 
     Example:
@@ -149,7 +149,7 @@ def find_values(space: Any, config: Any) -> dict[paths.Path, Any]:
     return found
 
 
-def _clean(value: Any) -> str:
+def _clean(value: object) -> str:
     if isinstance(value, float):
         return f"{value:.4f}"
     return re.sub(r"[^a-zA-Z0-9_-]+", "_", str(value)).strip("_")
@@ -158,21 +158,21 @@ def _clean(value: Any) -> str:
 # --- grids ------------------------------------------------------------------------------------------------------------
 
 
-def _find_grids(space: Any) -> Any:
+def _find_grids(space: object) -> Any:
     return ((path, domain) for path, domain in paths.find_variables(space) if domain.is_grid())
 
 
-def _get_sorted_grids(space: Any) -> list[tuple[paths.Path, Sequence[Any]]]:
+def _get_sorted_grids(space: object) -> list[tuple[paths.Path, Sequence[object]]]:
     grids = [(path, domain.categories) for path, domain in _find_grids(space)]
     return sorted(grids, key=lambda grid: paths.sort_key(grid[0]))
 
 
-def _count_grid(space: Any) -> int:
+def _count_grid(space: object) -> int:
     """Return how many combinations the grids of a space have. Values of a grid may hold grids."""
     return math.prod(sum(map(_count_grid, domain.categories)) for _, domain in _find_grids(space))
 
 
-def _take_grid(space: Any, combination: int, taken: dict[paths.Path, Any]) -> Any:
+def _take_grid(space: object, combination: int, taken: dict[paths.Path, object]) -> Any:
     """Return a space with its grids replaced by one combination of their values, and note the values."""
     grids = _get_sorted_grids(space)
     if not grids:
@@ -194,7 +194,7 @@ def _take_grid(space: Any, combination: int, taken: dict[paths.Path, Any]) -> An
     return _take_grid(paths.assign(space, found), combination, taken)
 
 
-def _check_choices(space: Any) -> None:
+def _check_choices(space: object) -> None:
     for path, domain in paths.find_variables(space):
         if not isinstance(domain, domains.Categorical):
             continue

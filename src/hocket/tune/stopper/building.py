@@ -19,7 +19,7 @@ class _MetricStopper(stoppers.Stopper):
         self._bounds = bounds
         self._noted: set[str] = set()
 
-    def __call__(self, trial_id: str, result: Mapping[str, Any]) -> bool:
+    def __call__(self, trial_id: str, result: Mapping[str, object]) -> bool:
         for metric, bound in self._bounds.items():
             value = plain.get_metric(result, metric)
             if value is None:
@@ -28,7 +28,7 @@ class _MetricStopper(stoppers.Stopper):
                 return True
         return False
 
-    def _note_missing(self, metric: str, bound: float, result: Mapping[str, Any]) -> None:
+    def _note_missing(self, metric: str, bound: float, result: Mapping[str, object]) -> None:
         """Say once that a report lacks a metric: it may be one that is not in each, or it is misspelt."""
         if metric not in self._noted:
             self._noted.add(metric)
@@ -43,7 +43,7 @@ class _MetricStopper(stoppers.Stopper):
         return False
 
 
-def build_stopper(stop: Any) -> stoppers.Stopper:
+def build_stopper(stop: object) -> stoppers.Stopper:
     """Make one stopper from what ``RunConfig(stop=...)`` may be.
 
     Args:

@@ -62,7 +62,7 @@ class TrialPlateauStopper(stoppers.Stopper):
         self._counts: dict[str, int] = {}
         self._values: dict[str, deque[float]] = {}
 
-    def __call__(self, trial_id: str, result: Mapping[str, Any]) -> bool:
+    def __call__(self, trial_id: str, result: Mapping[str, object]) -> bool:
         value = _read(result, self._metric)
         values = self._values.setdefault(trial_id, deque(maxlen=self._num_results))
         values.append(math.nan if value is None else value)
@@ -114,7 +114,7 @@ class ExperimentPlateauStopper(stoppers.Stopper):
         #: Reports in a row after which the best ones did not change.
         self._steady = 0
 
-    def __call__(self, trial_id: str, result: Mapping[str, Any]) -> bool:
+    def __call__(self, trial_id: str, result: Mapping[str, object]) -> bool:
         value = _read(result, self._metric)
         if value is None:
             raise errors.TuneError(stoppers.describe_missing("ExperimentPlateauStopper", self._metric, result))
@@ -130,7 +130,7 @@ class ExperimentPlateauStopper(stoppers.Stopper):
         return self._has_plateaued() and self._steady >= self._patience
 
 
-def _read(result: Mapping[str, Any], metric: str) -> float | None:
+def _read(result: Mapping[str, object], metric: str) -> float | None:
     value = plain.get_metric(result, metric)
     return float(value) if hasattr(value, "__float__") else None
 
@@ -145,7 +145,7 @@ def _check_metric(metric: object) -> None:
         raise TypeError(f"metric must be the name of a metric, but received {metric!r}. Write metric='loss'.")
 
 
-def _check_deviation(std: Any) -> None:
+def _check_deviation(std: object) -> None:
     if isinstance(std, bool) or not isinstance(std, int | float):
         raise TypeError(f"std must be a number, but received {std!r}. Write std=0.01.")
     if not std > 0:

@@ -51,7 +51,7 @@ class NoopStopper(Stopper):
         False
     """
 
-    def __call__(self, trial_id: str, result: Mapping[str, Any]) -> bool:
+    def __call__(self, trial_id: str, result: Mapping[str, object]) -> bool:
         return False
 
     def stop_all(self) -> bool:
@@ -113,7 +113,7 @@ class MaximumIterationStopper(Stopper):
         self._max_iter = max_iter
         self._counts: dict[str, int] = {}
 
-    def __call__(self, trial_id: str, result: Mapping[str, Any]) -> bool:
+    def __call__(self, trial_id: str, result: Mapping[str, object]) -> bool:
         self._counts[trial_id] = self._counts.get(trial_id, 0) + 1
         return self._counts[trial_id] >= self._max_iter
 
@@ -152,7 +152,7 @@ class TimeoutStopper(Stopper):
         #: When it was asked last; None before that, and in another process.
         self._asked: float | None = None
 
-    def __call__(self, trial_id: str, result: Mapping[str, Any]) -> bool:
+    def __call__(self, trial_id: str, result: Mapping[str, object]) -> bool:
         return False
 
     def stop_all(self) -> bool:
@@ -201,13 +201,13 @@ class CombinedStopper(Stopper):
         return any(found)
 
 
-def check_count(name: str, value: Any, least: int) -> None:
+def check_count(name: str, value: object, least: int) -> None:
     """Raise a ValueError if something is no int, or too small."""
     if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < least:
         raise ValueError(f"{name} must be an int of {least} or more, but received {value!r}.")
 
 
-def describe_missing(who: str, metric: str, result: Mapping[str, Any]) -> str:
+def describe_missing(who: str, metric: str, result: Mapping[str, object]) -> str:
     """Return what is said about a report without a metric that must be there."""
     return (
         f"{who} needs the metric {metric!r}, but a trial has reported {sorted(map(str, result))}. Report it each time, "

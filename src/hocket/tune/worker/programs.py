@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import numbers
 from collections.abc import Callable
-from typing import Any, Final, Protocol, final
+from typing import Final, Protocol, final
 
 from hocket.train.checkpoints import storage
 from hocket.train.rank import reports
@@ -30,7 +30,7 @@ class FunctionProgram:
     What it returns, if that is a dict, is its last report; if it is a generator, each dict that it yields is one.
     """
 
-    def __init__(self, function: Callable[..., Any]) -> None:
+    def __init__(self, function: Callable[..., object]) -> None:
         self._function = function
         self._takes_config = takes_config(function)
 
@@ -126,7 +126,7 @@ class ClassProgram:
         return session.commit(staged, None, {})
 
 
-def read_metrics(given: object) -> dict[str, Any]:
+def read_metrics(given: object) -> dict[str, object]:
     """Return metrics as plain data.
 
     Raises:
@@ -135,7 +135,7 @@ def read_metrics(given: object) -> dict[str, Any]:
     return reports.Report(0, reports.encode_metrics(given), None, None).read_metrics()
 
 
-def takes_config(function: Callable[..., Any]) -> bool:
+def takes_config(function: Callable[..., object]) -> bool:
     """Tell whether a function takes the configuration.
 
     Raises:

@@ -47,7 +47,7 @@ class TrainerProgram:
             )
         return self._trainer.derive(**config)
 
-    def request(self, config: dict[str, Any]) -> dict[str, float]:
+    def request(self, config: dict[str, object]) -> dict[str, float]:
         """Return what a trial holds: what its ranks hold together."""
         return dict(self._derive(config).scaling_config.total_resources)
 

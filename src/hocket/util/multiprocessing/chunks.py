@@ -65,11 +65,11 @@ class Code(NamedTuple):
     """A function in the form that travels."""
 
     blob: bytes
-    buffers: list[Any]
+    buffers: list[object]
     """The memory of the large values that it refers to."""
 
 
-def remember(known: dict[Any, Any], key: Any, value: Any) -> None:
+def remember(known: dict[Any, Any], key: object, value: object) -> None:
     """Put something into a dict that holds `MAX_FUNCTIONS`; the oldest one goes."""
     known[key] = value
     if len(known) > MAX_FUNCTIONS:
@@ -91,7 +91,7 @@ class PoolProcess:
                 self._failure = build_failure(error)
 
     def run(
-        self, new: list[tuple[bytes, Code]], digests: list[bytes], chunks: list[tuple[int, Any]]
+        self, new: list[tuple[bytes, Code]], digests: list[bytes], chunks: list[tuple[int, object]]
     ) -> tuple[list[Outcome], float]:
         """Work on chunks, in order, as long as `SLICE_SECONDS` allow; at least on one.
 
@@ -173,7 +173,7 @@ def build_failure(error: Exception) -> Failure:
     return Failure(error, text)
 
 
-def build_chunks(items: Iterable[object], size: int) -> list[list[Any]]:
+def build_chunks(items: Iterable[object], size: int) -> list[list[object]]:
     """Return the items in lists of at most `size`."""
     whole = items if isinstance(items, list) else list(items)
     return [whole[start : start + size] for start in range(0, len(whole), size)]

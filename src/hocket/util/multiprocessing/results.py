@@ -54,7 +54,7 @@ class AsyncResult:
         self._error_callback = error_callback
         self._error: BaseException | None = None
         self._error_position = 0
-        self._value: Any = None
+        self._value: object = None
         self._lock = threading.Lock()
         self._done = threading.Event()
         if not size:
@@ -149,17 +149,17 @@ class IMapIterator:
         self._is_ordered = is_ordered
         self._changed = threading.Condition(threading.Lock())
         #: Outcomes that have come and not been taken, by number.
-        self._outcomes: dict[int, tuple[bool, Any]] = {}
+        self._outcomes: dict[int, tuple[bool, object]] = {}
         self._submitted = 0
         self._taken = 0
         self._is_exhausted = False
         #: What the iterable raised instead of its next item.
         self._input_error: Exception | None = None
         #: Results of the chunk that is being handed out.
-        self._items: deque[Any] = deque()
+        self._items: deque[object] = deque()
         self._feed()
 
-    def receive(self, position: int, ok: bool, value: Any) -> None:
+    def receive(self, position: int, ok: bool, value: object) -> None:
         """Take the outcome of one chunk."""
         with self._changed:
             self._outcomes[position] = (ok, value)
@@ -180,7 +180,7 @@ class IMapIterator:
             self._feed_chunks(1000)
 
     def _feed_chunks(self, count: int) -> None:
-        chunks: list[list[Any]] = []
+        chunks: list[list[object]] = []
         try:
             while len(chunks) < count:
                 chunks.append(next(self._chunks))

@@ -116,7 +116,7 @@ class Carrier(base.DriverState):
         if function is not None and function.id not in link.functions:  # first: so are the descriptors
             link.functions.add(function.id)
             link.channel.post((messages.FUNCTION, function.id, self.lend(link, functions.get_payload(function))))
-        dependencies: tuple[Any, ...] = ()
+        dependencies: tuple[object, ...] = ()
         descriptors = len(link.channel.outbox_fds) if task.dependencies else 0
         if task.dependencies:
             dependencies = tuple([self._lend_object(link, object_id) for object_id in task.dependencies])

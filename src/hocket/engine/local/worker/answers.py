@@ -271,7 +271,7 @@ def _add_comparison(payload: payloads.Payload, work: Work, cause: BaseException)
         return payload
 
 
-def _split(work: Work, result: Any, count: int) -> tuple[Any, ...]:
+def _split(work: Work, result: Any, count: int) -> tuple[object, ...]:
     try:
         results = tuple(result)
     except TypeError:

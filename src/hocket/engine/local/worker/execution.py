@@ -89,7 +89,7 @@ class Execution(intake.Intake):
         self._status[self._slot] = work.task_id
         self._start_times[self._slot + messages.STATUS_SLOTS] = work.started = time.perf_counter()
 
-    def _compute(self, work: Work, running: worker_engine.Running) -> Any:
+    def _compute(self, work: Work, running: worker_engine.Running) -> object:
         """Run the user's code; return its result."""
         result = self._call(work)
         if work.num_returns < 0:
@@ -149,7 +149,7 @@ class Execution(intake.Intake):
         finally:
             self._interruptible_id = 0
 
-    def _load(self, function_id: bytes) -> Any:
+    def _load(self, function_id: bytes) -> object:
         function = self._functions.get(function_id)
         if function is None:
             function = self._functions[function_id] = self._engine.open_code(self._codes[function_id])
@@ -168,7 +168,7 @@ class Execution(intake.Intake):
         if "gpu_ids" in extra:
             surroundings.set_gpus(extra["gpu_ids"])
 
-    def open_arguments(self, work: Work) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    def open_arguments(self, work: Work) -> tuple[tuple[object, ...], dict[str, object]]:
         if work.args is None:
             return (), {}
         given, work.args = work.args, None
@@ -191,7 +191,7 @@ class Execution(intake.Intake):
     def _open_once(self, arrived: worker_engine.Arrived, object_id: Any) -> Any:
         return self._engine.open_payload(object_id, arrived)
 
-    def _create_actor(self, work: Work, actor_class: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def _create_actor(self, work: Work, actor_class: Any, args: tuple[object, ...], kwargs: dict[str, Any]) -> None:
         extra = work.extra or {}
         self._engine.actor_id = work.task_id
         self._engine.actor_extra = {name: value for name, value in extra.items() if name != "creates_actor"}

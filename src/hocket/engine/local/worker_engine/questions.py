@@ -20,7 +20,7 @@ METRICS_SECONDS = 1.0
 def _build_question(name: str) -> Any:
     """Return a method that has the driver's engine call its own of that name."""
 
-    def ask(engine: Questions, *args: Any, **kwargs: Any) -> Any:
+    def ask(engine: Questions, *args: Any, **kwargs: object) -> object:
         return engine._ask(name, *args, **kwargs)
 
     ask.__name__ = name

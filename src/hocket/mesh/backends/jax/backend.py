@@ -28,7 +28,7 @@ class JaxBackend(contract.Backend):
     )
 
     def __init__(self) -> None:
-        self._variables: set[type[Any]] = set()
+        self._variables: set[type[object]] = set()
 
     def list_devices(self, device_type: str, count: int | None) -> list[str]:
         kind = device_type.lower()
@@ -156,7 +156,7 @@ class JaxBackend(contract.Backend):
     def differentiate(
         self, function: Callable[[Sequence[tensors.DTensor]], Any], given: Sequence[tensors.DTensor]
     ) -> tuple[Any, list[tensors.DTensor]]:
-        def compute(given: Sequence[tensors.DTensor]) -> tuple[Any, Any]:
+        def compute(given: Sequence[tensors.DTensor]) -> tuple[object, object]:
             found = function(given)
             return values.open_value(found), found
 
@@ -166,7 +166,9 @@ class JaxBackend(contract.Backend):
     def compile(
         self, function: contract.StepOfValues, outcome: Sequence[layouts.Layout], *, donate: bool
     ) -> contract.StepOfValues:
-        def constrain(given: list[tensors.DTensor], args: Any, kwargs: Any) -> tuple[Any, list[tensors.DTensor]]:
+        def constrain(
+            given: list[tensors.DTensor], args: object, kwargs: object
+        ) -> tuple[object, list[tensors.DTensor]]:
             result, made = function(given, args, kwargs)
             return result, [
                 self._constrain(values.open_value(one), layout) for one, layout in zip(made, outcome, strict=True)
@@ -174,7 +176,7 @@ class JaxBackend(contract.Backend):
 
         compiled = jax.jit(products.exchange_sides(constrain), donate_argnums=(0,) if donate else ())
 
-        def run(given: list[tensors.DTensor], args: Any, kwargs: Any) -> tuple[Any, list[tensors.DTensor]]:
+        def run(given: list[tensors.DTensor], args: object, kwargs: object) -> tuple[object, list[tensors.DTensor]]:
             result, made = queues.finish(compiled(given, args, kwargs), outcome[0].mesh)
             return result, [
                 values.JaxTensor(values.get_raw(one), layout.mesh, layout=layout)

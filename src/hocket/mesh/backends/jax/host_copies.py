@@ -18,12 +18,12 @@ _ALIGNMENT: Final = 64
 """Of XLA's arrays on processors, in bytes."""
 
 
-def copy_if_host(value: Any) -> Any:
+def copy_if_host(value: object) -> object:
     """Return a numpy array's copy, and anything else as it is."""
     return copy(value) if isinstance(value, np.ndarray) and value.dtype != object else value
 
 
-def check_width(value: Any) -> None:
+def check_width(value: object) -> None:
     """Raise if an array has numbers that JAX would change: it has 32 bits for each, unless ``jax_enable_x64`` is set.
 
     Raises:

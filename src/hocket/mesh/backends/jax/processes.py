@@ -81,7 +81,7 @@ def _gather_along(mesh: jax.sharding.Mesh, axes: tuple[str, ...]) -> None:
     jax.block_until_ready(jax.jit(gathered)(ones))
 
 
-def gather_objects(value: object) -> list[Any]:
+def gather_objects(value: object) -> list[object]:
     """Return what each process gave, the same in all of them. All processes call it."""
     if jax.process_count() == 1:
         return [value]

@@ -22,7 +22,7 @@ R = TypeVar("R")
 def exchange_sides(function: Callable[..., R]) -> Callable[..., R]:
     """Return the same function without the transpositions that a product can spare. For ``jax.jit``."""
 
-    def call(*args: Any) -> R:
+    def call(*args: object) -> R:
         traced, made = jax.make_jaxpr(function, return_shape=True)(*args)
         program = traced.replace(jaxpr=_rewrite(traced.jaxpr))
         results = core.jaxpr_as_fun(program)(*jax.tree_util.tree_leaves(args))
@@ -32,18 +32,18 @@ def exchange_sides(function: Callable[..., R]) -> Callable[..., R]:
     return call
 
 
-def _rewrite(program: Any) -> Any:
+def _rewrite(program: Any) -> object:
     """Return a program with a product in the place of each transposition that it can spare."""
     products = {step.outvars[0]: step for step in program.eqns if step.primitive is jax.lax.dot_general_p}
 
-    def replace(step: Any) -> Any:
+    def replace(step: Any) -> object:
         source = _find_product(step, products)
         return step if source is None else _exchange(source).replace(outvars=step.outvars)
 
     return program.replace(eqns=list(map(replace, program.eqns)))
 
 
-def _find_product(step: Any, products: dict[Any, Any]) -> Any:
+def _find_product(step: Any, products: dict[Any, Any]) -> object:
     """Return the product that a step transposes, if exchanging its sides does the same."""
     if step.primitive is not jax.lax.transpose_p or isinstance(step.invars[0], core.Literal):
         return None

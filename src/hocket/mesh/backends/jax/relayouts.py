@@ -33,36 +33,36 @@ def compile_plan(
     mapped = jax.shard_map(
         run, mesh=mesh, in_specs=devices.find_spec(source), out_specs=devices.find_spec(target), check_vma=False
     )
-    compiled: Callable[[Any], Any] = jax.jit(mapped)
+    compiled: Callable[[Any], object] = jax.jit(mapped)
     return compiled
 
 
-def _split(local: Any, step: relayouts.Step, layout: layouts.Layout) -> Any:
+def _split(local: Any, step: relayouts.Step, layout: layouts.Layout) -> object:
     size = local.shape[step.dim] // layout.mesh.dim_size(step.axis)
     return jax.lax.dynamic_slice_in_dim(local, jax.lax.axis_index(step.axis) * size, size, step.dim)
 
 
-def _spread(local: Any, step: relayouts.Step, layout: layouts.Layout) -> Any:
+def _spread(local: object, step: relayouts.Step, layout: layouts.Layout) -> object:
     return jnp.where(jax.lax.axis_index(step.axis) == 0, local, jnp.zeros_like(local))
 
 
-def _gather(local: Any, step: relayouts.Step, layout: layouts.Layout) -> Any:
+def _gather(local: object, step: relayouts.Step, layout: layouts.Layout) -> object:
     return jax.lax.all_gather(local, step.axis, axis=step.dim, tiled=True)
 
 
-def _exchange(local: Any, step: relayouts.Step, layout: layouts.Layout) -> Any:
+def _exchange(local: object, step: relayouts.Step, layout: layouts.Layout) -> object:
     return jax.lax.all_to_all(local, step.axis, split_axis=step.dim, concat_axis=step.from_dim, tiled=True)
 
 
-def _sum(local: Any, step: relayouts.Step, layout: layouts.Layout) -> Any:
+def _sum(local: object, step: relayouts.Step, layout: layouts.Layout) -> object:
     return jax.lax.psum(local, step.axis)
 
 
-def _sum_parts(local: Any, step: relayouts.Step, layout: layouts.Layout) -> Any:
+def _sum_parts(local: object, step: relayouts.Step, layout: layouts.Layout) -> object:
     return jax.lax.psum_scatter(local, step.axis, scatter_dimension=step.dim, tiled=True)
 
 
-def _permute(local: Any, step: relayouts.Step, layout: layouts.Layout) -> Any:
+def _permute(local: object, step: relayouts.Step, layout: layouts.Layout) -> object:
     """Send each part to the device that has it in the new order of axes."""
     old, new = layout.axes[step.dim], step.target.axes[step.dim]
     mesh = layout.mesh

@@ -104,7 +104,7 @@ class JaxTensor(tensors.DTensor):
     def __jax_array__(self) -> Any:
         return self.native
 
-    def _compute(self, function: Callable[..., Any], *args: Any) -> Any:
+    def _compute(self, function: Callable[..., object], *args: object) -> object:
         if any(isinstance(arg, (str, bytes, dict)) for arg in args):
             return NotImplemented
         return wrap(function(*map(open_value, args)), self._mesh)
@@ -119,18 +119,18 @@ def gather(array: Any) -> npt.NDArray[Any]:
     return np.asarray(array)
 
 
-def _keep(array: Any) -> Any:
+def _keep(array: object) -> object:
     return array
 
 
-def open_value(value: object) -> Any:
+def open_value(value: object) -> object:
     """Return what JAX computes with: of a value its array, of an index what is in it, and anything else as it is."""
     if type(value) is tuple:  # an index
         return tuple(map(open_value, value))
     return value.native if isinstance(value, tensors.DTensor) else value
 
 
-def get_raw(value: tensors.DTensor) -> Any:
+def get_raw(value: tensors.DTensor) -> object:
     """Return a value's array as it is, with the dims of `partial`."""
     assert isinstance(value, JaxTensor)
     return value.raw
@@ -164,7 +164,7 @@ def adopt(array: jax.Array) -> JaxTensor:
     return JaxTensor(array, mesh)
 
 
-def adopt_global(value: Any) -> Any:
+def adopt_global(value: Any) -> object:
     """Return a global array of JAX's as a value, and anything else as it is."""
     is_array = isinstance(value, jax.Array) and not isinstance(value, jax.core.Tracer)
     return adopt(value) if is_array and isinstance(value.sharding, NamedSharding) else value

@@ -20,11 +20,11 @@ def attend(
     query: Any,
     key: Any,
     value: Any,
-    attn_mask: Any = None,
+    attn_mask: object = None,
     dropout_p: float = 0.0,
     is_causal: bool = False,
-    **more: Any,
-) -> Any:
+    **more: object,
+) -> object:
     """Return what `function`, torch's ``scaled_dot_product_attention``, returns, as a DTensor.
 
     Args:
@@ -55,7 +55,7 @@ def attend(
     return torch_tensor.DTensor.from_local(found, mesh, placements, run_check=False)
 
 
-def _spread(one: Any, mesh: Any) -> Any:
+def _spread(one: Any, mesh: Any) -> object:
     if isinstance(one, torch_tensor.DTensor):
         return one
     return torch_tensor.DTensor.from_local(one, mesh, [torch_tensor.Replicate()] * mesh.ndim, run_check=False)

@@ -136,7 +136,7 @@ class TorchBackend(contract.Backend):
         dist.barrier()
 
 
-def _take_apart(tree: Any, path: str, named: list[tuple[str, Any]]) -> Callable[[Any], Any]:
+def _take_apart(tree: object, path: str, named: list[tuple[str, object]]) -> Callable[[Any], object]:
     """Append the values of dicts, lists, tuples, modules, optimizers; return what builds the same of others."""
     prefix = f"{path}/" if path else ""
     if isinstance(tree, torch.nn.Module):
@@ -158,7 +158,7 @@ def _take_apart(tree: Any, path: str, named: list[tuple[str, Any]]) -> Callable[
     return next
 
 
-def _prepare(tree: Any, path: str, names: Sequence[str]) -> None:
+def _prepare(tree: object, path: str, names: Sequence[str]) -> None:
     """Have optimizers that have taken no step keep what has a name."""
     prefix = f"{path}/" if path else ""
     if isinstance(tree, torch.optim.Optimizer):

@@ -56,12 +56,12 @@ def flatten(tree: Any) -> list[Any]:
     return leaves
 
 
-def map_leaves(tree: Any, function: Callable[[Any], Any]) -> Any:
+def map_leaves(tree: object, function: Callable[[Any], object]) -> Any:
     """Return the same tuples, lists and dicts with something else for each thing in them."""
     return pytree.tree_map(function, tree)
 
 
-def _compute(function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+def _compute(function: Callable[..., object], args: tuple[object, ...], kwargs: Mapping[str, object]) -> object:
     name = getattr(function, "__name__", "")
     if name in _NOT_COMPUTING:
         return function(*args, **kwargs)
@@ -117,7 +117,7 @@ def _look(some: Iterable[Any], given: torch_tensor.DTensor | None) -> tuple[torc
     return given, is_mixed
 
 
-def _replicate(one: Any, mesh: meshes.Mesh) -> Any:
+def _replicate(one: object, mesh: meshes.Mesh) -> object:
     """Return a plain tensor as a DTensor that each rank has whole."""
     if isinstance(one, torch.Tensor) and one.ndim and not isinstance(one, torch_tensor.DTensor):
         return relayouts.build_dtensor(one, layouts.Layout.replicated(mesh, one.ndim))
@@ -128,24 +128,30 @@ def _replicate(one: Any, mesh: meshes.Mesh) -> Any:
 
 
 def _convolve(
-    function: Callable[..., Any],
+    function: Callable[..., object],
     mesh: meshes.Mesh,
-    images: Any,
+    images: object,
     weight: Any,
     bias: Any = None,
-    stride: Any = 1,
-    padding: Any = 0,
-    dilation: Any = 1,
+    stride: object = 1,
+    padding: object = 0,
+    dilation: object = 1,
     groups: int = 1,
-) -> Any:
+) -> object:
     """A convolution on the batch's rows that a rank has, for the kernel's output channels that it has."""
     cut = read_layout(weight, mesh).axes[0] if groups == 1 else ()
     return _convolve_rows(function, mesh, images, weight, bias, cut, (stride, padding, dilation, groups))
 
 
 def _convolve_transposed(
-    function: Callable[..., Any], mesh: meshes.Mesh, images: Any, weight: Any, bias: Any = None, *rest: Any, **more: Any
-) -> Any:
+    function: Callable[..., object],
+    mesh: meshes.Mesh,
+    images: object,
+    weight: object,
+    bias: object = None,
+    *rest: object,
+    **more: object,
+) -> object:
     """A transposed convolution on the batch's rows that a rank has."""
     return _convolve_rows(function, mesh, images, weight, bias, (), rest, **more)
 
@@ -157,8 +163,8 @@ def _convolve_rows(
     weight: Any,
     bias: Any,
     channels: tuple[str, ...],
-    rest: Sequence[Any],
-    **more: Any,
+    rest: Sequence[object],
+    **more: object,
 ) -> torch_tensor.DTensor:
     """Convolve.
 
@@ -189,14 +195,14 @@ def _convolve_rows(
 def _embed(
     function: Callable[..., Any],
     mesh: meshes.Mesh,
-    numbers: Any,
+    numbers: object,
     weight: Any,
     padding_idx: int | None = None,
     max_norm: float | None = None,
     norm_type: float = 2.0,
     scale_grad_by_freq: bool = False,
     sparse: bool = False,
-) -> Any:
+) -> object:
     """Rows of a table by their numbers: each rank finds those that it has."""
     if max_norm is not None:
         raise NotImplementedError(
@@ -232,17 +238,17 @@ def _embed(
 
 
 def _normalize_batch(
-    function: Callable[..., Any],
+    function: Callable[..., object],
     mesh: meshes.Mesh,
-    images: Any,
-    running_mean: Any,
-    running_var: Any,
-    weight: Any = None,
-    bias: Any = None,
+    images: object,
+    running_mean: object,
+    running_var: object,
+    weight: object = None,
+    bias: object = None,
     training: bool = False,
-    *rest: Any,
-    **more: Any,
-) -> Any:
+    *rest: object,
+    **more: object,
+) -> object:
     """Batch normalization that also keeps running means: on the whole batch, so that each rank keeps the same."""
     if not training or running_mean is None:
         return NotImplemented
@@ -254,7 +260,7 @@ def _compute_by_rows(function: Callable[..., Any], mesh: meshes.Mesh, images: An
     """What treats each row of the batch by itself, on the rows that a rank has; weights are whole."""
     rows = read_layout(images, mesh).axes[0] if images.ndim > 1 else ()
 
-    def take(one: Any) -> Any:
+    def take(one: object) -> Any:
         if not isinstance(one, torch_tensor.DTensor):
             return one
         return relayouts.move(one, layouts.Layout.replicated(mesh, one.ndim), rows)
@@ -306,12 +312,12 @@ def _normalize(
     return out
 
 
-def _compute_together(function: Callable[..., Any], mesh: meshes.Mesh, *args: Any, **kwargs: Any) -> Any:
+def _compute_together(function: Callable[..., object], mesh: meshes.Mesh, *args: object, **kwargs: object) -> Any:
     """What needs whole values."""
     return _compute_whole(function, mesh, args, kwargs, None)
 
 
-def _multiply(function: Callable[..., Any], mesh: meshes.Mesh, *args: Any, **kwargs: Any) -> Any:
+def _multiply(function: Callable[..., object], mesh: meshes.Mesh, *args: object, **kwargs: object) -> Any:
     """A dense layer's product, on parts."""
     return linear.compute(mesh, *args, **kwargs)
 
@@ -355,7 +361,7 @@ def _build_opened(function: Any) -> Callable[..., Any]:
 _attend_opened: Final = _build_opened(functional.multi_head_attention_forward)
 
 
-def _attend_with_weights(function: Callable[..., Any], mesh: meshes.Mesh, *args: Any, **kwargs: Any) -> Any:
+def _attend_with_weights(function: Callable[..., object], mesh: meshes.Mesh, *args: object, **kwargs: object) -> Any:
     """Attention with its dense layers: each function that it calls."""
     with Functions():
         return _attend_opened(*args, **kwargs)
@@ -442,7 +448,7 @@ def _compute_whole(
     return map_leaves(found, lambda one: _wrap_whole(one, mesh))
 
 
-def _wrap_whole(one: Any, mesh: meshes.Mesh) -> Any:
+def _wrap_whole(one: object, mesh: meshes.Mesh) -> Any:
     if not isinstance(one, torch.Tensor):
         return one
     return relayouts.build_dtensor(one, layouts.Layout.replicated(mesh, one.ndim))

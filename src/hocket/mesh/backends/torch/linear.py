@@ -26,7 +26,7 @@ from hocket.mesh import layouts, meshes
 from hocket.mesh.backends.torch import relayouts
 
 
-def compute(mesh: meshes.Mesh, value: Any, weight: Any, bias: Any = None) -> Any:
+def compute(mesh: meshes.Mesh, value: Any, weight: Any, bias: Any = None) -> object:
     """Return what comes of it; NotImplemented for values that are spread in another way."""
     given = [one for one in (value, weight, bias) if one is not None]
     has_ranks = value.ndim >= 2 and weight.ndim == 2
@@ -98,13 +98,13 @@ class _Linear(torch.autograd.Function):
 
     @staticmethod
     @torch.autograd.function.once_differentiable
-    def backward(ctx: Any, *slopes: Any) -> Any:
+    def backward(ctx: Any, *slopes: Any) -> object:
         plan: _Layouts = ctx.plan
         saved_value, saved_weight = ctx.saved_tensors
         value, weight = saved_value.to_local(), saved_weight.to_local()
         slope = relayouts.move(slopes[0], plan.result)
         flat = slope.flatten(0, -2)
-        found: list[Any] = [None] * 4
+        found: list[object] = [None] * 4
         if ctx.needs_input_grad[0]:
             found[0] = relayouts.build_dtensor(slope @ weight, plan.value_slope)
         if ctx.needs_input_grad[1]:

@@ -25,7 +25,7 @@ _REPLACED: Final = "_hocket_replaced"
 """The attribute of a parameter that is no longer its module's."""
 
 
-def list_values(module: nn.Module) -> list[tuple[str, Any]]:
+def list_values(module: nn.Module) -> list[tuple[str, object]]:
     """Return parameters and the buffers that are saved, each once, with their names."""
     named = [
         *module.named_parameters(),
@@ -51,7 +51,7 @@ def _list_buffers(module: nn.Module) -> Iterator[tuple[str, torch.Tensor, bool]]
         yield name, buffer, own not in module.get_submodule(path)._non_persistent_buffers_set
 
 
-def fill(module: nn.Module, given: Sequence[Any]) -> nn.Module:
+def fill(module: nn.Module, given: Sequence[object]) -> nn.Module:
     """Put other values into a module, in the order of `list_values`; those on a mesh spread it.
 
     A module that is spread in this way already, here or by a strategy of training, keeps its parameters: the values are
@@ -114,7 +114,7 @@ def _find(module: nn.Module, name: str) -> Any:
     return getattr(module.get_submodule(path), own)
 
 
-def _open(name: str, value: Any) -> torch.Tensor:
+def _open(name: str, value: object) -> torch.Tensor:
     if isinstance(value, values.TorchTensor):
         return value.native.detach()
     if isinstance(value, torch.Tensor):
@@ -181,19 +181,19 @@ def _hook(module: nn.Module) -> None:
         module.register_forward_hook(_end, always_call=True)
 
 
-def _begin(module: nn.Module, args: Any, kwargs: Any) -> tuple[Any, Any]:
+def _begin(module: nn.Module, args: object, kwargs: object) -> tuple[Any, Any]:
     """Called before a module computes."""
     entered = contextlib.ExitStack()
     if not _begun.modules:
         entered.enter_context(functions.Functions())
     _begun.modules.append((module, entered))
-    opened: tuple[Any, Any] = functions.map_leaves(
+    opened: tuple[object, object] = functions.map_leaves(
         (args, kwargs), lambda one: one.read_value().native if isinstance(one, tensors.DTensor) else one
     )
     return opened
 
 
-def _end(module: nn.Module, args: Any, result: Any) -> Any:
+def _end(module: nn.Module, args: object, result: object) -> object:
     """Called after it, also if it has raised."""
     if not _begun.modules or _begun.modules[-1][0] is not module:
         return result
@@ -201,7 +201,7 @@ def _end(module: nn.Module, args: Any, result: Any) -> Any:
     return result if _begun.modules else functions.map_leaves(result, _wrap)
 
 
-def _wrap(one: Any) -> Any:
+def _wrap(one: object) -> object:
     return values.wrap(one, _find_mesh(one)) if isinstance(one, torch_tensor.DTensor) else one
 
 
@@ -211,7 +211,7 @@ def _find_mesh(one: torch_tensor.DTensor) -> meshes.Mesh:
 
 # --- optimizers -------------------------------------------------------------------------------------------------------
 
-_checks: Final[list[Any]] = []
+_checks: Final[list[object]] = []
 """The handle of the check, once there is one."""
 
 

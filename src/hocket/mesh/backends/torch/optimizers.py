@@ -21,7 +21,7 @@ from hocket.mesh.backends.torch import values
 _SETTINGS: Final = ("lr", "momentum", "betas", "weight_decay")
 
 
-def list_values(optimizer: torch.optim.Optimizer) -> list[tuple[str, Any]]:
+def list_values(optimizer: torch.optim.Optimizer) -> list[tuple[str, object]]:
     """Return what an optimizer keeps, with its names.
 
     Raises:
@@ -44,7 +44,7 @@ def list_values(optimizer: torch.optim.Optimizer) -> list[tuple[str, Any]]:
     return found
 
 
-def fill(optimizer: torch.optim.Optimizer, given: Sequence[Any]) -> torch.optim.Optimizer:
+def fill(optimizer: torch.optim.Optimizer, given: Sequence[object]) -> torch.optim.Optimizer:
     """Put other values into an optimizer, in the order of `list_values`; return it."""
     parameters = _list_parameters(optimizer)
     for (name, _), value in zip(list_values(optimizer), given, strict=True):
@@ -60,13 +60,13 @@ def _list_parameters(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
     return [parameter for group in optimizer.param_groups for parameter in group["params"]]
 
 
-def _to_value(value: Any) -> Any:
+def _to_value(value: object) -> object:
     if isinstance(value, torch.Tensor):
         return value.detach()
     return np.asarray(value, np.float64)
 
 
-def _convert(value: Any, like: Any) -> Any:
+def _convert(value: Any, like: Any) -> object:
     """Return a value as what it replaces is."""
     if isinstance(like, torch_tensor.DTensor):
         native = value.native if isinstance(value, values.TorchTensor) else value
@@ -108,7 +108,7 @@ def prepare(optimizer: torch.optim.Optimizer, names: Sequence[str]) -> None:
 @contextlib.contextmanager
 def _standing_still(optimizer: torch.optim.Optimizer) -> Iterator[None]:
     """Have steps have no length for a block."""
-    before: list[dict[str, Any]] = [
+    before: list[dict[str, object]] = [
         {key: group[key] for key in ("lr", "weight_decay") if key in group} for group in optimizer.param_groups
     ]
     for group, settings in zip(optimizer.param_groups, before, strict=True):

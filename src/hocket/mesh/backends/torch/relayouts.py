@@ -24,8 +24,8 @@ from hocket.mesh.relayouts import Kind
 PLACES: Final = "rank:{}"
 """What the device of a rank is called."""
 
-_all_gather: Final[Callable[..., Any]] = getattr(dist, "all_gather_single", dist.all_gather_into_tensor)
-_reduce_scatter: Final[Callable[..., Any]] = getattr(dist, "reduce_scatter_single", dist.reduce_scatter_tensor)
+_all_gather: Final[Callable[..., object]] = getattr(dist, "all_gather_single", dist.all_gather_into_tensor)
+_reduce_scatter: Final[Callable[..., object]] = getattr(dist, "reduce_scatter_single", dist.reduce_scatter_tensor)
 """torch 2.13 has given them other names, and warns of the old ones."""
 
 
@@ -57,7 +57,7 @@ def list_placements(layout: layouts.Layout) -> list[Any]:
                 f"The axes {','.join(axes)!r} cut dim {dim} in another order than that of the mesh, "
                 f"{','.join(order)!r}, which PyTorch does not know. Name them in the mesh's order."
             )
-    kinds: dict[type[layouts.Placement], Callable[[Any], Any]] = {
+    kinds: dict[type[layouts.Placement], Callable[[Any], object]] = {
         layouts.Shard: lambda one: torch_tensor.Shard(one.dim),
         layouts.Replicate: lambda _: torch_tensor.Replicate(),
         layouts.Partial: lambda _: torch_tensor.Partial(),
@@ -164,7 +164,7 @@ def run_plans(
     ]
     for plan in plans:
         shown.OWN.note_moved(plan.steps)
-    alike: dict[Any, list[int]] = {}
+    alike: dict[object, list[int]] = {}
     for number, (local, plan) in enumerate(zip(given, plans, strict=True)):
         key = (local.dtype, pairs[number][0].mesh, tuple([(step.kind, step.axis) for step in plan.steps]))
         alike.setdefault(key, []).append(number)

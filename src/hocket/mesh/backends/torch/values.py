@@ -56,7 +56,7 @@ class TorchTensor(tensors.DTensor):
         whole = layouts.Layout.replicated(self._layout.mesh, len(self.shape))
         return to_numpy(relayouts.run_plan(self.local, self._layout, whole))
 
-    def _compute(self, function: Callable[..., Any], *args: Any) -> Any:
+    def _compute(self, function: Callable[..., object], *args: object) -> object:
         if any(isinstance(arg, (str, bytes, dict)) for arg in args):
             return NotImplemented
         mesh = self._layout.mesh
@@ -75,7 +75,7 @@ class TorchTensor(tensors.DTensor):
             return wrap(function(*args, **kwargs), mesh)
 
 
-def open_value(value: object, mesh: meshes.Mesh) -> Any:
+def open_value(value: object, mesh: meshes.Mesh) -> object:
     """Return what torch computes with: of a DTensor torch's own, of an array that all ranks have a replica."""
     if isinstance(value, tensors.DTensor):
         return value.native

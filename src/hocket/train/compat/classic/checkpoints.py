@@ -71,7 +71,7 @@ class CheckpointStore:
         self._kept: list[_Kept] = []
 
     @property
-    def latest(self) -> dict[str, Any] | None:
+    def latest(self) -> dict[str, object] | None:
         """What was saved last; None if nothing was."""
         if not self._has_saved or self.latest_blob is None:
             return None

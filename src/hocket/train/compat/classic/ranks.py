@@ -173,7 +173,7 @@ class WorkerRanks(Ranks):
                     self._group.get(rank, self._runs[rank])
             return rank, batch, has_ended
 
-    def finish(self) -> list[Any]:
+    def finish(self) -> list[object]:
         """Return what the training function returned, by rank."""
         with self._as_raised():
             return self._group.gather(self._runs)

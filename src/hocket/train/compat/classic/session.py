@@ -74,28 +74,28 @@ class RankSession:
             }
         return found
 
-    def save_checkpoint(self, state: dict[str, Any]) -> None:
+    def save_checkpoint(self, state: dict[str, object]) -> None:
         """Hand a checkpoint to the driver, which keeps rank 0's, and wait until it has it."""
         self.checkpoint = state = {TIMESTAMP: int(time.time()), **_unwrap(state)}
         is_first, key = self._rank.info.rank == 0, self._task.score_attribute
         score = _get_score(state, key) if is_first and key is not None else None
         self._hand_over("save_checkpoint", state if is_first else None, score)
 
-    def _hand_over(self, call: str, values: dict[str, Any] | None, score: float | None = None) -> None:
+    def _hand_over(self, call: str, values: dict[str, object] | None, score: float | None = None) -> None:
         blob = None if values is None else _encode(call, values)
         with self._lock:  # of several threads one after the other
             if not self._is_ignored:
                 self._is_ignored = self._rank.hand_over(call, blob, score)
 
 
-def perform(task: Task, function: Callable[..., Any], args: tuple[Any, ...]) -> Any:
+def perform(task: Task, function: Callable[..., object], args: tuple[object, ...]) -> object:
     """Run a training function of 2022 in a rank; return what it returns. It is what `Trainer` has ranks run."""
     rank = worker_session.get_session("Trainer.run")
     rank.classic = RankSession(task, rank)
     return function(*args)
 
 
-def _unwrap(state: dict[str, Any]) -> dict[str, object]:
+def _unwrap(state: dict[str, object]) -> dict[str, object]:
     """Return the state with models in place of their DistributedDataParallel wrappers, which cannot be loaded
     without the group."""
     torch = sys.modules.get("torch")  # a wrapper can only be there if torch is; it is not imported for this
@@ -124,7 +124,7 @@ def _get_score(state: dict[str, Any], key: str) -> float:
         ) from error
 
 
-def _encode(call: str, values: dict[str, Any]) -> bytes:
+def _encode(call: str, values: dict[str, object]) -> bytes:
     try:
         blob: bytes = cloudpickle.dumps(values)
     except Exception as error:

@@ -274,7 +274,7 @@ class MLflowLoggerCallback(_FileCallback):
         run.close(has_failed=error)
 
 
-def _split(metrics: dict[str, Any]) -> tuple[int, dict[str, Any]]:
+def _split(metrics: dict[str, Any]) -> tuple[int, dict[str, object]]:
     """Return the number of the report, and what is to be logged with it."""
     return int(metrics["_training_iteration"]), {k: v for k, v in metrics.items() if k != "_training_iteration"}
 

@@ -25,7 +25,7 @@ class JoinedFunction:
         self._function = function
         self._join = join
 
-    def __call__(self, *args: object) -> Any:
+    def __call__(self, *args: object) -> object:
         """Run it in a rank."""
         with self._join():
             return self._function(*args)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 Choice: TypeAlias = str | Sequence[str] | Mapping[str, str] | None
 """A metric, several, or a dict from what a report calls it to what the library does; None for all."""
@@ -30,7 +30,7 @@ def read(metrics: Choice) -> dict[str, str] | None:
     return names or None
 
 
-def choose(names: Mapping[str, str] | None, found: Mapping[str, Any]) -> dict[str, Any]:
+def choose(names: Mapping[str, str] | None, found: Mapping[str, object]) -> dict[str, object]:
     """Return what is to be reported.
 
     Raises:

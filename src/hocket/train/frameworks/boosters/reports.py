@@ -64,7 +64,7 @@ class BoosterReports(abc.ABC):
         """Return whether the model is saved after an iteration, which counts from 0."""
         return self._frequency > 0 and (iteration + 1) % self._frequency == 0
 
-    def report(self, found: Mapping[str, Any], save: Save | None) -> None:
+    def report(self, found: Mapping[str, object], save: Save | None) -> None:
         """Report metrics, with the model if there is a function that saves it to a path."""
         metrics = metric_choice.choose(self._names, found)
         if self._change is not None:
@@ -90,6 +90,6 @@ class RankReports(BoosterReports):
             context.report(metrics, checkpoint=checkpoints.Checkpoint.from_directory(folder))
 
 
-def join(found: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+def join(found: Mapping[str, Mapping[str, object]]) -> dict[str, Any]:
     """Return metrics by data set and name as ``"eval-logloss"``."""
     return {f"{data}-{name}": value for data, named in found.items() for name, value in named.items()}

@@ -120,7 +120,7 @@ def load_pytree(path: str | os.PathLike[str], like: object) -> Any:
     return jax.tree_util.tree_unflatten(structure, [_place_like(array, value) for array, value in pairs])
 
 
-def _place_like(array: Any, like: object) -> Any:
+def _place_like(array: object, like: object) -> object:
     """Return an array spread over processes as another one is."""
     if not isinstance(like, jax.Array) or not trees.is_global(like) or trees.is_key(array):
         return array

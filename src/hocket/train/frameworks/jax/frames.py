@@ -127,7 +127,7 @@ Work = Callable[[int, "list[int]", "list[int]"], None]
 """Given the attribute, and the addresses of the arguments and of the results."""
 
 
-def build_handler(work: Work) -> tuple[Any, Any]:
+def build_handler(work: Work) -> tuple[object, object]:
     """Return a capsule with which XLA calls a function; and what must live as long as it may be called.
 
     Args:

@@ -34,7 +34,7 @@ class JaxFramework(contract.Framework[jax_strategies.Exchange]):
     }
 
     @property
-    def overrides(self) -> Mapping[type[strategies.Strategy], Any]:
+    def overrides(self) -> Mapping[type[strategies.Strategy], object]:
         return jax_strategies.OVERRIDES
 
     def build_config(self) -> config.JaxConfig:
@@ -72,7 +72,7 @@ class JaxFramework(contract.Framework[jax_strategies.Exchange]):
     def from_host(self, array: strategies.Array) -> jax.Array:
         return jnp.asarray(array)
 
-    def cross(self, arrays: Sequence[Any], change: contract.Change) -> list[Any]:
+    def cross(self, arrays: Sequence[Any], change: contract.Change) -> list[object]:
         def visit(*given: object) -> list[strategies.Array]:
             on_host = [np.array(array) for array in given]
             change([array.reshape(-1) for array in on_host])
@@ -83,14 +83,14 @@ class JaxFramework(contract.Framework[jax_strategies.Exchange]):
         found = experimental.io_callback(visit, shapes, *sent, ordered=True)
         return [new.astype(array.dtype) for new, array in zip(found, arrays, strict=True)]
 
-    def list_weights(self, model: Any) -> list[tuple[str, strategies.Array]]:
+    def list_weights(self, model: object) -> list[tuple[str, strategies.Array]]:
         leaves, values, _ = trees.list_leaves(model, "list_weights")
         return [
             (leaf.name, np.array(self.to_host(value, "list_weights()")))
             for leaf, value in zip(leaves, values, strict=True)
         ]
 
-    def set_weights(self, model: Any, arrays: Sequence[strategies.Array]) -> Any:
+    def set_weights(self, model: object, arrays: Sequence[strategies.Array]) -> object:
         _, values, structure = trees.list_leaves(model, "set_weights")
         made = [jnp.asarray(array, value.dtype) for array, value in zip(arrays, values, strict=True)]
         return jax.tree_util.tree_unflatten(structure, made)
@@ -98,10 +98,10 @@ class JaxFramework(contract.Framework[jax_strategies.Exchange]):
     def save_weights(self, model: object, folder: str | os.PathLike[str]) -> None:
         checkpoints.save_pytree(Path(folder, weights.FILE_NAME), model)
 
-    def load_weights(self, model: object, folder: str | os.PathLike[str]) -> Any:
+    def load_weights(self, model: object, folder: str | os.PathLike[str]) -> object:
         return checkpoints.load_pytree(Path(folder, weights.FILE_NAME), model)
 
-    def convert_optimizer(self, optimizer: Any, parameter: Any) -> ps.Optimizer:
+    def convert_optimizer(self, optimizer: object, parameter: object) -> ps.Optimizer:
         if isinstance(optimizer, ps.Optimizer):
             return optimizer
         raise jax_strategies.build_conversion_error()

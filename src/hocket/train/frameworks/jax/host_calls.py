@@ -69,7 +69,7 @@ class Plan:
 
 
 _plans: dict[int, Plan] = {}
-_handlers: list[Any] = []
+_handlers: list[object] = []
 _lock = threading.Lock()
 _agreed: weakref.WeakKeyDictionary[collective_world.World, set[int]] = weakref.WeakKeyDictionary()
 
@@ -128,7 +128,7 @@ def _travel(
     op: arithmetic.ReduceOp,
     choose: Callable[[Any], Any],
     visitor: str,
-) -> list[Any]:
+) -> list[object]:
     dtypes = [jnp.dtype(choose(array.dtype)) for array in arrays]
     groups = _group(arrays, dtypes)
     buffers = [_join(arrays, group, dtypes[group[0]]) for group in groups]
@@ -172,7 +172,7 @@ def wait_for_steps() -> None:
 
 def _group(arrays: Sequence[Any], dtypes: Sequence[Any]) -> list[list[int]]:
     """Return which arrays travel in one buffer."""
-    together: dict[Any, list[int]] = {}
+    together: dict[object, list[int]] = {}
     alone = []
     for number, (array, dtype) in enumerate(zip(arrays, dtypes, strict=True)):
         if array.size * dtype.itemsize >= ALONE_BYTES:
@@ -182,7 +182,7 @@ def _group(arrays: Sequence[Any], dtypes: Sequence[Any]) -> list[list[int]]:
     return [*together.values(), *alone]
 
 
-def _join(arrays: Sequence[Any], group: Sequence[int], dtype: Any) -> Any:
+def _join(arrays: Sequence[object], group: Sequence[int], dtype: object) -> Any:
     if len(group) == 1:
         return jnp.asarray(arrays[group[0]], dtype)
     return jnp.concatenate([jnp.asarray(arrays[number], dtype).reshape(-1) for number in group])

@@ -25,7 +25,7 @@ Place = Callable[[Sequence[Any]], Sequence[Any]]
 
 
 def prepare_arrays(
-    arrays: Any,
+    arrays: object,
     batch_size: int,
     *,
     shuffle: bool = True,
@@ -184,7 +184,7 @@ class PreparedArrays(loader_module.LedgerLoader):
 
     _cursor: cursor_module.Cursor
 
-    def __init__(self, columns: list[Any], structure: Any, cursor: cursor_module.Cursor, place: Place) -> None:
+    def __init__(self, columns: list[Any], structure: object, cursor: cursor_module.Cursor, place: Place) -> None:
         self._columns = columns
         self._structure = structure
         self._cursor = cursor
@@ -199,7 +199,7 @@ class PreparedArrays(loader_module.LedgerLoader):
         """Return how many batches a whole epoch has, in each rank."""
         return self._cursor.ledger.steps_per_epoch
 
-    def _read(self, part: ledger.Slice) -> tuple[Any, Any]:
+    def _read(self, part: ledger.Slice) -> tuple[object, object]:
         rows = part.padded_indices
         weights = part.weights * np.float32(part.width * part.world_size / part.batch_rows)
         found = self._place([*(column[rows] for column in self._columns), weights])

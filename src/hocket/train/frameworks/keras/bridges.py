@@ -164,7 +164,7 @@ def _cross_torch(crossing: Crossing, gradients: Sequence[Any], rows: Any) -> lis
         back = torch.split(on_host.to(flat.device), [*_find_sizes(gradients), 1])
         return [part.view(gradient.shape).to(gradient.dtype) for part, gradient in zip(back, gradients, strict=False)]
 
-    outside: Callable[[], list[Any]] = torch.compiler.disable(cross)  # type: ignore[no-untyped-call]
+    outside: Callable[[], list[object]] = torch.compiler.disable(cross)  # type: ignore[no-untyped-call]
     return outside()
 
 

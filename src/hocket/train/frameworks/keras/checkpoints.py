@@ -12,7 +12,7 @@ _OPTIMIZER: Final = "optimizer/"
 """How the names of an optimizer's variables begin."""
 
 
-def save_weights(model: Any, folder: str | os.PathLike[str]) -> None:
+def save_weights(model: object, folder: str | os.PathLike[str]) -> None:
     """Write a model's weights, and those of its optimizer if it has one, to a folder.
 
     With `Sharded` all ranks call it, each with a folder of its own: whole weights are put together.

@@ -52,10 +52,10 @@ class KerasFramework(contract.Framework[rank_state.RankState]):
             )
         return found
 
-    def from_host(self, array: strategies.Array) -> Any:
+    def from_host(self, array: strategies.Array) -> object:
         return keras.ops.convert_to_tensor(array, dtype=str(array.dtype))
 
-    def cross(self, arrays: Sequence[Any], change: contract.Change) -> list[Any]:
+    def cross(self, arrays: Sequence[Any], change: contract.Change) -> list[object]:
         sizes = np.cumsum([int(np.prod(array.shape, dtype=np.int64)) for array in arrays])
         crossing = bridges.Crossing(lambda flat, _: change(np.split(flat, sizes)[:-1]))
         return crossing.average(list(arrays), 0.0)
@@ -64,7 +64,7 @@ class KerasFramework(contract.Framework[rank_state.RankState]):
         variables.attach(model)
         return [(variable.path, variables.read(variable)) for variable in model.weights]
 
-    def set_weights(self, model: Any, arrays: Sequence[strategies.Array]) -> Any:
+    def set_weights(self, model: Any, arrays: Sequence[strategies.Array]) -> object:
         for variable, array in zip(model.weights, arrays, strict=True):
             variable.assign(array)
         return model
@@ -72,11 +72,11 @@ class KerasFramework(contract.Framework[rank_state.RankState]):
     def save_weights(self, model: object, folder: str | os.PathLike[str]) -> None:
         checkpoints.save_weights(model, folder)
 
-    def load_weights(self, model: object, folder: str | os.PathLike[str]) -> Any:
+    def load_weights(self, model: object, folder: str | os.PathLike[str]) -> object:
         checkpoints.load_weights(model, folder)
         return model
 
-    def convert_optimizer(self, optimizer: Any, parameter: Any) -> ps.Optimizer:
+    def convert_optimizer(self, optimizer: object, parameter: object) -> ps.Optimizer:
         return served_optimizers.convert(optimizer, parameter)
 
     def seed(self, seed: int) -> None:

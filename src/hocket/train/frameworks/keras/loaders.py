@@ -85,7 +85,7 @@ def prepare_arrays(
     """
     session = worker_session.get_session("keras.prepare_arrays")
     part, parts = session.batch_part
-    given: tuple[Any, ...] = (x,) if y is None else (x, y)
+    given: tuple[object, ...] = (x,) if y is None else (x, y)
     if sample_weight is not None:
         if y is None:
             raise ValueError("prepare_arrays() got sample_weight without y. Pass the targets too.")
@@ -272,7 +272,7 @@ class _Pass:
     def is_whole(self, index: int) -> bool:
         return self._is_joint and self._is_uneven and index == self._count - 1
 
-    def find(self, index: int) -> Any:
+    def find(self, index: int) -> object:
         """Return the numbers of a batch's rows; that of a filler if there are none."""
         if not 0 <= index < self._count:
             raise IndexError(f"There are {self._count} batches, but number {index} was asked for.")

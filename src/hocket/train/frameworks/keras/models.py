@@ -121,7 +121,7 @@ class _Prepared:
         self._crossing = bridges.Crossing(self._on_host, None if self.runtime.takes_steps else self._gather)
         self._originals: dict[str, Any] = {}
         #: How many rows the batch has whose step is computed or traced; None if that is not known.
-        self._rows: Any = None
+        self._rows: object = None
         #: Steps of this epoch whose gradients have come, and the one whose gradients do not count.
         self._step = 0
         self._filler: int | None = None
@@ -155,7 +155,7 @@ class _Prepared:
     def attach(self) -> None:
         """Replace them."""
         model = self.model
-        replaced: dict[str, Any] = {
+        replaced: dict[str, object] = {
             "compile": self._compile,
             "fit": self._fit,
             "compute_loss": self._compute_loss,
@@ -169,7 +169,7 @@ class _Prepared:
         if model.compiled:
             self._hook_optimizer(model)
 
-    def _compile(self, *args: object, **kwargs: object) -> Any:
+    def _compile(self, *args: object, **kwargs: object) -> object:
         returned = self._originals["compile"](*args, **kwargs)
         self._hook_optimizer(self.model)
         return returned
@@ -187,7 +187,7 @@ class _Prepared:
         optimizer = model.optimizer
         original = optimizer.apply
 
-        def apply(grads: Sequence[object], trainable_variables: object = None) -> Any:
+        def apply(grads: Sequence[object], trainable_variables: object = None) -> object:
             rows, self._rows = self._rows, None
             if self.runtime.takes_steps:
                 self._take_step(optimizer, list(grads))
@@ -206,13 +206,13 @@ class _Prepared:
                 variable.assign(value)
         optimizer.iterations.assign_add(1)
 
-    def _compute_loss(self, x: object = None, y: object = None, *args: object, **kwargs: object) -> Any:
+    def _compute_loss(self, x: object = None, y: object = None, *args: object, **kwargs: object) -> object:
         leaves = [leaf for leaf in keras.tree.flatten(x) if leaf is not None]
         if leaves and len(leaves[0].shape):
             self._rows = keras.ops.shape(leaves[0])[0]
         return self._originals["compute_loss"](x, y, *args, **kwargs)
 
-    def _end_pass(self, logs: object) -> Any:
+    def _end_pass(self, logs: object) -> object:
         """Called by Keras when an epoch or an evaluation has taken its last step, for the metrics of all steps."""
         model = self.model
         if self._is_in_epoch:
@@ -226,7 +226,7 @@ class _Prepared:
             self._spread.end_pass()
         return self._originals["_get_metrics_result_or_logs"](logs)
 
-    def _fit(self, *args: object, **kwargs: object) -> Any:
+    def _fit(self, *args: object, **kwargs: object) -> object:
         original = self._originals["fit"]
         bound = inspect.signature(original).bind(*args, **kwargs)
         bound.apply_defaults()
@@ -239,7 +239,7 @@ class _Prepared:
                 return self._fit_once(original, given, _Follower(self, None))
             return self._fit_arrays(original, given, data)
 
-    def _fit_once(self, original: Any, given: dict[str, Any], follower: _Follower) -> Any:
+    def _fit_once(self, original: Any, given: dict[str, object], follower: _Follower) -> object:
         self._make_ready(given["x"])
         callbacks = given["callbacks"]
         if isinstance(callbacks, keras.callbacks.CallbackList):
@@ -249,7 +249,7 @@ class _Prepared:
             given = {**given, "callbacks": [follower, *keras.tree.flatten(callbacks or [])]}
         return original(**given)
 
-    def _fit_arrays(self, original: Any, given: dict[str, Any], data: loaders.PreparedArrays) -> Any:
+    def _fit_arrays(self, original: Any, given: dict[str, Any], data: loaders.PreparedArrays) -> object:
         model = self.model
         given = {**given, "shuffle": False}  # Keras would shuffle the order of the batches, in each rank another way
         data.begin_training()
@@ -359,7 +359,7 @@ class _Follower(keras.callbacks.Callback):  # type: ignore[misc]  # Keras is not
         self._data = data
         self._taken = 0
         self._filler: int | None = None
-        self._metrics: list[Any] = []
+        self._metrics: list[object] = []
 
     def on_train_begin(self, logs: dict[str, object] | None = None) -> None:
         self._prepared.begin_fit()
@@ -385,7 +385,7 @@ class _Follower(keras.callbacks.Callback):  # type: ignore[misc]  # Keras is not
             self._data.take(count)
         self._prepared.after_steps(count)
 
-    def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+    def on_epoch_end(self, epoch: int, logs: dict[str, object] | None = None) -> None:
         if self._data is not None:
             self._data.end_epoch()
 

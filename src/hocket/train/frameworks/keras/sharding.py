@@ -77,7 +77,7 @@ def check_backend(strategy: strategies.Sharded, backend: str) -> None:
         )
 
 
-def open_model(runtime: strategies.StrategyRuntime, model: object, joined: World) -> Any:
+def open_model(runtime: strategies.StrategyRuntime, model: object, joined: World) -> object:
     """Return what spreads a model; None if the strategy is another one."""
     if not isinstance(runtime, Runtime):
         return None

@@ -104,7 +104,7 @@ class SpreadModel:
             (layouts[one.path], one.shape, np.dtype(one.dtype).itemsize, one.trainable) for one in weights
         )
 
-    def _find(self, variable: Any) -> NamedSharding:
+    def _find(self, variable: object) -> NamedSharding:
         """Return how a variable of the model, of its optimizer or of a metric is spread."""
         return self._known.get(id(variable), self._whole)
 
@@ -124,7 +124,7 @@ class SpreadModel:
         ]
         return self._find(max(owners, key=lambda weight: len(weight.path))) if owners else self._whole
 
-    def _is_placed(self, value: Any) -> bool:
+    def _is_placed(self, value: object) -> bool:
         sharding = getattr(value, "sharding", None)
         return isinstance(sharding, NamedSharding) and sharding.mesh == self._whole.mesh
 
@@ -200,7 +200,7 @@ class SpreadModel:
     def attach(self) -> None:
         """Replace them."""
         model = self._get_model()
-        replaced: dict[str, Any] = {
+        replaced: dict[str, object] = {
             "evaluate": self._evaluate,
             "predict": self._predict,
             "get_weights": self._get_weights,
@@ -224,7 +224,7 @@ class SpreadModel:
         if made is self._functions.get(kind):
             return
 
-        def function(state: Any, iterator: Iterator[Any]) -> Any:
+        def function(state: Any, iterator: Iterator[object]) -> object:
             batch = self._place_batch(next(iterator), kind)
             if kind == "train":
                 self.account.count_step()
@@ -233,10 +233,10 @@ class SpreadModel:
         self._functions[kind] = function
         setattr(model, name, function)
 
-    def _place_state(self, state: Sequence[Sequence[Any]], kind: str) -> tuple[list[Any], ...]:
+    def _place_state(self, state: Sequence[Sequence[object]], kind: str) -> tuple[list[object], ...]:
         return tuple(self._place_group(values, group) for values, group in zip(state, _GROUPS[kind], strict=True))
 
-    def _place_group(self, values: Sequence[Any], group: str) -> list[Any]:
+    def _place_group(self, values: Sequence[object], group: str) -> list[object]:
         if all(self._is_placed(value) for value in values):  # as from the second step of an epoch on
             return list(values)
         return [
@@ -244,12 +244,12 @@ class SpreadModel:
             for value, sharding in zip(values, self._find_all(group), strict=True)
         ]
 
-    def _place_batch(self, batch: Any, kind: str) -> Any:
+    def _place_batch(self, batch: object, kind: str) -> object:
         data = None if kind == "predict" else self._data
         is_whole = data is None or data.is_whole(self._step)
         self._step += 1
 
-        def place(array: Any) -> Any:
+        def place(array: object) -> object:
             if array is None:
                 return None
             array = np.asarray(array)
@@ -261,7 +261,7 @@ class SpreadModel:
 
         return keras.tree.map_structure(place, batch)
 
-    def _take_step(self, kind: str, state: Any, data: Any) -> Any:
+    def _take_step(self, kind: str, state: object, data: object) -> object:
         """Called while JAX traces a step: say how its results are spread."""
         found, changed = self._originals[f"{kind}_step"](state, data)
         found = jax.tree_util.tree_map(self._keep_whole, found)
@@ -271,16 +271,16 @@ class SpreadModel:
             self._constrain(values, group) for values, group in zip(changed, _GROUPS[kind], strict=True)
         )
 
-    def _keep_whole(self, value: Any) -> Any:
+    def _keep_whole(self, value: object) -> object:
         return jax.lax.with_sharding_constraint(value, self._whole) if isinstance(value, jax.Array) else value
 
-    def _constrain(self, values: Sequence[Any], group: str) -> list[Any]:
+    def _constrain(self, values: Sequence[object], group: str) -> list[object]:
         return [
             jax.lax.with_sharding_constraint(value, sharding)
             for value, sharding in zip(values, self._find_all(group), strict=True)
         ]
 
-    def _evaluate(self, x: object = None, *args: object, **kwargs: object) -> Any:
+    def _evaluate(self, x: object = None, *args: object, **kwargs: object) -> object:
         before = self._data, self._step
         self.begin_pass(x, "evaluate")
         self.begin()
@@ -289,7 +289,7 @@ class SpreadModel:
         finally:
             self._data, self._step = before
 
-    def _predict(self, x: object, *args: object, **kwargs: object) -> Any:
+    def _predict(self, x: object, *args: object, **kwargs: object) -> object:
         if isinstance(x, loaders.PreparedArrays):
             raise TypeError(
                 "With Sharded predict() takes rows that are the same in all ranks, and returns what is predicted for "
@@ -298,23 +298,23 @@ class SpreadModel:
         self.begin()
         return self._originals["predict"](x, *args, **kwargs)
 
-    def _get_weights(self) -> list[Any]:
+    def _get_weights(self) -> list[object]:
         """Return whole weights. All ranks call it."""
         model = self._get_model()
         variables.attach(model)
         return [variables.read(weight) for weight in model.weights]
 
-    def _get_state_tree(self, *args: object, **kwargs: object) -> Any:
+    def _get_state_tree(self, *args: object, **kwargs: object) -> object:
         """Return whole variables. All ranks call it."""
         with spread_saving.hold_whole(self._get_model()):
             return self._originals["get_state_tree"](*args, **kwargs)
 
-    def _write(self, name: str, filepath: object, *args: object, **kwargs: object) -> Any:
+    def _write(self, name: str, filepath: object, *args: object, **kwargs: object) -> object:
         """Write a whole model. All ranks call it."""
         writer = self._originals[name]
         return spread_saving.write(self._get_model(), self._world, writer, filepath, *args, **kwargs)
 
-    def _refuse(self, name: str, instead: str, *args: object, **kwargs: object) -> Any:
+    def _refuse(self, name: str, instead: str, *args: object, **kwargs: object) -> object:
         raise TypeError(
             f"With Sharded {name}() does not know which rows the other ranks have. Call {instead}() with what "
             "prepare_arrays() returns."

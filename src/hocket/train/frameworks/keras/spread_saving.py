@@ -21,7 +21,9 @@ WRITERS: Final = ("save", "save_weights", "export")
 """Methods of a model whose first argument is the path that they write to."""
 
 
-def write(model: Any, joined: World, writer: Callable[..., object], filepath: object, *args: Any, **kwargs: Any) -> Any:
+def write(
+    model: Any, joined: World, writer: Callable[..., object], filepath: object, *args: object, **kwargs: object
+) -> Any:
     """Write a whole model. Of ranks that give the same path on the same machine, the first one writes.
 
     It returns when all ranks have written, so that each finds the file.

@@ -73,7 +73,7 @@ class ModelVariables(strategies.HostModel):
 
     @property
     def _variables(self) -> Sequence[Any]:
-        given: Sequence[Any] = self._get_model().trainable_variables
+        given: Sequence[object] = self._get_model().trainable_variables
         return given
 
     def _get_model(self) -> Any:

@@ -36,7 +36,7 @@ class TfKerasFramework(contract.Framework[TensorflowStrategy]):
     }
 
     @property
-    def overrides(self) -> Mapping[type[strategies.Strategy], Any]:
+    def overrides(self) -> Mapping[type[strategies.Strategy], object]:
         return {strategies.AllReduce: TensorflowStrategy}
 
     def build_config(self) -> config.TensorflowConfig:
@@ -74,10 +74,10 @@ class TfKerasFramework(contract.Framework[TensorflowStrategy]):
         array: strategies.Array = values.numpy()
         return array.astype(np.float32) if array.dtype.kind == "V" else array
 
-    def from_host(self, array: strategies.Array) -> Any:
+    def from_host(self, array: strategies.Array) -> object:
         return tf.constant(array)
 
-    def cross(self, arrays: Sequence[Any], change: contract.Change) -> list[Any]:
+    def cross(self, arrays: Sequence[Any], change: contract.Change) -> list[object]:
         def visit(*given: object) -> list[strategies.Array]:
             on_host = [np.array(array) for array in given]
             change([array.reshape(-1) for array in on_host])
@@ -89,12 +89,12 @@ class TfKerasFramework(contract.Framework[TensorflowStrategy]):
     def list_weights(self, model: Any) -> list[tuple[str, strategies.Array]]:
         return [(variable.name.partition(":")[0], np.array(variable.numpy())) for variable in model.weights]
 
-    def set_weights(self, model: Any, arrays: Sequence[strategies.Array]) -> Any:
+    def set_weights(self, model: Any, arrays: Sequence[strategies.Array]) -> object:
         for variable, array in zip(model.weights, arrays, strict=True):
             variable.assign(array)
         return model
 
-    def convert_optimizer(self, optimizer: Any, parameter: Any) -> ps.Optimizer:
+    def convert_optimizer(self, optimizer: object, parameter: object) -> ps.Optimizer:
         raise ValueError(
             f"Hocket's servers have no {type(optimizer).__name__} of tf-keras: {self.limits['conversion']}. Use "
             "TensorflowTrainer(strategy='parameter_server'), or "

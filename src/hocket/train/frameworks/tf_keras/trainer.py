@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import sys
 from collections.abc import Callable, Mapping
-from typing import Any, final
+from typing import final
 
 from hocket import data
 from hocket.train import configs, data_parallel_trainer, strategies, validation
@@ -138,7 +138,7 @@ class ExplainKeras3:
         self._function = function
         functools.update_wrapper(self, function)
 
-    def __call__(self, *args: object) -> Any:
+    def __call__(self, *args: object) -> object:
         """Run it."""
         try:
             return self._function(*args)

@@ -27,7 +27,7 @@ class TorchFramework(contract.Framework[rank_state.RankState]):
     name = "torch"
 
     @property
-    def overrides(self) -> Mapping[type[strategies.Strategy], Any]:
+    def overrides(self) -> Mapping[type[strategies.Strategy], object]:
         return torch_strategies.OVERRIDES
 
     def build_config(self) -> config.TorchConfig:
@@ -51,7 +51,7 @@ class TorchFramework(contract.Framework[rank_state.RankState]):
     def from_host(self, array: strategies.Array) -> torch.Tensor:
         return torch.from_numpy(np.array(array))
 
-    def cross(self, arrays: Sequence[Any], change: contract.Change) -> list[Any]:
+    def cross(self, arrays: Sequence[Any], change: contract.Change) -> list[object]:
         def visit() -> list[torch.Tensor]:
             on_host = [np.array(tables.to_array(array)) for array in arrays]
             change([array.reshape(-1) for array in on_host])

@@ -217,7 +217,7 @@ class PreparedDataLoader(loader_module.WeighedLoader, data.DataLoader[Any]):
         begun = loader_module.Loop(self._cursor, loop, batches)
         return self._hand_out(lambda: begun)
 
-    def _move(self, batch: object) -> Any:
+    def _move(self, batch: object) -> object:
         if self._device is None:
             return batch
         device = self._device

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 
-def map_tensors(value: Any, change: Callable[[torch.Tensor], torch.Tensor]) -> Any:
+def map_tensors(value: object, change: Callable[[torch.Tensor], torch.Tensor]) -> Any:
     """Return dicts, lists, tuples and dataclasses with every tensor in them changed; anything else as it is."""
     if isinstance(value, torch.Tensor):
         return change(value)

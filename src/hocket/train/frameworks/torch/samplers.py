@@ -35,7 +35,7 @@ class Plan:
 class Batching:
     """How a loader makes batches, wherever that was said: in its own arguments, or in torch's `BatchSampler`."""
 
-    sampler: Any
+    sampler: object
     batch_size: int | None
     """None if rows are given one by one, without a batch around them."""
     drop_last: bool

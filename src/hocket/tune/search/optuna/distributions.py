@@ -32,9 +32,9 @@ class _Parameter:
 
     path: paths.Path
     """Where it stands in the configuration."""
-    distribution: Any
+    distribution: object
     """Optuna's."""
-    categories: tuple[Any, ...] | None = None
+    categories: tuple[object, ...] | None = None
     """The values, if Optuna is given their numbers because it cannot store them themselves."""
 
     @property
@@ -84,17 +84,17 @@ class DeclaredSpace:
                 '{"lr": loguniform(1e-4, 1e-1)}.'
             )
 
-    def ask(self, study: Any) -> tuple[Any, dict[str, Any]]:
+    def ask(self, study: Any) -> tuple[object, dict[str, object]]:
         trial = study.ask(fixed_distributions=self._distributions)
         return trial, self.build_config(trial)
 
-    def build_config(self, frozen: Any) -> dict[str, Any]:
+    def build_config(self, frozen: Any) -> dict[str, object]:
         params = frozen.params
         values = {each.path: each.decode(params[name]) for name, each in self._parameters.items()}
-        found: dict[str, Any] = paths.assign(self._template, values)
+        found: dict[str, object] = paths.assign(self._template, values)
         return found
 
-    def read(self, config: Mapping[str, Any], partial: bool = False) -> tuple[dict[str, Any], dict[str, Any]]:
+    def read(self, config: Mapping[str, object], partial: bool = False) -> tuple[dict[str, object], dict[str, object]]:
         """Return a configuration's parameters and their distributions.
 
         Args:
@@ -104,7 +104,7 @@ class DeclaredSpace:
         Raises:
             ValueError: A value is missing or unknown.
         """
-        params: dict[str, Any] = {}
+        params: dict[str, object] = {}
         for name, each in self._parameters.items():
             try:
                 params[name] = each.encode(config[name] if name in config else paths.get_value(config, each.path))
@@ -134,14 +134,14 @@ class DefinedByRun:
     def __init__(self, define: Any) -> None:
         self._define = define
 
-    def ask(self, study: Any) -> tuple[Any, dict[str, Any]]:
+    def ask(self, study: Any) -> tuple[object, dict[str, object]]:
         trial = study.ask()
         return trial, self._run(trial, trial)
 
-    def build_config(self, frozen: Any) -> dict[str, Any]:
+    def build_config(self, frozen: Any) -> dict[str, object]:
         return self._run(adapter.load().trial.FixedTrial(frozen.params), frozen)
 
-    def read(self, config: Mapping[str, Any], partial: bool = False) -> tuple[dict[str, Any], dict[str, Any]]:
+    def read(self, config: Mapping[str, object], partial: bool = False) -> tuple[dict[str, object], dict[str, object]]:
         params = dict(_flatten(config))
         if partial:  # which of them the function will suggest depends on those that are missing
             return params, {}
@@ -155,7 +155,7 @@ class DefinedByRun:
             ) from error
         return trial.params, trial.distributions
 
-    def _run(self, trial: Any, described: Any) -> dict[str, Any]:
+    def _run(self, trial: object, described: Any) -> dict[str, object]:
         constants = self._define(trial)
         if constants is not None and not (
             isinstance(constants, dict) and all(isinstance(key, str) for key in constants)
@@ -164,7 +164,7 @@ class DefinedByRun:
                 "The function that defines the space must return None, or a dict of constants with str keys, but "
                 f'returned {constants!r}. Suggested values need not be returned: write return {{"epochs": 10}}.'
             )
-        found: dict[str, Any] = {}
+        found: dict[str, object] = {}
         for name, value in {**described.params, **(constants or {})}.items():
             _put(found, name.split("/"), value)
         return found
@@ -228,7 +228,7 @@ def convert(domain: domains.Domain, path: paths.Path) -> Any:
     raise ValueError(f"Optuna cannot draw {name}, which is {domain!r}. {remedy}")
 
 
-def _find_parameters(value: Any, path: paths.Path) -> Iterator[_Parameter]:
+def _find_parameters(value: object, path: paths.Path) -> Iterator[_Parameter]:
     if isinstance(value, adapter.load().distributions.BaseDistribution):
         yield _Parameter(path, value)
         return
@@ -278,7 +278,7 @@ def _put(target: dict[str, Any], keys: list[str], value: Any) -> None:
     target[keys[-1]] = value
 
 
-def _flatten(config: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+def _flatten(config: Mapping[str, object], prefix: str = "") -> Iterator[tuple[str, object]]:
     for key, value in config.items():
         if isinstance(value, Mapping) and value:
             yield from _flatten(value, f"{prefix}{key}/")

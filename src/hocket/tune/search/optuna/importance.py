@@ -15,7 +15,7 @@ from typing import Any
 from hocket.tune.search.optuna import adapter
 
 
-def compute(parameters: Mapping[str, Sequence[Any]], values: Sequence[float], mode: str) -> dict[str, float]:
+def compute(parameters: Mapping[str, Sequence[object]], values: Sequence[float], mode: str) -> dict[str, float]:
     """Return each hyperparameter's importance, the largest first; together they are 1.
 
     Args:
@@ -47,7 +47,7 @@ def compute(parameters: Mapping[str, Sequence[Any]], values: Sequence[float], mo
     return dict(sorted(found.items(), key=lambda pair: -pair[1]))
 
 
-def is_range(column: Sequence[Any]) -> bool:
+def is_range(column: Sequence[object]) -> bool:
     """Return whether all values are finite numbers."""
     return all(map(_is_number, column))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 
-def check_objectives(metric: Any, mode: Any) -> None:
+def check_objectives(metric: object, mode: Any) -> None:
     """Check the metric and mode, or metrics and modes.
 
     Raises:
@@ -24,7 +24,7 @@ def check_objectives(metric: Any, mode: Any) -> None:
         raise ValueError(f"mode must have one entry for each of the metrics {metric!r}, but received {mode!r}.")
 
 
-def check(optuna: Any, sampler: Any, storage: Any, seed: Any, given: list[Any], rewards: Any) -> None:
+def check(optuna: Any, sampler: object, storage: object, seed: Any, given: list[Any], rewards: Any) -> None:
     """Check the rest.
 
     Raises:

@@ -69,13 +69,13 @@ class OptunaSearch(searcher.Searcher):
 
     def __init__(
         self,
-        space: Any = None,
+        space: object = None,
         metric: str | list[str] | None = None,
         mode: str | list[str] | None = None,
-        points_to_evaluate: Sequence[Mapping[str, Any]] | None = None,
-        sampler: Any = None,
+        points_to_evaluate: Sequence[Mapping[str, object]] | None = None,
+        sampler: object = None,
         study_name: str | None = None,
-        storage: Any = None,
+        storage: object = None,
         seed: int | None = None,
         evaluated_rewards: Sequence[float] | None = None,
     ) -> None:
@@ -88,7 +88,7 @@ class OptunaSearch(searcher.Searcher):
         options.check(self._optuna, sampler, storage, seed, self._points, self._rewards)
         self._sampler, self._study_name, self._seed = sampler, study_name or "optuna", seed
         self._given_storage, self._search_seed = storage, 0
-        self._constants: dict[str, Any] = {}
+        self._constants: dict[str, object] = {}
         self._study: Any = None
         #: Configurations whose results were known before there was a study.
         self._early: list[dict[str, Any]] = []
@@ -102,7 +102,7 @@ class OptunaSearch(searcher.Searcher):
         self._exhausted = False
 
     def set_search_properties(
-        self, metric: str | None, mode: str | None, config: Mapping[str, Any], **spec: Any
+        self, metric: str | None, mode: str | None, config: Mapping[str, object], **spec: Any
     ) -> bool:
         """Take the search's metric, mode, space and seed, as far as the searcher has none of its own.
 
@@ -153,7 +153,7 @@ class OptunaSearch(searcher.Searcher):
             self._storage.set_trial_user_attr(trial._trial_id, TRIAL_ID, trial_id)
         return self._complete(config)
 
-    def on_trial_restored(self, trial_id: str, config: Mapping[str, Any]) -> None:
+    def on_trial_restored(self, trial_id: str, config: Mapping[str, object]) -> None:
         """Put a trial into the study as it was proposed.
 
         Raises:
@@ -180,7 +180,7 @@ class OptunaSearch(searcher.Searcher):
         except ValueError as error:  # the space is narrower now
             _log.warning("Trial %s is left out of the study, because it is not of its space: %s", trial_id, error)
 
-    def on_trial_result(self, trial_id: str, result: Mapping[str, Any]) -> None:
+    def on_trial_result(self, trial_id: str, result: Mapping[str, object]) -> None:
         """Note a report, which a trial without a last result counts by. With several metrics there is nothing to do."""
         if len(self._get_names()) > 1 or trial_id not in self._ids or trial_id in self._told:
             return
@@ -189,7 +189,7 @@ class OptunaSearch(searcher.Searcher):
         if value is not None and isinstance(step, int):
             self._storage.set_trial_intermediate_value(self._ids[trial_id], step, value)
 
-    def on_trial_complete(self, trial_id: str, result: Mapping[str, Any] | None = None, error: bool = False) -> None:
+    def on_trial_complete(self, trial_id: str, result: Mapping[str, object] | None = None, error: bool = False) -> None:
         """Tell the study a result: `result`'s metric; a trial without one is pruned, one that failed or has NaN failed.
 
         A trial that was not proposed here is left out.
@@ -208,7 +208,7 @@ class OptunaSearch(searcher.Searcher):
 
     def add_evaluated_point(
         self,
-        parameters: Mapping[str, Any],
+        parameters: Mapping[str, object],
         value: float,
         error: bool = False,
         pruned: bool = False,
@@ -301,7 +301,7 @@ class OptunaSearch(searcher.Searcher):
             if mark not in self._present:
                 self._put(params, found, attributes={TRIAL_ID: mark}, **each)
 
-    def _put(self, params: Any, found: Any, state: Any, attributes: dict[str, str], **rest: Any) -> int:
+    def _put(self, params: Any, found: Any, state: object, attributes: dict[str, str], **rest: Any) -> int:
         """Put a trial into the study as it is; return Optuna's id for it."""
         trial = self._optuna.trial.create_trial(**_describe(params, found), state=state, user_attrs=attributes, **rest)
         made: int = self._storage.create_new_trial(
@@ -309,7 +309,7 @@ class OptunaSearch(searcher.Searcher):
         )
         return made
 
-    def _adopt(self, trial_id: str) -> Any:
+    def _adopt(self, trial_id: str) -> object:
         """Go on with a trial that the storage has."""
         frozen = self._present.pop(trial_id)
         self._ids[trial_id] = frozen._trial_id
@@ -318,7 +318,7 @@ class OptunaSearch(searcher.Searcher):
             self._told.add(trial_id)
         return frozen
 
-    def _tell(self, trial_id: str, values: Any, state: Any) -> None:
+    def _tell(self, trial_id: str, values: object, state: object) -> None:
         number = self._storage.get_trial_number_from_id(self._ids[trial_id])
         try:
             self._study.tell(number, values, state=state)
@@ -328,7 +328,7 @@ class OptunaSearch(searcher.Searcher):
                 raise
             self._exhausted = True
 
-    def _read_values(self, result: Mapping[str, Any]) -> list[float | None]:
+    def _read_values(self, result: Mapping[str, object]) -> list[float | None]:
         found = [plain.get_metric(result, name) for name in self._get_names()]
         return [float(value) if hasattr(value, "__float__") else None for value in found]
 
@@ -336,10 +336,10 @@ class OptunaSearch(searcher.Searcher):
         given: Any = self.metric
         return given if isinstance(given, list) else [given]
 
-    def _complete(self, config: dict[str, Any]) -> dict[str, Any]:
+    def _complete(self, config: dict[str, object]) -> dict[str, object]:
         return {**self._constants, **config}
 
 
-def _describe(params: dict[str, Any], found: dict[str, Any]) -> dict[str, Any]:
+def _describe(params: dict[str, object], found: dict[str, object]) -> dict[str, object]:
     """Return the two as `create_trial` takes them; of some values the distribution is not known yet."""
     return {"params": {name: params[name] for name in found}, "distributions": found}

@@ -40,7 +40,7 @@ class Randomness:
         >>> draws.seed_for(7)
     """
 
-    def __init__(self, sampler: Any, seed: int | None, default: int) -> None:
+    def __init__(self, sampler: object, seed: int | None, default: int) -> None:
         parts = list(_find_parts(sampler, set()))
         self._generators = [part for part in parts if _is_generator(part)]
         self._fitted = [(part, name) for part in parts for name in _FITTED if hasattr(part, name)]
@@ -66,7 +66,7 @@ class Randomness:
             setattr(part, name, None)
 
 
-def _is_generator(part: Any) -> bool:
+def _is_generator(part: object) -> bool:
     kinds = np.random.RandomState | np.random.Generator | random.Random
     return isinstance(part, kinds) or type(part).__name__ == "LazyRandomState"
 
@@ -80,7 +80,7 @@ def _seed(generator: Any, seed: int) -> None:
         generator.rng.seed(seed)
 
 
-def _find_parts(part: Any, seen: set[int]) -> Iterator[Any]:
+def _find_parts(part: object, seen: set[int]) -> Iterator[Any]:
     """Yield a sampler and what belongs to it, in the order of its attributes."""
     if id(part) in seen:
         return
@@ -98,7 +98,7 @@ def _find_parts(part: Any, seen: set[int]) -> Iterator[Any]:
             yield from _find_parts(item, seen)
 
 
-def _read_seed(generators: list[Any]) -> int | None:
+def _read_seed(generators: list[object]) -> int | None:
     """Return a number that depends on the seed which a sampler was made with; None if it was made without one."""
     for generator in generators:
         state = copy.deepcopy(getattr(generator, "_rng", None))

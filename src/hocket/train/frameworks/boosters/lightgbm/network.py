@@ -135,7 +135,7 @@ _NOTHING: Final = np.empty(0, np.uint8)
 def _end_if_it_raises(function: Callable[..., None]) -> Callable[..., None]:
     """See the module's docstring."""
 
-    def call(*args: Any) -> None:
+    def call(*args: object) -> None:
         try:
             function(*args)
         except BaseException as error:  # noqa: BLE001 (see the module's docstring)

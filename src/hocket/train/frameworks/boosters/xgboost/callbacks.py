@@ -29,7 +29,7 @@ class IterationReports(reports.BoosterReports, xgboost.callback.TrainingCallback
             booster.load_model(str(Path(folder, filename)))
         return booster
 
-    def after_iteration(self, model: Any, epoch: int, evals_log: Mapping[str, Mapping[str, Any]]) -> bool:
+    def after_iteration(self, model: Any, epoch: int, evals_log: Mapping[str, Mapping[str, object]]) -> bool:
         """Called by XGBoost."""
         found = reports.join(evals_log)
         self._latest = {name: values[-1] for name, values in found.items()}
@@ -37,7 +37,7 @@ class IterationReports(reports.BoosterReports, xgboost.callback.TrainingCallback
         self.report(self._latest, model.save_model if self._is_saved else None)
         return False
 
-    def after_training(self, model: Any) -> Any:
+    def after_training(self, model: object) -> Any:
         """Called by XGBoost."""
         if self._saves_at_end and not self._is_saved and hasattr(model, "save_model"):
             self.report(self._latest, model.save_model)

@@ -29,7 +29,7 @@ class _Here:
     thread: threading.Thread | None = None
 
 
-def start_tracker(address: str, size: int, timeout_s: float) -> dict[str, Any]:
+def start_tracker(address: str, size: int, timeout_s: float) -> dict[str, object]:
     """Start the tracker in this process; return what the ranks need to reach it."""
     _Here.tracker = tracker.RabitTracker(size, address, sortby="task", timeout=int(timeout_s))
     _Here.tracker.start()
@@ -38,7 +38,7 @@ def start_tracker(address: str, size: int, timeout_s: float) -> dict[str, Any]:
     return {**_Here.tracker.worker_args(), "dmlc_timeout": int(timeout_s)}
 
 
-def keep(arguments: dict[str, Any], rank: int) -> None:
+def keep(arguments: dict[str, object], rank: int) -> None:
     """Keep them for `join`. XGBoost sorts its workers by the text of their ids."""
     _Here.arguments = {**arguments, "dmlc_task_id": f"{rank:08d}"}
 

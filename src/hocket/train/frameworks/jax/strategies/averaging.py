@@ -50,7 +50,7 @@ def compute_means(
     return jax.tree_util.tree_unflatten(structure, values)
 
 
-def pick_losses(extra: Mapping[str, object], world_size: int) -> dict[str, Any]:
+def pick_losses(extra: Mapping[str, object], world_size: int) -> dict[str, object]:
     """Return what an optimizer is given beside gradients and is of the rank's own rows, as ``polyak_sgd`` is its loss;
     ranks step alike with the means only.
 
@@ -65,7 +65,7 @@ def pick_losses(extra: Mapping[str, object], world_size: int) -> dict[str, Any]:
     return {name: jax.tree.map(jnp.asarray, extra[name]) for name in ("value", "grad") if extra.get(name) is not None}
 
 
-def find_step(param: Any, goal: Any, step: Any) -> Any:
+def find_step(param: object, goal: Any, step: Any) -> object:
     """Return what to add to a parameter so that it becomes the goal, as an array of the step's dtype."""
     first = goal - param
     return (first + (goal - (param + first))).astype(step.dtype)

@@ -26,9 +26,9 @@ class LocalSGDState(NamedTuple):
     """How many steps were taken."""
     apart: Any
     """How many of them since the last meeting, each rank for itself."""
-    anchors: Any
+    anchors: object
     """What the ranks had in common last, as wide as its mean; empty without an outer optimizer."""
-    velocity: Any
+    velocity: object
     """The outer optimizer's momentum; the same."""
     inner: Any
     """The user's optimizer's state; the rank's own."""
@@ -56,7 +56,7 @@ class Exchange(strategy.Exchange):
         )
 
     def adapt_optimizer(self, optimizer: Any) -> Any:
-        def init(params: Any) -> LocalSGDState:
+        def init(params: object) -> LocalSGDState:
             anchors, velocity = (), ()
             if self._outer is not None:
                 anchors = jax.tree.map(_copy_wide, params)
@@ -64,7 +64,7 @@ class Exchange(strategy.Exchange):
             zero = jnp.zeros((), jnp.int32)
             return LocalSGDState(zero, jnp.zeros((), jnp.int32), anchors, velocity, optimizer.init(params))
 
-        def update(updates: Any, state: LocalSGDState, params: Any = None, **extra: Any) -> Any:
+        def update(updates: object, state: LocalSGDState, params: object = None, **extra: object) -> Any:
             _check_state(state)
             if params is None:
                 raise ValueError(

@@ -29,7 +29,7 @@ class OnArraysState(NamedTuple):
 
     count: Any
     """How many steps were taken."""
-    inner: Any
+    inner: object
     """The state of the user's optimizer; the rank's own."""
 
 
@@ -109,7 +109,7 @@ class OnArrays(strategy.Exchange):
         host_calls.add_visitor(_GRADIENTS, _visit_gradients)
         host_calls.add_visitor(_PARAMETERS, _visit_parameters)
 
-    def average(self, gradients: object, caller: str) -> Any:
+    def average(self, gradients: object, caller: str) -> object:
         if self._changes_parameters or self._looks_first:
             raise ValueError(
                 f"{self._name} works on the parameters too, which {caller}() does not see. Give the optimizer to "
@@ -117,11 +117,11 @@ class OnArrays(strategy.Exchange):
             )
         return self._average(gradients)
 
-    def adapt_optimizer(self, optimizer: Any) -> Any:
+    def adapt_optimizer(self, optimizer: Any) -> object:
         def init(params: Any) -> OnArraysState:
             return OnArraysState(jnp.zeros((), jnp.int32), optimizer.init(params))
 
-        def update(updates: Any, state: OnArraysState, params: Any = None, **extra: Any) -> Any:
+        def update(updates: object, state: OnArraysState, params: object = None, **extra: Any) -> object:
             if not isinstance(state, OnArraysState):
                 raise ValueError(
                     f"{self._name} needs the state of a prepared optimizer, but received {texts.name_kind(state)}. "
@@ -142,7 +142,7 @@ class OnArrays(strategy.Exchange):
 
         return optimizer._replace(init=init, update=update)
 
-    def synchronize(self, params: object, state: object) -> tuple[Any, Any]:
+    def synchronize(self, params: object, state: object) -> tuple[object, object]:
         if not self._changes_parameters:
             return params, state
         return self._travel(_PARAMETERS, params, jnp.zeros((), jnp.int32), params), state

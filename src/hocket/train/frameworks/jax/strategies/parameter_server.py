@@ -44,7 +44,7 @@ class ParameterServerState(NamedTuple):
 
     count: Any
     """How many steps were taken."""
-    inner: Any
+    inner: object
     """The state of an optimizer of optax, the rank's own; of one that the servers apply, nothing."""
 
 
@@ -75,19 +75,19 @@ class Exchange(strategy.Exchange):
         )
 
     def adapt_optimizer(self, optimizer: Any) -> Any:
-        def update(updates: Any, state: ParameterServerState, params: Any = None, **extra: Any) -> Any:
+        def update(updates: object, state: ParameterServerState, params: Any = None, **extra: object) -> Any:
             _check(state, params)
             steps, inner = optimizer.update(updates, state.inner, params, **extra)
             return self._step(jax.tree.map(_negate, steps), params, state._replace(inner=inner))
 
-        def init(params: Any) -> ParameterServerState:
+        def init(params: object) -> ParameterServerState:
             self._make(params, ps.SGD(lr=1.0))  # which adds the steps up
             return ParameterServerState(jnp.zeros((), jnp.int32), optimizer.init(params))
 
         return optimizer._replace(init=init, update=update)
 
     def adapt_server_optimizer(self, optimizer: ps.Optimizer) -> Any:
-        def update(updates: Any, state: ParameterServerState, params: Any = None, **_: Any) -> Any:
+        def update(updates: object, state: ParameterServerState, params: object = None, **_: object) -> object:
             _check(state, params)
             return self._step(updates, params, state)
 
@@ -116,7 +116,7 @@ class Exchange(strategy.Exchange):
 
     # --- inside the program -----------------------------------------------------------------------------------------
 
-    def _step(self, gradients: object, params: object, state: ParameterServerState) -> Any:
+    def _step(self, gradients: object, params: object, state: ParameterServerState) -> object:
         leaves, values, structure = trees.list_leaves(gradients, _CALLER)
         targets = jax.tree.leaves(params)
         chosen = [number for number, value in enumerate(values) if trees.is_inexact(value)]
@@ -190,5 +190,5 @@ def _check(state: object, params: object) -> None:
         )
 
 
-def _negate(step: Any) -> Any:
+def _negate(step: Any) -> object:
     return -step if hasattr(step, "dtype") and trees.is_inexact(step) else step

@@ -50,7 +50,7 @@ class Exchange(strategy.Exchange):
     def random_rank(self) -> int:
         return 0
 
-    def place_params(self, leaves: Sequence[trees.Leaf], values: Sequence[Any]) -> list[Any]:
+    def place_params(self, leaves: Sequence[trees.Leaf], values: Sequence[object]) -> list[Any]:
         shapes = {leaf.name: leaf.shape for leaf in leaves if self._find(leaf.name, leaf.shape) is None}
         layouts = spreading.plan(self._settings, self._mesh, shapes, is_first=not self._known) if shapes else {}
         if not self._known:
@@ -66,7 +66,7 @@ class Exchange(strategy.Exchange):
         ]
 
     @staticmethod
-    def _spread(value: Any, sharding: NamedSharding | None) -> Any:
+    def _spread(value: object, sharding: NamedSharding | None) -> object:
         assert sharding is not None
         if trees.is_key(value):
             data = backend.place(jax.random.key_data(value), NamedSharding(sharding.mesh, PartitionSpec()))
@@ -95,7 +95,7 @@ class Exchange(strategy.Exchange):
             self._account.optimizer = spread_usage.count_kept(jax.tree.leaves(state))
             return state
 
-        def update(updates: Any, state: Any, params: Any = None, **extra: Any) -> Any:
+        def update(updates: Any, state: Any, params: object = None, **extra: object) -> object:
             steps, state = optimizer.update(self._constrain(updates), state, params, **extra)
             return self._constrain(steps), self._constrain(state)
 
@@ -111,7 +111,7 @@ class Exchange(strategy.Exchange):
     def _constrain(self, tree: object, *, rest: bool = False) -> Any:
         """Say how the values of a tree that belong to parameters are spread; or, with `rest`, those of all."""
 
-        def constrain(path: Any, value: Any) -> Any:
+        def constrain(path: Any, value: object) -> object:
             if not hasattr(value, "shape") or trees.is_key(value):
                 return value
             sharding = self._find(trees.name_path(path), tuple(value.shape))
@@ -143,6 +143,6 @@ class Exchange(strategy.Exchange):
         return np.asarray(array.addressable_data(0))
 
 
-def gather(value: Any) -> Any:
+def gather(value: object) -> Any:
     """Return an array that is spread over ranks as numpy's; any other as it is."""
     return backend.gather(value) if trees.is_spread(value) else value

@@ -59,7 +59,7 @@ class Exchange(strategies.NativeStrategy):
         together, all must have the same. Default: None."""
         return None
 
-    def place_params(self, leaves: Sequence[trees.Leaf], values: Sequence[Any]) -> list[Any]:
+    def place_params(self, leaves: Sequence[trees.Leaf], values: Sequence[object]) -> list[Any]:
         """Return values that are equal in all ranks as the rank trains them. All ranks call it. Default: as they are.
 
         Args:
@@ -71,13 +71,13 @@ class Exchange(strategies.NativeStrategy):
         """
         return list(values)
 
-    def place_batch(self, arrays: Sequence[Any], device: Any) -> list[Any]:
+    def place_batch(self, arrays: Sequence[object], device: object) -> list[Any]:
         """Return the rank's rows of a batch, given as numpy's, as a step computes with them. Default: on the rank's
         device."""
         found: list[Any] = jax.device_put(list(arrays), device)
         return found
 
-    def read_rows(self, array: Any) -> Any:
+    def read_rows(self, array: object) -> Any:
         """Return what a step made of a batch, row by row, as the rank's own rows. All ranks call it. Default: as it
         is."""
         return array

@@ -169,7 +169,7 @@ class Exchange(strategy.Exchange):
 
     # --- making -----------------------------------------------------------------------------------------------------
 
-    def _list_new(self, optimizer: torch.optim.Optimizer) -> list[tuple[dict[str, Any], torch.Tensor]]:
+    def _list_new(self, optimizer: torch.optim.Optimizer) -> list[tuple[dict[str, object], torch.Tensor]]:
         return [
             (group, parameter)
             for group in optimizer.param_groups
@@ -227,7 +227,7 @@ class Exchange(strategy.Exchange):
                 value = torch.from_numpy(self._client.read(self._served[parameter]))
                 state[f"{prefix}{name}"] = value.to(parameter.device, parameter.dtype)
 
-    def _load(self, module: torch.nn.Module, state: dict[str, Any], prefix: str, *_: Any) -> None:
+    def _load(self, module: torch.nn.Module, state: dict[str, Any], prefix: str, *_: object) -> None:
         """Give the servers what is loaded."""
         found = []
         for name, parameter in module.named_parameters(recurse=False):
@@ -239,7 +239,7 @@ class Exchange(strategy.Exchange):
             self._seen = -1
 
 
-def _run_closure(args: tuple[object, ...], kwargs: dict[str, object]) -> Any:
+def _run_closure(args: tuple[object, ...], kwargs: dict[str, object]) -> object:
     """Call the closure that a step is given, which computes the gradients; return the step's arguments with its
     loss."""
     closure = closures.get_optional_closure(args, kwargs)
@@ -250,11 +250,11 @@ def _run_closure(args: tuple[object, ...], kwargs: dict[str, object]) -> Any:
     return closures.replace_closure(args, kwargs, lambda: loss)
 
 
-def _take_gradient(target: object, gradient: torch.Tensor) -> Any:
+def _take_gradient(target: object, gradient: torch.Tensor) -> object:
     if isinstance(target, ps.Embedding):
         return tables.take_gradient(target.name, gradient)
     return tables.to_array(gradient.to_dense())
 
 
-def _get_dtype(target: Any) -> Any:
+def _get_dtype(target: Any) -> object:
     return torch.from_numpy(target.dtype.type(0).reshape(1)).dtype

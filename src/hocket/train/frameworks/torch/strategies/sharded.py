@@ -56,7 +56,7 @@ class Exchange(strategy.Exchange):
         self._meter: sharded_usage.Meter | None = None
 
     def adapt_model(
-        self, model: nn.Module, parallel_strategy: str, options: Mapping[str, Any], device: torch.device
+        self, model: nn.Module, parallel_strategy: str, options: Mapping[str, object], device: torch.device
     ) -> nn.Module:
         strategy.require_whole("Sharded", "parts of the model in each rank", parallel_strategy, options)
         if self._ranks.world_size == 1:
@@ -120,7 +120,7 @@ class Exchange(strategy.Exchange):
         parts: Mapping[nn.Parameter, sharded_units.Part],
         meter: sharded_usage.Meter,
         hooks: sharded_hooks.Hooks,
-        inner: Any,
+        inner: object,
     ) -> None:
         """Have layers compute with parameters that are put together along the batch's axes."""
         units = sharded_units.Units(model, parts, inner, meter, hooks, self._settings.bucket_bytes)
@@ -147,7 +147,7 @@ class Exchange(strategy.Exchange):
         parts: Mapping[nn.Parameter, sharded_units.Part],
         meter: sharded_usage.Meter,
         hooks: sharded_hooks.Hooks,
-        inner: Any,
+        inner: object,
     ) -> None:
         """Have layers compute with what each rank keeps: every rank has the whole batch."""
         meter.predict(list(parts), [part.list_plans(parameter) for parameter, part in parts.items()])
@@ -261,7 +261,7 @@ class _Layer:
 def _build_spreader(own: Mapping[str, sharded_units.Part]) -> Callable[..., None]:
     """Return what is called before a module loads its parameters, which may be whole, the same in all ranks."""
 
-    def spread(module: nn.Module, state_dict: dict[str, Any], prefix: str, *_: object) -> None:
+    def spread(module: nn.Module, state_dict: dict[str, object], prefix: str, *_: object) -> None:
         for name, part in own.items():
             mine, value = module._parameters[name], state_dict.get(prefix + name)
             if not isinstance(value, torch.Tensor) or isinstance(value, torch_tensor.DTensor):
@@ -337,11 +337,11 @@ class _Once(torch.autograd.Function):
     """What modules that compute with parts return."""
 
     @staticmethod
-    def forward(_: Any, value: torch.Tensor) -> torch.Tensor:
+    def forward(_: object, value: torch.Tensor) -> torch.Tensor:
         return value.view_as(value)
 
     @staticmethod
-    def backward(_: Any, *slopes: torch.Tensor) -> torch.Tensor:
+    def backward(_: object, *slopes: torch.Tensor) -> torch.Tensor:
         if torch.is_grad_enabled():
             raise NotImplementedError(
                 "A gradient is to be differentiated again (create_graph=True), which PyTorch's DTensors cannot: with "

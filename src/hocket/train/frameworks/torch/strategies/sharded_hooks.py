@@ -30,20 +30,20 @@ class Hooks:
     def __init__(self) -> None:
         self._registered: list[tuple[nn.Module, int]] = []
 
-    def before(self, module: nn.Module, hook: Callable[..., Any], **options: bool) -> None:
+    def before(self, module: nn.Module, hook: Callable[..., object], **options: bool) -> None:
         """Have something called before a module computes."""
         self._registered.append((module, module.register_forward_pre_hook(_leave(hook), **options).id))
 
-    def after(self, module: nn.Module, hook: Callable[..., Any]) -> None:
+    def after(self, module: nn.Module, hook: Callable[..., object]) -> None:
         """Have something called after it, also if it has raised."""
         self._registered.append((module, module.register_forward_hook(_leave(hook), always_call=True).id))
 
-    def before_loading(self, module: nn.Module, hook: Callable[..., Any]) -> None:
+    def before_loading(self, module: nn.Module, hook: Callable[..., object]) -> None:
         """Have something called before a module loads its parameters."""
         register: Callable[..., Any] = module.register_load_state_dict_pre_hook
         self._registered.append((module, register(hook).id))
 
-    def remove_from_copies(self, copies: Mapping[int, Any]) -> None:
+    def remove_from_copies(self, copies: Mapping[int, object]) -> None:
         """Remove them from copies of the modules.
 
         Args:
@@ -54,9 +54,9 @@ class Hooks:
                 copies[id(module)].__dict__.get(kind, {}).pop(number, None)
 
 
-def _leave(hook: Callable[..., Any]) -> Callable[..., Any]:
+def _leave(hook: Callable[..., object]) -> Callable[..., object]:
     """Return a hook that torch's compiler does not look into."""
-    disable: Callable[..., Callable[..., Any]] = torch.compiler.disable
+    disable: Callable[..., Callable[..., object]] = torch.compiler.disable
     return disable(hook)
 
 
@@ -68,7 +68,7 @@ def follow_copies(model: nn.Module, adapt: Callable[[nn.Module, Mapping[int, Any
         adapt: Is called with a copy, and with the copies of all that it consists of, by their numbers as objects.
     """
 
-    def copy_model(memo: dict[int, Any]) -> Any:
+    def copy_model(memo: dict[int, object]) -> object:
         del model.__dict__["__deepcopy__"]
         try:
             made = copy.deepcopy(model, memo)

@@ -134,7 +134,7 @@ class Unit:
     def __init__(
         self,
         parameters: Sequence[tuple[nn.Parameter, Part]],
-        inner: Any,
+        inner: object,
         meter: sharded_usage.Meter,
         again: Again | None = None,
     ) -> None:
@@ -269,7 +269,7 @@ class Unit:
             again: Where it is kept then.
         """
 
-        def pack(tensor: torch.Tensor) -> Any:
+        def pack(tensor: torch.Tensor) -> object:
             if isinstance(tensor, torch_tensor.DTensor):
                 return tensor
             number = places.get(tensor.untyped_storage().data_ptr())
@@ -343,7 +343,7 @@ class Units:
         self,
         model: nn.Module,
         parts: Mapping[nn.Parameter, Part],
-        inner: Any,
+        inner: object,
         meter: sharded_usage.Meter,
         hooks: sharded_hooks.Hooks,
         limit: int,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Sequence
-from typing import Any, Final, final
+from typing import Final, final
 
 import torch
 import torch.distributed as dist
@@ -102,7 +102,7 @@ class Meter:
         )
 
 
-def _sum_bytes(values: Sequence[Any]) -> int:
+def _sum_bytes(values: Sequence[object]) -> int:
     """Return the bytes that this rank has of tensors; what is none counts nothing."""
     tensors = [value for value in values if isinstance(value, torch.Tensor)]
     locals_ = [value.to_local() if isinstance(value, torch_tensor.DTensor) else value for value in tensors]

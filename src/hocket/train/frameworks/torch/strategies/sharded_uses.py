@@ -65,15 +65,15 @@ class Uses(overrides.TorchFunctionMode):
 
     @torch.compiler.disable  # type: ignore[untyped-decorator]
     def __torch_function__(
-        self, function: Callable[..., Any], kinds: object, args: Sequence[Any] = (), kwargs: Any = None
-    ) -> Any:
+        self, function: Callable[..., object], kinds: object, args: Sequence[object] = (), kwargs: Any = None
+    ) -> object:
         if _computes(function):
             writes = _writes(function)  # into its first argument
             args = [one if writes and not number else self._open(one) for number, one in enumerate(args)]
             kwargs = {name: self._open(one) for name, one in kwargs.items()} if kwargs else {}
         return function(*args, **(kwargs or {}))
 
-    def _open(self, one: Any) -> Any:
+    def _open(self, one: Any) -> object:
         if isinstance(one, nn.Parameter):
             found = self._use(one)
             return one if found is None else found
@@ -82,14 +82,14 @@ class Uses(overrides.TorchFunctionMode):
         return one
 
 
-def _computes(function: Callable[..., Any]) -> bool:
+def _computes(function: Callable[..., object]) -> bool:
     name = getattr(function, "__name__", "")
     if name == "__get__":
         return getattr(getattr(function, "__self__", None), "__name__", "") in _GETTERS
     return name not in _TELLING
 
 
-def _writes(function: Callable[..., Any]) -> bool:
+def _writes(function: Callable[..., object]) -> bool:
     name = getattr(function, "__name__", "")
     return (name.endswith("_") and not name.endswith("__")) or name in _WRITING
 
@@ -105,8 +105,8 @@ def enter_while_computing(
     model: nn.Module,
     hooks: sharded_hooks.Hooks,
     modes: Sequence[Callable[[], contextlib.AbstractContextManager[Any]]],
-    take: Callable[[Any], Any] | None = None,
-    give: Callable[[Any], Any] | None = None,
+    take: Callable[[Any], object] | None = None,
+    give: Callable[[Any], object] | None = None,
 ) -> None:
     """Enter contexts while a model's modules compute, the outermost of those that do: the model, or a part of it that a
     program calls by itself.
@@ -120,7 +120,7 @@ def enter_while_computing(
     """
     depth = _Depth()
 
-    def begin(module: nn.Module, args: Any, kwargs: Any) -> Any:
+    def begin(module: nn.Module, args: object, kwargs: object) -> Any:
         depth.count += 1
         if depth.count > 1:
             return None
@@ -131,7 +131,7 @@ def enter_while_computing(
             depth.entered.enter_context(mode())
         return None if take is None else (take(args), take(kwargs))
 
-    def end(module: nn.Module, args: object, result: Any) -> Any:
+    def end(module: nn.Module, args: object, result: object) -> object:
         depth.count = max(depth.count - 1, 0)
         if depth.count:
             return None
