@@ -8,7 +8,7 @@ import weakref
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, NoReturn, final
 
-from hocket.core import api, session
+from hocket.core import actor, api, session
 from hocket.ps import (
     checks,
     closure_context,
@@ -89,10 +89,7 @@ class Coordinator:
         if hasattr(self, "_scheduler"):
             return
         checks.require_count("max_queued", max_queued, f"Leave it out for {MAX_QUEUED:,} closures.")
-        if watchdog_s is not None and not watchdog_s > 0:
-            raise ValueError(
-                f"watchdog_s must be more than 0 seconds, but received {watchdog_s!r}. Leave it out for no watchdog."
-            )
+        watchdog.check(watchdog_s)
         self.strategy: Final = strategy
         if modules:
             session.get_engine().expect_work(modules)
@@ -208,17 +205,7 @@ class Coordinator:
             TypeError: It is neither.
         """
         self._scheduler.check_open()
-        if callable(dataset):
-            made = api.put(streams.FromFunction(dataset))
-            return streams.PerWorkerDataset(lambda: self._scheduler.begin_calls(made))
-        if hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__") and not isinstance(dataset, Mapping):
-            items, count, handle = api.put(dataset), len(dataset), self.strategy.address.servers[0].handle
-            return streams.PerWorkerDataset(lambda: self._scheduler.inputs.begin_deal(items, count, handle))
-        raise TypeError(
-            "A per-worker dataset is made of a function that returns something to iterate over, or of a sequence, "
-            f"but received {type(dataset).__name__}. An iterator cannot be shared; write lambda context: ..., which "
-            "each worker calls."
-        )
+        return _build_dataset(self._scheduler, dataset, self.strategy.address.servers[0].handle)
 
     def per_worker(self, fn: Callable[[], object]) -> streams.PerWorkerValue:
         """Make a value in each worker.
@@ -323,12 +310,6 @@ class Coordinator:
         Raises:
             ValueError: There is no such worker, or it is the last.
         """
-        if index not in self._scheduler.workers:
-            raise ValueError(f"There is no worker {index}; there are {sorted(self._scheduler.workers)}.")
-        if len(self._scheduler.workers) == 1:
-            raise ValueError(
-                f"Worker {index} is the last one, and closures need one. Use coordinator.close() to end all."
-            )
         self._workers.remove(index)
 
     def get_worker_pids(self) -> dict[int, int]:
@@ -369,6 +350,23 @@ def _check(given: object) -> None:
             f"Coordinator takes a ParameterServerStrategy, but received {type(given).__name__}. Write "
             "ps.Coordinator(ps.ParameterServerStrategy({'worker': 2, 'server': 1}))."
         )
+
+
+def _build_dataset(
+    queue: scheduler.ClosureScheduler, dataset: Callable[..., object] | Sequence[object], dealer: actor.ActorHandle
+) -> streams.PerWorkerDataset:
+    """Return what stands for a dataset; `dealer` is the server that deals a sequence."""
+    if callable(dataset):
+        made = api.put(streams.FromFunction(dataset))
+        return streams.PerWorkerDataset(lambda: queue.begin_calls(made))
+    if hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__") and not isinstance(dataset, Mapping):
+        items, count = api.put(dataset), len(dataset)
+        return streams.PerWorkerDataset(lambda: queue.inputs.begin_deal(items, count, dealer))
+    raise TypeError(
+        "A per-worker dataset is made of a function that returns something to iterate over, or of a sequence, "
+        f"but received {type(dataset).__name__}. An iterator cannot be shared; write lambda context: ..., which "
+        "each worker calls."
+    )
 
 
 def _refuse_in_closure(method: str) -> None:

@@ -15,6 +15,18 @@ from hocket.engine import descendants, stack_questions
 from hocket.ps import dispatcher, workers
 
 
+def check(seconds: float | None) -> None:
+    """Raise if nobody can wait so long for a closure to end.
+
+    Raises:
+        ValueError: It is not positive.
+    """
+    if seconds is not None and not seconds > 0:
+        raise ValueError(
+            f"watchdog_s must be more than 0 seconds, but received {seconds!r}. Leave it out for no watchdog."
+        )
+
+
 def start(watched: workers.Workers, seconds: float) -> None:
     """Write the stacks when no closure has ended for so many seconds, while some run; until the scheduler is closed."""
     thread = threading.Thread(target=_watch, args=(watched, seconds), name="hocket-ps-watchdog", daemon=True)

@@ -52,7 +52,18 @@ class Workers:
         return index
 
     def remove(self, index: int) -> None:
-        """End a worker, after it has done what it has."""
+        """End a worker, after it has done what it has.
+
+        Raises:
+            ValueError: There is no such worker, or it is the last.
+        """
+        living = self.scheduler.workers
+        if index not in living:
+            raise ValueError(f"There is no worker {index}; there are {sorted(living)}.")
+        if len(living) == 1:
+            raise ValueError(
+                f"Worker {index} is the last one, and closures need one. Use coordinator.close() to end all."
+            )
         self.dispatchers[index].leave()
         with self.scheduler.condition:
             del self.dispatchers[index]

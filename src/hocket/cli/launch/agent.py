@@ -292,11 +292,7 @@ class LaunchAgent:
                 self._bury(child, ended)
             elif ended.pid == self._server:
                 self._server = None
-                status = ended.exit_code if ended.signal_number is None else -ended.signal_number
-                self._relay.say(
-                    f"hocket run: the process that serves the store at MASTER_PORT (pid {ended.pid}) ended with "
-                    f"status {status}; ranks that need it now will fail. Look above and at `dmesg` for the cause.\n"
-                )
+                self._relay.say(report.tell_of_server(ended))
 
     def _bury(self, child: Child, ended: descendants.Ended) -> None:
         del self._living[child.pid]
@@ -339,14 +335,9 @@ class LaunchAgent:
 
     def _tell_of_stragglers(self) -> None:
         """Say it once: that a rank goes on may be meant, or it may wait for ever, as for a rank that has ended."""
-        if not self._living or self._deadline is not None:
-            return
-        ended = ", ".join(str(ending.rank) for ending in sorted(self._endings, key=lambda one: one.rank))
-        living = ", ".join(f"{child.rank} (pid {child.pid})" for child in self._living.values())
-        self._relay.say(
-            f"hocket run: rank {ended} ended {NOTICE_SECONDS:.0f} s ago, and rank {living} goes on. If it waits for "
-            "one that has ended, Ctrl-C or SIGTERM ends the launch.\n"
-        )
+        if self._living and self._deadline is None:
+            living = [f"{child.rank} (pid {child.pid})" for child in self._living.values()]
+            self._relay.say(report.tell_of_stragglers(self._endings, living, NOTICE_SECONDS))
 
     def _end_leftovers(self) -> None:
         """End what the ranks have started and left behind, and pass on the last words."""

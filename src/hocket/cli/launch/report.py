@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from hocket import exceptions, texts
+from hocket.engine import descendants
 
 RACE_SECONDS = 1.0
 """How much sooner than a killed rank another may seem to have failed, though it only lost its connection to it. The
@@ -88,6 +89,25 @@ def announce_restart(endings: Sequence[Ending], *, attempt: int, max_restarts: i
     return (
         f"hocket run: rank {first.rank} of {len(endings)} {first.describe()} after {first.ran_s:.1f} s; "
         f"all ranks start again, restart {attempt + 1} of {max_restarts}.\n"
+    )
+
+
+def tell_of_stragglers(endings: Sequence[Ending], living: Sequence[str], seconds: float) -> str:
+    """Return the line that says that some ranks go on though others ended so long ago: it may be meant, or they may
+    wait for ever."""
+    ended = ", ".join(str(ending.rank) for ending in sorted(endings, key=lambda one: one.rank))
+    return (
+        f"hocket run: rank {ended} ended {seconds:.0f} s ago, and rank {', '.join(living)} goes on. If it waits for "
+        "one that has ended, Ctrl-C or SIGTERM ends the launch.\n"
+    )
+
+
+def tell_of_server(ended: descendants.Ended) -> str:
+    """Return the line that says that the ranks have lost their store."""
+    status = ended.exit_code if ended.signal_number is None else -ended.signal_number
+    return (
+        f"hocket run: the process that serves the store at MASTER_PORT (pid {ended.pid}) ended with status {status}; "
+        "ranks that need it now will fail. Look above and at `dmesg` for the cause.\n"
     )
 
 
