@@ -206,7 +206,10 @@ def test_the_watchdog_speaks_once(strategy, files: Files, capfd):
     """A5 #70."""
     patience = 3.0 if ENGINE == "local" else 5.0  # the closure must begin in that time; on Ray workers do so late
     coordinator = ps.Coordinator(strategy, watchdog_s=patience)
-    coordinator.join()  # the workers are there
+    for _ in range(2):
+        coordinator.schedule(files.wait_for_others, ("here", 2))
+    coordinator.join()  # both workers are there, and have imported what the next closure needs
+    capfd.readouterr()
     held = coordinator.schedule(files.wait_for, ("go",))
     shown = ""
 
