@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
 import os
 import resource
 import signal
+import socket
 import stat
 import subprocess
 import sys
@@ -15,6 +17,8 @@ from typing import Any
 import pytest
 
 import hocket
+from hocket.engine import contract
+from hocket.testing import Leftovers
 
 pytestmark = pytest.mark.slow
 
@@ -180,3 +184,26 @@ def test_workers_beyond_1024_descriptors_die_and_are_told(session: hocket.Sessio
         assert hocket.get(idlers[0].tell_pid.remote()) == pids[0]
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+@pytest.mark.about_local("its sockets and processes")
+def test_worker_that_is_asked_for_while_the_session_closes_is_not_started() -> None:
+    before = Leftovers.look()
+    with hocket.init(num_cpus=2):
+        hocket.get(hocket.remote(abs).remote(-1))
+        engine: Any = contract.get_current_engine()
+        late = copy.copy(next(iter(engine.links.values())).worker)
+        late.id += 1000
+        engine.reactor.due.append(lambda: engine._start_worker(late))  # as for a worker's last message
+    assert before.list_new() == []
+    assert late.id not in engine.links
+
+
+def test_a_socket_that_is_left_is_described() -> None:
+    before = Leftovers.look()
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        found = before.list_new()
+    assert len(found) == 2
+    assert f"(AF_UNIX SOCK_STREAM, at '', made by pid {os.getpid()})" in found[0]
+    assert before.list_new() == []

@@ -219,7 +219,7 @@ class Dataset(looking.Looking, operations.RowOperations, splits.Splits, conversi
             engine = contract.get_optional_current_engine()
             # Where all is done in one thread at a time, another one could wait for a task that waits for it.
             ahead = 0 if engine is not None and "parallelism" in engine.limits else batching.prefetch_batches
-            return reading.read_ahead((convert(blocks.join([block])) for block in cut), ahead)
+            return reading.hide_frames(reading.read_ahead((convert(blocks.join([block])) for block in cut), ahead))
 
         return reading.Restartable(begin)
 

@@ -12,7 +12,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
 
-from hocket import spending
+from hocket import exceptions, spending
 from hocket.data import cursor as cursor_module
 from hocket.data import ledger
 
@@ -135,6 +135,9 @@ class LedgerLoader(Positioned):
                 self._end_batch(part)
         except GeneratorExit:  # the loop was broken off; an error in here leaves the position as it is
             cursor.leave(number)
+            raise
+        except exceptions.HocketError as error:
+            exceptions.hide_frames(error)
             raise
         finally:
             batches.close()

@@ -74,6 +74,15 @@ def read_ahead(items: Iterator[T], count: int) -> Generator[T]:
                 waiting.cancel()
 
 
+def hide_frames(items: Iterator[T]) -> Generator[T]:
+    """Give the same; an error of this package comes to the loop without the frames that it came through."""
+    try:
+        yield from items
+    except exceptions.HocketError as error:
+        exceptions.hide_frames(error)
+        raise
+
+
 class Restartable(Iterable[T]):
     """Something to loop over more than once: each loop is begun anew.
 
@@ -85,16 +94,7 @@ class Restartable(Iterable[T]):
         self._begin = begin
 
     def __iter__(self) -> Iterator[T]:
-        return _hide_frames(self._begin())
-
-
-def _hide_frames(items: Iterator[T]) -> Generator[T]:
-    """Give the same; an error of this package comes to the loop without the frames that it came through."""
-    try:
-        yield from items
-    except exceptions.HocketError as error:
-        exceptions.hide_frames(error)
-        raise
+        return self._begin()
 
 
 def check_batch_size(batch_size: object, *, may_be_none: bool) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import re
+import socket
+import struct
 import tempfile
 import threading
 import time
@@ -67,11 +69,25 @@ class Leftovers:
     def _compare(self, now: Leftovers) -> list[str]:
         return [
             *(f"process {pid}" for pid in sorted(now.processes - self.processes)),
-            *(f"descriptor {name}" for name in sorted(now.descriptors - self.descriptors)),
+            *(f"descriptor {name}{_describe_socket(name)}" for name in sorted(now.descriptors - self.descriptors)),
             *(f"thread {name}" for name in sorted(now.threads - self.threads)),
             *(f"shared memory {name}" for name in sorted(now.shared_memory - self.shared_memory)),
             *(f"file {name}" for name in sorted(now.files - self.files)),
         ]
+
+
+def _describe_socket(name: str) -> str:
+    """Return of which kind a socket is, and who is at its other end, as far as this process can know."""
+    fd, _, target = name.partition(" -> ")
+    if not target.startswith("socket:"):
+        return ""
+    try:
+        with socket.socket(fileno=os.dup(int(fd))) as found:
+            pid = struct.unpack("3i", found.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))[0]
+            peer = f", made by pid {pid}" if found.family == socket.AF_UNIX else ""
+            return f" ({found.family.name} {found.type.name}, at {found.getsockname()!r}{peer})"
+    except OSError:  # it is gone meanwhile
+        return ""
 
 
 def _is_spill_file(target: str) -> bool:

@@ -60,9 +60,7 @@ class DriverEngine(access.ObjectAccess):
             events.open_notes(None)
         if self._endpoint is not None:
             self._endpoint.close()
-        for actor in self.kernel.actors.values():
-            for marker, _ in actor.markers:
-                self._drop_marker(marker)
+        self._drop_markers()
         for link in ended:
             link.close()
         self.links.clear()

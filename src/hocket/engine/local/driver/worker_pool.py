@@ -41,6 +41,8 @@ class WorkerPool(dispatch.Dispatcher):
         return self.guardian
 
     def _start_worker(self, worker: records.WorkerRecord) -> None:
+        if isinstance(self.end, exceptions.SessionClosedError):
+            return  # a last message has made room for it, and nobody would close what it gets
         guardian = self._open_guardian()
         descriptors.reserve_standard()  # the program may have become a daemon since
         try:
