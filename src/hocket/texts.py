@@ -291,8 +291,9 @@ def _choose_frames(frames: list[traceback.FrameSummary], kind: type | None) -> l
 def _mark_ours(filenames: list[str]) -> list[bool]:
     """Tell of each frame whether it is ours: in our file, or in one of `_carriers` and called by one of ours."""
     marks: list[bool] = []
+    carriers = tuple(_carriers)
     for filename in filenames:
-        is_carried = filename.startswith(tuple(_carriers)) and (not marks or marks[-1])
+        is_carried = filename.startswith(carriers) and (not marks or marks[-1])
         marks.append(is_carried or _is_ours(filename))
     return marks
 

@@ -55,6 +55,19 @@ def test_a_launcher_is_told_of_by_the_first_process() -> None:
     assert rank_placement.describe_launcher({"WORLD_SIZE": "2", "RANK": "0"}) == ""  # a rank of a trainer
 
 
+def test_fit_below_a_launcher_warns_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    for name, value in {"TORCHELASTIC_RUN_ID": "none", "WORLD_SIZE": "2", "RANK": "0"}.items():
+        monkeypatch.setenv(name, value)
+    train.DataParallelTrainer(
+        lambda: train.report({"x": 1}),
+        scaling_config=train.ScalingConfig(num_workers=0),
+        run_config=train.RunConfig(storage_path=tmp_path),
+    ).fit()
+    assert caplog.text.count("each of them calls fit(), which starts ranks of its own") == 1
+
+
 def tell_place() -> None:
     context = train.get_context()
     train.report(

@@ -83,8 +83,10 @@ def _describe_socket(name: str) -> str:
         return ""
     try:
         with socket.socket(fileno=os.dup(int(fd))) as found:
-            pid = struct.unpack("3i", found.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))[0]
-            peer = f", made by pid {pid}" if found.family == socket.AF_UNIX else ""
+            peer = ""
+            if found.family == socket.AF_UNIX:
+                pid, _, _ = struct.unpack("3i", found.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+                peer = f", made by pid {pid}"
             return f" ({found.family.name} {found.type.name}, at {found.getsockname()!r}{peer})"
     except OSError:  # it is gone meanwhile
         return ""

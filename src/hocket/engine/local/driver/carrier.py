@@ -217,13 +217,6 @@ class Carrier(base.DriverState):
         if marker[1] is not None:
             os.close(marker[1])
 
-    def _drop_markers(self) -> None:
-        """At the end of the session: close what was to be passed on."""
-        kernel = self.kernel
-        waiting = [marker for actor in kernel.actors.values() for marker, _ in actor.markers]
-        for marker in [*waiting, *(one[-1] for one in kernel.instructions if one[0] in {Op.REFUSE, Op.PASS})]:
-            self._drop_marker(marker)  # type: ignore[arg-type]
-
 
 _MESSAGES = {
     Op.CANCEL: messages.CANCEL,

@@ -60,7 +60,9 @@ class DriverEngine(access.ObjectAccess):
             events.open_notes(None)
         if self._endpoint is not None:
             self._endpoint.close()
-        self._drop_markers()
+        for actor in self.kernel.actors.values():
+            for marker, _ in actor.markers:
+                self._drop_marker(marker)
         for link in ended:
             link.close()
         self.links.clear()

@@ -38,6 +38,7 @@ class RankState:
         self.exchange = torch_strategies.open_exchange(strategy, strategies.Ranks(info.rank, info.world_size))
         self.precision: precision.Precision | None = None
         """What `accelerate` was asked for; None if it was not called."""
+        self._has_prepared = False
         self._models: list[weakref.ref[torch.nn.Module]] = []
         self._prepared: weakref.WeakSet[torch.optim.Optimizer] = weakref.WeakSet()
         self._unrelated: weakref.WeakSet[torch.optim.Optimizer] = weakref.WeakSet()
@@ -55,10 +56,11 @@ class RankState:
     @property
     def has_prepared(self) -> bool:
         """Whether a model or an optimizer was prepared."""
-        return bool(self._models) or len(self._prepared) > 0
+        return self._has_prepared
 
     def add_model(self, model: torch.nn.Module) -> None:
         """Note that a model was prepared."""
+        self._has_prepared = True
         self._models.append(weakref.ref(model))
         self._unrelated.clear()
 
@@ -73,6 +75,7 @@ class RankState:
                 f"prepare_optimizer() received the same {type(optimizer).__name__} twice. Prepare it once, and use "
                 "what that returns."
             )
+        self._has_prepared = True
         self._prepared.add(optimizer)
         exchange = self.exchange
         before = optimizer.register_step_pre_hook(lambda stepped, args, kwargs: exchange.before_step(stepped))
@@ -90,7 +93,7 @@ class RankState:
         self._closing.close()
         if sys.exception() is None and self._trains_apart():
             warnings.warn(
-                f"The training function has taken steps of an optimizer, but no model was prepared, and the "
+                "The training function has taken steps of an optimizer, but no model was prepared, and the "
                 f"{self._info.world_size} ranks have exchanged nothing as large as a parameter: each has trained a "
                 "model of its own. Write model = hocket.train.torch.prepare_model(model) before the optimizer is made.",
                 stacklevel=2,
