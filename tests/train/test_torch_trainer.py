@@ -220,7 +220,9 @@ def train_apart(config: dict[str, Any]) -> None:
         model = hocket_torch.prepare_model(model)
     if config["joins"] == "wrapped":
         model = torch.nn.parallel.DistributedDataParallel(model)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    optimizer: torch.optim.Optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    if config["joins"] == "optimizer alone":
+        optimizer = hocket_torch.prepare_optimizer(optimizer)
     loader = hocket_torch.prepare_data_loader(
         data.DataLoader(data.TensorDataset(torch.ones(SAMPLE_COUNT, 3)), batch_size=4)
     )
@@ -241,10 +243,10 @@ def train_apart(config: dict[str, Any]) -> None:
 @pytest.mark.about_local("what its ranks print comes to the driver's standard error")
 def test_ranks_that_train_apart_are_told(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     told = {}
-    for joins in ("forgotten", "prepared", "wrapped", "by hand", "evaluates"):
+    for joins in ("forgotten", "prepared", "optimizer alone", "wrapped", "by hand", "evaluates"):
         fit(train_apart, tmp_path / joins, config={"joins": joins})
         told[joins] = capfd.readouterr().err.count("each has trained a model of its own. Write model = ")
-    assert told == {"forgotten": 1, "prepared": 0, "wrapped": 0, "by hand": 0, "evaluates": 0}
+    assert told == {"forgotten": 1, "prepared": 0, "optimizer alone": 1, "wrapped": 0, "by hand": 0, "evaluates": 0}
 
 
 def test_bad_values_are_refused() -> None:

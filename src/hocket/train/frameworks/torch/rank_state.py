@@ -38,7 +38,6 @@ class RankState:
         self.exchange = torch_strategies.open_exchange(strategy, strategies.Ranks(info.rank, info.world_size))
         self.precision: precision.Precision | None = None
         """What `accelerate` was asked for; None if it was not called."""
-        self._has_prepared = False
         self._models: list[weakref.ref[torch.nn.Module]] = []
         self._prepared: weakref.WeakSet[torch.optim.Optimizer] = weakref.WeakSet()
         self._unrelated: weakref.WeakSet[torch.optim.Optimizer] = weakref.WeakSet()
@@ -56,11 +55,10 @@ class RankState:
     @property
     def has_prepared(self) -> bool:
         """Whether a model or an optimizer was prepared."""
-        return self._has_prepared
+        return bool(self._models) or len(self._prepared) > 0
 
     def add_model(self, model: torch.nn.Module) -> None:
         """Note that a model was prepared."""
-        self._has_prepared = True
         self._models.append(weakref.ref(model))
         self._unrelated.clear()
 
@@ -75,7 +73,6 @@ class RankState:
                 f"prepare_optimizer() received the same {type(optimizer).__name__} twice. Prepare it once, and use "
                 "what that returns."
             )
-        self._has_prepared = True
         self._prepared.add(optimizer)
         exchange = self.exchange
         before = optimizer.register_step_pre_hook(lambda stepped, args, kwargs: exchange.before_step(stepped))
@@ -111,7 +108,7 @@ class RankState:
 
     def _trains_apart(self) -> bool:
         """Tell whether the ranks have trained without each other, as far as our own process group can know."""
-        if self.has_prepared or self._info.local_world_size < self._info.world_size:
+        if self._models or self._info.local_world_size < self._info.world_size:
             return False
         is_ours = dist.is_initialized() and dist.get_backend() == collective_torch.NAME
         return is_ours and traffic.find_largest() < self._smallest
