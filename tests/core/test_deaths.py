@@ -353,6 +353,33 @@ def test_tasks_do_not_wait_behind_a_worker_that_is_silent(file: Path, silence: A
     hocket.cancel(refs[0], force=True)
 
 
+class Writer:
+    """An actor that ends its own stderr, or writes there."""
+
+    def fall_silent(self) -> int:
+        os.close(2)
+        return os.getpid()
+
+    def write(self, text: str) -> None:
+        os.write(2, text.encode())
+
+
+def test_what_a_new_process_writes_is_passed_on_when_an_earlier_one_dies(capfd: pytest.CaptureFixture[str]) -> None:
+    actor = hocket.remote(Writer)
+    with hocket.init(num_cpus=2):
+        first = actor.remote()
+        hocket.get(first.fall_silent.remote(), timeout=SECONDS)  # its pipe's number is the next one's
+        others = [actor.remote() for _ in range(4)]
+        hocket.get([other.__ray_ready__.remote() for other in others], timeout=SECONDS)
+        for dying in (first, *others):
+            if dying is not first:
+                hocket.get(dying.write.remote("still here\n"), timeout=SECONDS)
+            hocket.kill(dying)
+            with pytest.raises(ActorDiedError):
+                hocket.get(dying.write.remote("never"), timeout=SECONDS)
+    assert capfd.readouterr().err.count("still here\n") == 4
+
+
 @rounds
 def test_forced_cancel_hits_no_other_task(file: Path, turn: int) -> None:
     """Most of them are over when they are cancelled; what runs by then is not theirs."""

@@ -60,7 +60,8 @@ class Child:
     def __init__(self, worker_id: int, pid: int, stderr_fd: int, stack_fd: int) -> None:
         self.worker_id = worker_id
         self.pid = pid
-        self.stderr_fd = stderr_fd
+        self.stderr_fd: int | None = stderr_fd
+        """Where what it writes arrives; None when that has ended, as the number may be another child's from then on."""
         self.stack_fd = stack_fd
         self.tail = descendants.Tail()
         self.is_ended_by_us = False
@@ -133,7 +134,7 @@ class Guardian:
                 os.read(self._wake_read, 4096)
                 self._reap()
             elif fd in self._by_stderr:
-                self._pass_on_stderr(self._by_stderr[fd])
+                self._pass_on_stderr(fd)
         while not self._channel.flush():  # the driver reads promptly; a full socket means a driver in trouble
             if self._driver_fd is not None and descriptors.is_readable(self._driver_fd, timeout_s=0.01):
                 return False
@@ -239,13 +240,14 @@ class Guardian:
 
     # --- life ---------------------------------------------------------------------------------------------------------
 
-    def _pass_on_stderr(self, child: Child) -> None:
+    def _pass_on_stderr(self, fd: int) -> None:
         if not descriptors.is_writable(2, 0.05):
             return  # the terminal is stopped: the worker's pipe fills and it waits, as if it wrote there itself
         try:
-            data = os.read(child.stderr_fd, TEE_BYTES)
+            data = os.read(fd, TEE_BYTES)
         except BlockingIOError:  # the event was for an earlier pipe with this number, closed in the same round
             return
+        child = self._by_stderr[fd]
         if not data:
             self._close_stderr(child)
             return
@@ -254,16 +256,18 @@ class Guardian:
             os.write(2, data)
 
     def _close_stderr(self, child: Child) -> None:
-        if self._by_stderr.pop(child.stderr_fd, None) is not None:
-            self._poll.unregister(child.stderr_fd)
-            os.close(child.stderr_fd)
+        fd, child.stderr_fd = child.stderr_fd, None
+        if fd is not None:
+            del self._by_stderr[fd]
+            self._poll.unregister(fd)
+            os.close(fd)
 
     def _drain_stderr(self, child: Child) -> None:
         """Pass on what a dead worker left; a grandchild may hold the pipe open, so stop when it is empty."""
-        while child.stderr_fd in self._by_stderr and descriptors.is_readable(child.stderr_fd):
+        while child.stderr_fd is not None and descriptors.is_readable(child.stderr_fd):
             if not descriptors.is_writable(2, 0.05):
                 return
-            self._pass_on_stderr(child)
+            self._pass_on_stderr(child.stderr_fd)
 
     # --- death --------------------------------------------------------------------------------------------------------
 
