@@ -12,6 +12,8 @@ import ctypes
 import os
 import re
 import signal
+import subprocess
+import sys
 import threading
 import time
 from collections import Counter
@@ -378,6 +380,41 @@ def test_what_a_new_process_writes_is_passed_on_when_an_earlier_one_dies(capfd: 
             with pytest.raises(ActorDiedError):
                 hocket.get(dying.write.remote("never"), timeout=SECONDS)
     assert capfd.readouterr().err.count("still here\n") == 4
+
+
+NOBODY_READS = """
+import os, hocket
+class Writer:
+    def end(self):
+        os.write(2, b"last words\\n")
+        os._exit(3)
+hocket.init(num_cpus=1)
+os.set_blocking(2, False)
+try:
+    while True:
+        os.write(2, b"." * 512)
+except BlockingIOError:
+    os.set_blocking(2, True)
+try:
+    hocket.get(hocket.remote(Writer).remote().end.remote())
+except hocket.exceptions.ActorDiedError as error:
+    print("last words" in str(error), flush=True)
+input()
+"""
+
+
+def test_last_words_are_kept_until_somebody_reads_stderr() -> None:
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with subprocess.Popen([sys.executable, "-c", NOBODY_READS], **pipes) as program:  # type: ignore[call-overload]
+        assert program.stdout.readline() == b"True\n"
+        shown = b""
+        while not shown.endswith(b"last words\n"):
+            data = program.stderr.read1()
+            assert data, shown
+            shown += data
+        rest = program.communicate(b"\n", timeout=SECONDS)
+    assert rest == (b"", b"")
+    assert program.returncode == 0
 
 
 @rounds

@@ -38,6 +38,12 @@ from hocket.engine.local import channel, debugger, late, messages, surroundings,
 TEE_BYTES = 4096
 """How much stderr is passed on at once: what a pipe takes without blocking when it says that it is writable."""
 
+STUCK_SECONDS = 0.05
+"""How long to wait at once for somebody to read stderr. Nothing else is done meanwhile."""
+
+LEFT_BYTES = 1024 * 1024
+"""How much is kept for stderr of what dead workers wrote while nobody reads it; more of one dead worker is not read."""
+
 GRACE_SECONDS = 0.25
 """How long workers may take to exit by themselves at the end of a session. Only busy ones need so long."""
 
@@ -87,6 +93,9 @@ class Guardian:
         self._children: dict[int, Child] = {}
         self._by_worker: dict[int, Child] = {}
         self._by_stderr: dict[int, Child] = {}
+        #: What was read from workers and is to be written to stderr. While there is any, nothing of living workers is
+        #: read: their pipes fill and they wait, as if they wrote to the stopped terminal themselves.
+        self._left = bytearray()
         self._poll = select.epoll()
         self._poll.register(self._channel.fd, select.EPOLLIN)
         self._driver_fd = _open_pidfd(driver_pid)
@@ -121,8 +130,9 @@ class Guardian:
             os.write(self._words_fd, "".join(traceback.format_exception(error)).encode(errors="replace"))
 
     def _serve_once(self) -> bool:
-        events = self._poll.poll(self._patience)
-        if not events:
+        self._write_stderr(STUCK_SECONDS)
+        events = self._poll.poll(0 if self._left else self._patience)
+        if not events and self._patience is not None:
             self._load_rest()
         for fd, _ in events:
             if fd == self._channel.fd:
@@ -133,8 +143,9 @@ class Guardian:
             elif fd == self._wake_read:
                 os.read(self._wake_read, 4096)
                 self._reap()
-            elif fd in self._by_stderr:
-                self._pass_on_stderr(fd)
+            elif fd in self._by_stderr and not self._left:
+                self._take_stderr(fd)
+        self._write_stderr(0)  # before the news of a death: who hears of it has seen all that was written
         while not self._channel.flush():  # the driver reads promptly; a full socket means a driver in trouble
             if self._driver_fd is not None and descriptors.is_readable(self._driver_fd, timeout_s=0.01):
                 return False
@@ -240,9 +251,7 @@ class Guardian:
 
     # --- life ---------------------------------------------------------------------------------------------------------
 
-    def _pass_on_stderr(self, fd: int) -> None:
-        if not descriptors.is_writable(2, 0.05):
-            return  # the terminal is stopped: the worker's pipe fills and it waits, as if it wrote there itself
+    def _take_stderr(self, fd: int) -> None:
         try:
             data = os.read(fd, TEE_BYTES)
         except BlockingIOError:  # the event was for an earlier pipe with this number, closed in the same round
@@ -252,8 +261,17 @@ class Guardian:
             self._close_stderr(child)
             return
         child.tail.keep(data)
-        with contextlib.suppress(OSError):  # nobody reads stderr any more; the tail is kept all the same
-            os.write(2, data)
+        if len(self._left) < LEFT_BYTES:
+            self._left += data
+
+    def _write_stderr(self, patience_s: float) -> None:
+        while self._left and descriptors.is_writable(2, patience_s):
+            try:
+                del self._left[: os.write(2, self._left[:TEE_BYTES])]
+            except BlockingIOError:  # somebody made it so, and it has less room than it said
+                return
+            except OSError:  # nobody reads stderr any more; the tail is kept all the same
+                self._left.clear()
 
     def _close_stderr(self, child: Child) -> None:
         fd, child.stderr_fd = child.stderr_fd, None
@@ -263,11 +281,11 @@ class Guardian:
             os.close(fd)
 
     def _drain_stderr(self, child: Child) -> None:
-        """Pass on what a dead worker left; a grandchild may hold the pipe open, so stop when it is empty."""
-        while child.stderr_fd is not None and descriptors.is_readable(child.stderr_fd):
-            if not descriptors.is_writable(2, 0.05):
+        """Take what a dead worker left. A grandchild may hold the pipe open and go on, so there is an end to it."""
+        for _ in range(LEFT_BYTES // TEE_BYTES):
+            if child.stderr_fd is None or not descriptors.is_readable(child.stderr_fd):
                 return
-            self._pass_on_stderr(child.stderr_fd)
+            self._take_stderr(child.stderr_fd)
 
     # --- death --------------------------------------------------------------------------------------------------------
 
@@ -312,9 +330,13 @@ class Guardian:
         deadline = time.monotonic() + GRACE_SECONDS
         while self._children and time.monotonic() < deadline:
             descriptors.is_readable(self._wake_read, *self._by_stderr, timeout_s=0.005)
+            for fd in [] if self._left else list(self._by_stderr):
+                self._take_stderr(fd)
+            self._write_stderr(0)
             self._reap()
         for child in list(self._children.values()):
             self._drain_stderr(child)
+        self._write_stderr(STUCK_SECONDS)
 
 
 def _open_pidfd(pid: int) -> int | None:
