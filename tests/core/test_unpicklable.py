@@ -323,6 +323,19 @@ def test_a_result_that_cannot_be_rebuilt_is_named() -> None:
         hocket.get(inside)
 
 
+def test_a_result_that_cannot_be_rebuilt_is_explained_where_it_is_awaited() -> None:
+    ref = hocket.remote(lambda: Hungry("hay")).remote()
+
+    async def wait() -> object:
+        return await ref
+
+    what = r"^(The value of ObjectRef\(.*\)|A value) could not be rebuilt here: TypeError: .*missing 1 required"
+    with pytest.raises(SerializationError, match=what):
+        asyncio.run(wait())
+    with pytest.raises(SerializationError, match=what):
+        ref.future().result(timeout=40)
+
+
 @pytest.mark.needs("decoding_errors")
 def test_which_result_cannot_be_rebuilt_is_told() -> None:
     @hocket.remote

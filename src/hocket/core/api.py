@@ -10,7 +10,7 @@ from typing import Any, Never, ParamSpec, Protocol, TypeVar, Unpack, cast, overl
 
 from hocket import exceptions, texts
 from hocket.core import actor, advice, context, frames, generators, remote_function, session, typed
-from hocket.engine import contract, values
+from hocket.engine import contract, undecodable
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -194,11 +194,10 @@ def _fetch(engine: contract.Engine, refs: Sequence[contract.AnyRef], timeout: fl
     try:
         return engine.get(refs, timeout)
     except Exception as error:
-        if isinstance(error, exceptions.HocketError) or not values.is_from_decoding(error):
+        if isinstance(error, exceptions.HocketError) or not undecodable.is_from_decoding(error):
             raise
-        unopened = values.build_decoding_error(_name_unopened(engine, refs), error)
-        texts.drop_own_frames(error)
-        raise unopened from (error if texts.passed_user(error) else None)
+        explained = undecodable.explain(_name_unopened(engine, refs), error)
+        raise explained from explained.__cause__
 
 
 def _name_unopened(engine: contract.Engine, refs: Sequence[contract.AnyRef]) -> str:

@@ -16,6 +16,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, TypeAlias, TypeVar
 
 from hocket import exceptions
+from hocket.engine import undecodable
 from hocket.kernel import metrics
 
 if TYPE_CHECKING:  # workers have no kernel
@@ -149,6 +150,8 @@ class ObjectRef(Generic[T_co]):
         except BaseException as error:  # noqa: BLE001 (the future raises it)
             if isinstance(error, exceptions.HocketError):
                 exceptions.hide_frames(error)
+            elif isinstance(error, Exception) and undecodable.is_from_decoding(error):
+                error = undecodable.explain(f"The value of {self!r}", error)
             if isinstance(error, exceptions.TaskError) and isinstance(error, StopIteration):
                 # A future takes no StopIteration: it would be raised here, and whoever waits would wait on.
                 error = exceptions.TaskError(error.function_name, error.traceback_str, error.cause)

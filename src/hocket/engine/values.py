@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, Final, NamedTuple
 
 from hocket import exceptions, texts
-from hocket.engine import callers, contract, interrupts, pickling, unsendable
+from hocket.engine import callers, contract, interrupts, pickling, undecodable, unsendable
 
 try:
     from _blake2 import (
@@ -200,12 +200,6 @@ def _build_plain(data: bytes) -> Encoded:
     return Encoded(b"", [memoryview(data)], _NO_REFS)
 
 
-_WHERE: Final = (
-    "This was raised while something sent here was unpickled: a function with what it uses, arguments or a value. "
-    "What cannot be rebuilt from its pickle must be made where it is used."
-)
-
-
 def decode(data: bytes | memoryview, buffers: Any = (), refs: list[contract.AnyRef] | None = None) -> Any:
     """Return a new value from its encoding; `refs` are handles for the references inside, if it was encoded by
     index."""
@@ -228,26 +222,8 @@ def decode(data: bytes | memoryview, buffers: Any = (), refs: list[contract.AnyR
 def note_decoding(error: Exception) -> None:
     """Say of an error that it was raised while something was decoded."""
     with contextlib.suppress(Exception):  # it is a user's object, whose attributes may raise
-        if not interrupts.is_from_handler(error) and _WHERE not in getattr(error, "__notes__", ()):
-            error.add_note(_WHERE)
-
-
-def is_from_decoding(error: Exception) -> bool:
-    """Tell whether an error was raised while something was decoded."""
-    try:
-        return _WHERE in getattr(error, "__notes__", ())
-    except Exception:  # the same
-        return False
-
-
-def build_decoding_error(what: str, reason: Exception | str) -> exceptions.SerializationError:
-    """Return the error for a value that cannot be rebuilt in this process; `what` is its name."""
-    told = reason if isinstance(reason, str) else texts.describe(reason)
-    return exceptions.SerializationError(
-        f"{what} could not be rebuilt here: {told}. What cannot be rebuilt from its pickle must be "
-        "made where it is used: return plain data, or give its class a __reduce__ method whose arguments its "
-        "constructor takes."
-    )
+        if not interrupts.is_from_handler(error) and undecodable.NOTE not in getattr(error, "__notes__", ()):
+            error.add_note(undecodable.NOTE)
 
 
 MANY = 100

@@ -14,7 +14,7 @@ from typing import Any
 import ray
 
 from hocket import exceptions, texts
-from hocket.engine import values
+from hocket.engine import undecodable, values
 
 _SAME_NAME = (
     "AuthenticationError",
@@ -79,7 +79,7 @@ def translate(error: BaseException) -> BaseException:
     if isinstance(error, ray.exceptions.WorkerCrashedError):
         return exceptions.WorkerCrashedError(f"The worker that ran the task died. {_NO_EVIDENCE}")
     if isinstance(error, ray.exceptions.RaySystemError) and _DECODING.search(text):
-        return values.build_decoding_error("A value", text.strip().splitlines()[-1])
+        return undecodable.build_error("A value", text.strip().splitlines()[-1])
     for kind in type(error).__mro__:
         if kind.__name__ in _SAME_NAME and kind.__module__.startswith("ray"):
             same: type[exceptions.HocketError] = getattr(exceptions, kind.__name__)
