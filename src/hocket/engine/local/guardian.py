@@ -203,7 +203,9 @@ class Guardian:
             faults.plan.reach("guardian.before_spawn")
         opened: list[int] = []
         try:
-            opened += [self._channel.take_descriptor(), self._channel.take_descriptor(), *os.pipe2(os.O_CLOEXEC)]
+            opened.append(self._channel.take_descriptor())
+            opened.append(self._channel.take_descriptor())
+            opened += os.pipe2(os.O_CLOEXEC)
             opened.append(os.memfd_create("hocket-stack", os.MFD_CLOEXEC))
             pid = os.fork()
         except (OSError, channel.FrameError) as error:  # the others go on
@@ -213,6 +215,7 @@ class Guardian:
             return
         sock_fd, page_fd, stderr_read, stderr_write, stack_fd = opened
         if pid == 0:
+            os.close(stderr_read)
             self._become_worker(worker_id, sock_fd, page_fd, stderr_write, stack_fd)
         os.close(sock_fd)
         os.close(page_fd)
