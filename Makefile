@@ -147,9 +147,10 @@ lint: $(VENV)/.dev  ## ruff, and plain prose on the pages and at the head of doc
 types: $(VENV)/.dev  ## mypy, strict
 	$(BIN)/mypy
 
-imports: $(VENV)/.dev  ## imports point down, and none hides in a function
+imports: $(VENV)/.dev  ## imports point down, none hides in a function, and packages name the modules they have
 	$(BIN)/lint-imports --no-logo
 	$(BIN)/python tools/check_imports.py
+	$(BIN)/python tools/check_rooms.py
 
 news: $(VENV)/.dev  ## the news fragments are well formed, and a branch has one
 	$(BIN)/towncrier build --draft --version unreleased >/dev/null

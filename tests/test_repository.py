@@ -229,6 +229,18 @@ def test_a_keras_example_runs(name, options, lines, tmp_path):
     assert name != "keras_two_models" or (tmp_path / "chart.png").read_bytes().startswith(b"\x89PNG")
 
 
+def test_packages_that_name_what_is_not_there_are_found(tmp_path, capsys):
+    check_rooms = runpy.run_path(str(ROOT / "tools" / "check_rooms.py"))["main"]
+    package = tmp_path / "kitchen"
+    (package / "oven").mkdir(parents=True)
+    (package / "table.py").touch()
+    (package / "__init__.py").write_text('"""`table`, `oven` and `cook`, with ``fire``."""\n\nfrom os import cook\n')
+    assert check_rooms(tmp_path) == 0
+    (package / "table.py").rename(package / "bench.py")
+    assert check_rooms(tmp_path) == 1
+    assert "kitchen/__init__.py:1: `table` is no module here" in capsys.readouterr().out
+
+
 def test_local_imports_of_our_own_are_found(tmp_path, capsys):
     check_imports = runpy.run_path(str(ROOT / "tools" / "check_imports.py"))["main"]
     package = tmp_path / "hocket"

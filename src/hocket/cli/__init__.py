@@ -1,1 +1,1 @@
-"""The `hocket` command."""
+"""The ``hocket`` command."""

@@ -4,9 +4,13 @@
 - `history`: the events that a viewer has read, as columns; what of them lies in a window of time.
 - `frames`: what of a process's stacks is of interest.
 - `runs`: the log that a run of a trainer keeps, what is read from it, and what holds a run up.
-- `watching`, `training`: the sessions and the runs that a viewer looks at.
+- `watching`, `training`, `searches`: the sessions, the runs and the searches that a viewer looks at.
+- `parts`: what servers, coordinators, executions and meshes show of themselves.
+- `answers`: the JSON that pages read.
+- `telemetry`: what ran, as spans of OpenTelemetry.
 - `dashboard`: the pages in a browser, their server and its guards.
 - `top`: the pages in a terminal.
+- `notebook`: curves in a notebook, which move while `fit()` runs.
 - `report`: one file that shows a run, or compares several.
 - `vendor`: scripts that others wrote, with their licences.
 """

@@ -1,4 +1,5 @@
-"""What is computed of columns: ``col("x") * 2 + 1``, for `Dataset.with_column`, `Dataset.filter` and `read_parquet`.
+"""What is computed of columns, such as ``col("x") * 2 + 1``: for `Dataset.with_column`, `Dataset.filter` and
+`hocket.data.read_parquet`.
 
 `tree` is what an expression is, and `spaces` its methods for texts, lists and times; `text` reads one that is written
 as a text; `computing` computes it, of the columns of a block, or hands it to Arrow's readers; `functions` is what

@@ -3,6 +3,6 @@
 - `server`: opens a port on loopback, and ends when nobody looks or there is nothing left to see.
 - `app`: the routes, each of which only reads.
 - `guards`: who may ask for what.
-- `watching`: the sessions, and what has been read of their events.
+- `listening`: the port, or the socket that only its user may open.
 - `static`: the pages. No build step. What others wrote is in `observe/vendor`, with their licences.
 """

@@ -1,8 +1,8 @@
 """JAX: gradients of jitted steps averaged over the ranks, through memory that they share.
 
 `config` sets JAX up in the ranks and joins them; `trainer` is the entry; `models`, `optimizers`, `loaders`,
-`evaluation`, `devices`, `seeds` and `checkpoints` are what the training function calls, and `rank_state` has the
-strategy that it uses; `strategies` say how updates travel. Below them `trees` knows arrays by name, `host_calls` lets a
+`evaluation`, `devices`, `seeds` and `checkpoints` are what the training function calls; `strategies` say how updates
+travel. Below them `trees` knows arrays by name, `host_calls` lets a
 compiled step call Python, and `frames` is what XLA says when it does. Importing this package imports jax.
 """
 

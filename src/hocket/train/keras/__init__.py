@@ -2,7 +2,7 @@
 
 `config` chooses the ranks' backend and joins them; `trainer` is the entry; `models`, `loaders`, `evaluation`,
 `checkpoints`, `callbacks` and `seeds` are what the training function calls, and `rank_state` has the rank's strategy at
-work. `bridges` lead from a compiled step, where gradients are, to our collectives; `strategies` say what happens there.
+work. `bridges` lead from a compiled step, where gradients are, to our collectives.
 With `Sharded`, on JAX, a step is one program of all ranks: `sharding`, `joined` and `spread_models` see to that.
 Importing this package imports Keras, and with it the backend that KERAS_BACKEND names.
 """

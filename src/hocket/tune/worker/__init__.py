@@ -1,1 +1,1 @@
-"""The side of a search that runs in a trial's process: what `report` does, and the actor that runs trials."""
+"""What of a search runs in a trial's process: what `hocket.tune.report` does, and the actor that runs trials."""

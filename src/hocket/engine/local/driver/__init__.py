@@ -9,7 +9,7 @@
 7. `events`: what happens between two waits.
 8. `submission`: tasks, actors and calls.
 9. `access`: objects.
-10. `driver`: what can be looked at, and the end.
+10. `engine`: what can be looked at, and the end.
 """
 
 from hocket.engine.local.driver.engine import DriverEngine as DriverEngine

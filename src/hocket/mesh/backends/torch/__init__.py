@@ -5,7 +5,7 @@ its rule is missing or wrong, `functions` computes on parts that are right. A re
 of the plan on what the rank has, so no more bytes move than the algebra says; its gradient is the relayout back.
 `values` says what a value is, `modules` spreads those of a module in place, and `backend` answers what is asked.
 
-All ranks call the same in the same order: making a mesh, relayouts, `gather`, and operations.
+All ranks call the same in the same order: making a mesh, relayouts, `hocket.mesh.gather`, and operations.
 """
 
 from hocket.mesh.backends.torch.backend import BACKEND as BACKEND
