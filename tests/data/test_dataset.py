@@ -20,7 +20,7 @@ from pyarrow import parquet
 
 import hocket
 from hocket import data
-from hocket.data import blocks, execution, expressions, plan, preprocessors
+from hocket.data import block_reads, blocks, execution, expressions, preprocessors
 
 # --- on each engine ---------------------------------------------------------------------------------------------------
 
@@ -264,7 +264,7 @@ def test_columns_are_chosen_named_and_added() -> None:
 
 def test_kinds_of_values_that_differ_between_blocks_are_joined_or_refused() -> None:
     def build(*parts: Any) -> data.Dataset:
-        return data.Dataset([plan.Held(blocks.build({"x": part}, "it")) for part in parts])
+        return data.Dataset([block_reads.Held(blocks.build({"x": part}, "it")) for part in parts])
 
     assert build([1, 2], [None, 3]).take_batch(4, batch_format="pyarrow").column("x").to_pylist() == [1, 2, None, 3]
     assert build([1], [0.5]).take_batch()["x"].tolist() == [1.0, 0.5]
@@ -274,7 +274,7 @@ def test_kinds_of_values_that_differ_between_blocks_are_joined_or_refused() -> N
         TypeError, match="Column 'x' is int64 in some blocks and string in others, which cannot stand in one batch"
     ):
         build([1], ["a"]).take_batch()
-    other = data.Dataset([plan.Held(blocks.build({name: [1]}, "it")) for name in "xy"])
+    other = data.Dataset([block_reads.Held(blocks.build({name: [1]}, "it")) for name in "xy"])
     with hocket.init(num_cpus=2, engine="inprocess"):
         assert other.take_all() == [{"x": 1}, {"y": 1}]
         assert other.to_arrow().to_pylist() == [{"x": 1, "y": None}, {"x": None, "y": 1}]

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import strategies as st
 
 from hocket import data
-from hocket.data import blocks, execution, plan, shard
+from hocket.data import block_reads, blocks, execution, shard
 
 SETTINGS = hypothesis.settings(max_examples=80, deadline=None)
 
@@ -21,7 +21,9 @@ def build_source(sizes: list[int], seed: int | None = None) -> execution.Source:
     """Rows that are numbered, in blocks of these sizes."""
     ends = np.cumsum([0, *sizes])
     held = [
-        plan.Held(blocks.build({"row": np.arange(start, stop), "text": [str(row) for row in range(start, stop)]}, "it"))
+        block_reads.Held(
+            blocks.build({"row": np.arange(start, stop), "text": [str(row) for row in range(start, stop)]}, "it")
+        )
         for start, stop in itertools.pairwise(ends)
     ]
     return execution.Source(held, seed)

@@ -1,12 +1,12 @@
 """What training reads, and in which order.
 
-A `Dataset` is rows in blocks (`blocks`, made of `columns`) and a plan of what is done to them (`plan`). To it,
-`operations` adds steps (`steps`; `calls` says who calls a user's function), and `tables` what needs all rows
-(`relations` and `aggregate` write the queries, `transport` brings columns to the engine for tables and back), and
-`splits` cuts it. It is streamed through tasks (`execution`). `creation` makes it of values, `readers` of files,
-`writers` makes files of it; `sources` knows what is in them. `feed` gives its batches a form, and `shard` is a rank's
-part. Arrow enters through `arrow`, pandas through `frames`, Spark through `spark`, and frameworks through `to_torch`,
-`to_tensorflow` and `to_jax`, each when it is asked for (`hocket.extras`).
+A `Dataset` is rows in blocks (`blocks`, made of `columns`) and a plan (`plan`) of where they come from (`block_reads`)
+and what is done to them. To it, `operations` adds steps (`steps`; `calls` says who calls a user's function), and
+`tables` what needs all rows (`relations` and `aggregate` write the queries, `transport` brings columns to the engine
+for tables and back), and `splits` cuts it. It is streamed through tasks (`execution`). `creation` makes it of values,
+`readers` of files, `writers` makes files of it; `sources` knows what is in them. `feed` gives its batches a form, and
+`shard` is a rank's part. Arrow enters through `arrow`, pandas through `frames`, Spark through `spark`, and frameworks
+through `to_torch`, `to_tensorflow` and `to_jax`, each when it is asked for (`hocket.extras`).
 
 `ledger` says which rows each rank takes at each step, from three numbers that are all there is to save; `order` is the
 shuffle behind it; `exact` adds up an evaluation so that the number of ranks cannot be seen in the result. These need

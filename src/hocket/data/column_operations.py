@@ -7,7 +7,7 @@ import functools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Self
 
-from hocket.data import blocks, calls, plan, steps
+from hocket.data import block_reads, blocks, calls, plan, steps
 from hocket.data.expressions import tree
 
 
@@ -134,7 +134,7 @@ class ColumnOperations(abc.ABC):
             looks_at: The columns that it needs, if it leaves no other. None: all.
         """
         reads, ops = self._plan.reads, self._plan.ops
-        if not ops and reads and isinstance(reads[0], plan.Held):
+        if not ops and reads and isinstance(reads[0], block_reads.Held):
             apply(columns, reads[0].block.cut(0, 0))
         step = functools.partial(apply, columns)
         return self._then(plan.Step(apply=step, name=name, keeps_rows=True, columns=looks_at))

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Self, final
 
 from hocket.data import aggregate as aggregates
-from hocket.data import arrow, blocks, columns, frames, plan, tables
+from hocket.data import arrow, block_reads, blocks, columns, frames, tables
 from hocket.data.execution import references
 from hocket.engine import contract
 
@@ -54,11 +54,11 @@ class Conversions(tables.TableOperations):
     """The methods that give references, and those that sum up. Each executes the plan."""
 
     @abc.abstractmethod
-    def _build(self, reads: Sequence[plan.Read]) -> Self:
+    def _build(self, reads: Sequence[block_reads.Read]) -> Self:
         """Return a data set of these blocks."""
 
     @abc.abstractmethod
-    def _store(self) -> list[plan.Stored]:
+    def _store(self) -> list[block_reads.Stored]:
         """Execute the plan, and return its blocks."""
 
     def to_arrow_refs(self) -> list[contract.ObjectRef[Any]]:

@@ -10,7 +10,7 @@ from typing import Any, Final
 import numpy as np
 
 from hocket import keywords, texts
-from hocket.data import arrow, blocks, dataset, frames, plan, reading, settings
+from hocket.data import arrow, block_reads, blocks, dataset, frames, plan, reading, settings
 from hocket.data.execution import references
 from hocket.data.sources import custom, programs
 from hocket.data.spark import receiving
@@ -21,7 +21,9 @@ MOST_ROWS: Final = 1 << 50
 
 def _build(block: blocks.Block, num_blocks: int | None) -> dataset.Dataset:
     reading.check_count("override_num_blocks", num_blocks, 1)
-    return dataset.Dataset(plan.cut_block(block, settings.DataContext.get_current().get_block_bytes(), num_blocks))
+    return dataset.Dataset(
+        block_reads.cut_block(block, settings.DataContext.get_current().get_block_bytes(), num_blocks)
+    )
 
 
 def _build_joined(
@@ -141,7 +143,9 @@ def from_blocks(blocks: Sequence[object]) -> dataset.Dataset:
     Raises:
         TypeError: One is none of these.
     """
-    return dataset.Dataset([plan.Held(_read_block(one)) for one in blocks] or [plan.Held(_read_block(None))])
+    return dataset.Dataset(
+        [block_reads.Held(_read_block(one)) for one in blocks] or [block_reads.Held(_read_block(None))]
+    )
 
 
 def _read_block(given: object) -> blocks.Block:
@@ -190,8 +194,8 @@ def range(n: int, *, override_num_blocks: int | None = None) -> dataset.Dataset:
     most = settings.DataContext.get_current().get_block_bytes()
     count = override_num_blocks or max(1, -(-8 * n // most), min(8, n >> 12))
     if count == 1:
-        return dataset.Dataset([plan.Held(plan.RangeRead(0, n)())])
-    return dataset.Dataset([plan.RangeRead(start, stop) for start, stop in plan.cut_evenly(n, count)])
+        return dataset.Dataset([block_reads.Held(block_reads.RangeRead(0, n)())])
+    return dataset.Dataset([block_reads.RangeRead(start, stop) for start, stop in block_reads.cut_evenly(n, count)])
 
 
 @keywords.guard
@@ -362,7 +366,7 @@ def from_torch(
     reading.check_count("override_num_blocks", override_num_blocks, 1)
     if hasattr(dataset_, "__getitem__") and hasattr(dataset_, "__len__"):
         count = override_num_blocks or max(1, min(8, len(dataset_) >> 8))
-        cuts = plan.cut_evenly(len(dataset_), count)
+        cuts = block_reads.cut_evenly(len(dataset_), count)
         return dataset.Dataset([programs.ItemsRead(dataset_, start, stop) for start, stop in cuts])
     if not isinstance(dataset_, Iterable):
         raise TypeError(f"from_torch() takes a dataset of PyTorch's, but received {dataset_!r:.80}.")

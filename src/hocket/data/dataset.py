@@ -8,6 +8,7 @@ from typing import Any, TypeVar, final
 
 from hocket import keywords, markup, missing
 from hocket.data import (
+    block_reads,
     blocks,
     calls,
     conversions,
@@ -51,7 +52,7 @@ class Dataset(looking.Looking, operations.RowOperations, splits.Splits, conversi
         >>> hocket.shutdown()
     """
 
-    def __init__(self, reads: Sequence[plan.Read], ops: Sequence[plan.Op] = ()) -> None:
+    def __init__(self, reads: Sequence[block_reads.Read], ops: Sequence[plan.Op] = ()) -> None:
         self._plan = plan.Plan(tuple(reads), tuple(ops))
         self._record = execution.Record()
 
@@ -79,7 +80,7 @@ class Dataset(looking.Looking, operations.RowOperations, splits.Splits, conversi
     def __iter__(self) -> Iterator[Any]:
         raise TypeError("A Dataset has rows and batches, so say which: write iter_rows() or iter_batches().")
 
-    def _build(self, reads: Sequence[plan.Read]) -> Dataset:
+    def _build(self, reads: Sequence[block_reads.Read]) -> Dataset:
         return Dataset(reads)
 
     def _then(self, op: plan.Op) -> Dataset:
@@ -193,7 +194,7 @@ class Dataset(looking.Looking, operations.RowOperations, splits.Splits, conversi
 
     # --- reading ------------------------------------------------------------------------------------------------------
 
-    def _stream(self) -> Iterator[plan.Held | plan.Stored]:
+    def _stream(self) -> Iterator[block_reads.Held | block_reads.Stored]:
         self._record = execution.Record(self._plan.get_optional_count())
         return execution.stream(self._plan, _get_options(), self._record)
 
@@ -203,7 +204,7 @@ class Dataset(looking.Looking, operations.RowOperations, splits.Splits, conversi
     def _stream_blocks(self) -> Iterator[blocks.Block]:
         return map(execution.fetch, self._stream())
 
-    def _store(self) -> list[plan.Stored]:
+    def _store(self) -> list[block_reads.Stored]:
         self._record = execution.Record(self._plan.get_optional_count())
         return execution.store(self._plan, _get_options(), self._record)
 

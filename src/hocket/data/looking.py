@@ -6,7 +6,7 @@ import abc
 from collections.abc import Iterator
 from typing import Any
 
-from hocket.data import blocks, execution, feed, frames, plan, reading
+from hocket.data import block_reads, blocks, execution, feed, frames, plan, reading
 
 
 class Looking(feed.Feed):
@@ -16,7 +16,7 @@ class Looking(feed.Feed):
     _record: execution.Record
 
     @abc.abstractmethod
-    def _stream(self) -> Iterator[plan.Held | plan.Stored]:
+    def _stream(self) -> Iterator[block_reads.Held | block_reads.Stored]:
         """Execute the plan, and give what stands for its blocks."""
 
     @abc.abstractmethod
@@ -104,7 +104,9 @@ class Looking(feed.Feed):
         Args:
             fetch_if_missing: Whether a block is made to see, where nothing is known; if not, it is None then.
         """
-        if not fetch_if_missing and (self._plan.ops or not all(isinstance(one, plan.Held) for one in self._plan.reads)):
+        if not fetch_if_missing and (
+            self._plan.ops or not all(isinstance(one, block_reads.Held) for one in self._plan.reads)
+        ):
             return None
         block = self._peek()
         return block.read_schema() if block.columns else None

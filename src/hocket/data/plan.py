@@ -1,9 +1,9 @@
 """What a data set is before it is executed: where blocks come from, and what is done to each.
 
-A *read* gives one block. A *step* makes a block of a block, and steps that follow one another run in one task; a
-*pool* is a step that actors do. A *rearrangement* needs all blocks before it: the new order of rows is computed from
-their numbers, and each new block gathers its rows. A *relation* needs all blocks too, also of other plans: an engine
-for tables sorts, joins or groups them (`relations`).
+A *read* gives one block (`block_reads`). A *step* makes a block of a block, and steps that follow one another run in
+one task; a *pool* is a step that actors do. A *rearrangement* needs all blocks before it: the new order of rows is
+computed from their numbers, and each new block gathers its rows. A *relation* needs all blocks too, also of other
+plans: an engine for tables sorts, joins or groups them (`relations`).
 
 Everything here is pickled and sent to tasks.
 """
@@ -12,144 +12,14 @@ from __future__ import annotations
 
 import functools
 import itertools
-import pickle
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Protocol, TypeAlias, TypeGuard, final, runtime_checkable
+from typing import TypeAlias, final
 
 import numpy as np
 import numpy.typing as npt
 
-from hocket.data import blocks, order, relations, steps
-from hocket.engine import contract
-
-
-class Read(Protocol):
-    """Where a block comes from. Runs in a task."""
-
-    @property
-    def num_rows(self) -> int | None:
-        """How many rows the block has; None if that is known only when it is read."""
-
-    @property
-    def num_bytes(self) -> int | None:
-        """About how much memory it takes; None if nothing is known."""
-
-    def __call__(self) -> blocks.Block:
-        """Read it."""
-
-
-class ManyRead(Protocol):
-    """Where several blocks come from, one after the other. Runs in a task."""
-
-    @property
-    def num_rows(self) -> int | None:
-        """How many rows they have; None if that is known only when they are read."""
-
-    @property
-    def num_bytes(self) -> int | None:
-        """About how much memory they take; None if nothing is known."""
-
-    def __call__(self) -> blocks.Block:
-        """Read all as one."""
-
-    def iter_blocks(self) -> Iterator[blocks.Block]:
-        """Read them one by one."""
-
-
-def gives_many(read: Read | ManyRead) -> TypeGuard[ManyRead]:
-    """Return whether a read gives several blocks."""
-    return hasattr(read, "iter_blocks")
-
-
-@final
-@dataclass(frozen=True)
-class Held:
-    """A block that this process has."""
-
-    block: blocks.Block
-
-    @property
-    def num_rows(self) -> int:
-        return self.block.num_rows
-
-    @property
-    def num_bytes(self) -> int:
-        return self.block.count_bytes()
-
-    def __call__(self) -> blocks.Block:
-        return self.block
-
-
-@final
-@dataclass(frozen=True)
-class Stored:
-    """Rows of a block that the engine has."""
-
-    ref: contract.ObjectRef[blocks.Block]
-    num_bytes: int
-    start: int
-    stop: int
-    types: blocks.Types
-    """What its columns hold."""
-    left_out: tuple[str, ...] = ()
-    """Files that could not be read for it."""
-
-    @property
-    def num_rows(self) -> int:
-        return self.stop - self.start
-
-    def __call__(self) -> blocks.Block:
-        raise AssertionError("the engine hands the block to the task")
-
-
-@final
-@dataclass(frozen=True)
-class Filed:
-    """A block in a file, for ranks that have no engine."""
-
-    path: str
-    num_rows: int
-    num_bytes: int
-
-    def __call__(self) -> blocks.Block:
-        with Path(self.path).open("rb") as file:
-            block: blocks.Block = pickle.load(file)
-        return block
-
-
-def file_block(block: blocks.Block, path: str) -> Filed:
-    """Write a block to a file, for a reader who trusts it."""
-    with Path(path).open("wb") as file:
-        pickle.dump(block, file, pickle.HIGHEST_PROTOCOL)
-    return Filed(path, block.num_rows, block.count_bytes())
-
-
-def store_block(ref: contract.ObjectRef[blocks.Block], held: Held) -> Stored:
-    """Return a block that was given to the engine."""
-    return Stored(ref, held.num_bytes, 0, held.num_rows, held.block.find_types())
-
-
-@final
-@dataclass(frozen=True)
-class RangeRead:
-    """Numbers in a row."""
-
-    start: int
-    stop: int
-
-    @property
-    def num_rows(self) -> int:
-        return self.stop - self.start
-
-    @property
-    def num_bytes(self) -> int:
-        return 8 * self.num_rows
-
-    def __call__(self) -> blocks.Block:
-        return blocks.Block({"id": np.arange(self.start, self.stop)}, self.num_rows)
-
+from hocket.data import block_reads, blocks, order, relations, steps
 
 # --- steps ------------------------------------------------------------------------------------------------------------
 
@@ -272,7 +142,7 @@ class Repartition:
             return list(_put_together(sizes, self.least_rows))
         if self.num_rows is not None:
             return [range(start, min(start + self.num_rows, total)) for start in range(0, total, self.num_rows)]
-        return [range(start, stop) for start, stop in cut_evenly(total, self.num_blocks or 1)]
+        return [range(start, stop) for start, stop in block_reads.cut_evenly(total, self.num_blocks or 1)]
 
 
 @final
@@ -357,7 +227,7 @@ def is_exact(op: Op) -> bool:
 class Plan:
     """Where the blocks of a data set come from, and what is done to them."""
 
-    reads: tuple[Read, ...]
+    reads: tuple[block_reads.Read, ...]
     ops: tuple[Op, ...]
 
     def get_optional_count(self) -> int | None:
@@ -373,12 +243,12 @@ class Plan:
     def get_optional_sizes(self) -> list[int | None] | None:
         """Return how many rows each block will have, None of those of which that is not known; None if not even the
         number of blocks is known before the plan is executed. A read that gives several counts as one."""
-        sizes: _Sizes = [None if gives_many(read) else read.num_rows for read in self.reads]
+        sizes: _Sizes = [None if block_reads.gives_many(read) else read.num_rows for read in self.reads]
         for at, op in enumerate(self.ops):
             sizes = _list_sizes_after(op, sizes, Plan(self.reads, self.ops[:at]).get_optional_count())
         return sizes
 
-    def list_reads(self) -> Iterator[Read]:
+    def list_reads(self) -> Iterator[block_reads.Read]:
         """Give all reads, also those of other plans that operations join to this one."""
         yield from self.reads
         for op in self.ops:
@@ -393,7 +263,7 @@ class Plan:
         )
         if not names:
             return self
-        reads = [read.narrow(names) if isinstance(read, NarrowRead) else None for read in self.reads]
+        reads = [read.narrow(names) if isinstance(read, block_reads.NarrowRead) else None for read in self.reads]
         found = [read for read in reads if read is not None]
         return Plan(tuple(found), self.ops) if len(found) == len(reads) else self
 
@@ -409,14 +279,6 @@ class Plan:
             return self
         step = Step(apply=functools.partial(steps.cut_rows, limit), name="take", keeps_rows=False)
         return Plan(self.reads, (*self.ops[:at], step, *self.ops[at:]))
-
-
-@runtime_checkable
-class NarrowRead(Read, Protocol):
-    """A read that can leave out columns without reading them."""
-
-    def narrow(self, names: Sequence[str]) -> Read | None:
-        """Return what reads these columns alone; None if it cannot."""
 
 
 def _is_row_by_row(op: Op) -> bool:
@@ -486,25 +348,3 @@ def _put_together(sizes: Sequence[int], least: int) -> Iterator[range]:
             start = stop
     if stop > start:
         yield range(start, stop)
-
-
-def cut_evenly(num_rows: int, count: int) -> list[tuple[int, int]]:
-    """Return where parts begin and end that differ by a row at most. Empty ones are left out."""
-    count = min(count, max(num_rows, 1))
-    ends = [num_rows * number // count for number in range(count + 1)]
-    return [(start, stop) for start, stop in itertools.pairwise(ends) if stop > start]
-
-
-def cut_block(block: blocks.Block, most_bytes: int, num_blocks: int | None = None) -> list[Held]:
-    """Return a block in parts that tasks work on alone.
-
-    Args:
-        block: The block.
-        most_bytes: How large a part may be.
-        num_blocks: How many parts; None: as many as the bytes say, and at least 8 if each still has a few thousand rows
-            or 1 MiB.
-    """
-    if num_blocks is None:
-        size = block.count_bytes()
-        num_blocks = max(1, -(-size // most_bytes), min(8, max(size >> 20, block.num_rows >> 12)))
-    return [Held(block.cut(start, stop)) for start, stop in cut_evenly(block.num_rows, num_blocks)] or [Held(block)]

@@ -10,7 +10,7 @@ import secrets
 from collections.abc import Iterable, Sequence
 from typing import Any, Literal, Self
 
-from hocket.data import calls, execution, plan, reading, steps, tables
+from hocket.data import block_reads, calls, execution, plan, reading, steps, tables
 
 MAX_PARTS = 100_000
 """Into how many parts a data set can be split."""
@@ -20,11 +20,11 @@ class Splits(tables.TableOperations):
     """The methods that cut a data set. Each executes its plan."""
 
     @abc.abstractmethod
-    def _build(self, reads: Sequence[plan.Read]) -> Self:
+    def _build(self, reads: Sequence[block_reads.Read]) -> Self:
         """Return a data set of these blocks."""
 
     @abc.abstractmethod
-    def _store(self) -> list[plan.Stored]:
+    def _store(self) -> list[block_reads.Stored]:
         """Execute the plan, and return its blocks."""
 
     @abc.abstractmethod

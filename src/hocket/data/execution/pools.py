@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final, final
 
 from hocket.core import actor, api
-from hocket.data import blocks, plan, settings
+from hocket.data import block_reads, blocks, plan, settings
 from hocket.data.execution import tasks
 
 BLOCKS_PER_ACTOR: Final = 2
@@ -60,7 +60,7 @@ class _Team:
         made = api.remote(max_restarts=MOST_RESTARTS, max_task_retries=MOST_RESTARTS, **options)(_Member)
         self._members.append((made.remote(self._pool), [0]))
 
-    def send(self, found: plan.Held | plan.Stored) -> list[Any]:
+    def send(self, found: block_reads.Held | block_reads.Stored) -> list[Any]:
         """Have the actor that has the least to do take a block."""
         member, count = min(self._members, key=lambda one: one[1][0])
         if count[0] >= BLOCKS_PER_ACTOR and len(self._members) < self._share.most:
@@ -70,7 +70,7 @@ class _Team:
         self.assigned.append(count)
         run: Any = member.run.options(num_returns=2)
         refs: list[object]
-        if isinstance(found, plan.Stored):
+        if isinstance(found, block_reads.Stored):
             refs = run.remote(found.ref, (found.start, found.stop))
         else:
             refs = run.remote(found.block, None)
@@ -87,8 +87,11 @@ class _Team:
 
 
 def run_pool(
-    found: Iterator[plan.Held | plan.Stored], pool: plan.Pool, share: Share, options: settings.ExecutionOptions
-) -> Iterator[plan.Stored]:
+    found: Iterator[block_reads.Held | block_reads.Stored],
+    pool: plan.Pool,
+    share: Share,
+    options: settings.ExecutionOptions,
+) -> Iterator[block_reads.Stored]:
     """Give what a pool makes of blocks, in their order. Its actors end with the loop."""
     limit = BLOCKS_PER_ACTOR * share.most
     limit = min(limit, options.max_blocks_in_flight or limit)

@@ -11,7 +11,7 @@ from typing import Any, final
 import numpy as np
 
 from hocket.core import api, session
-from hocket.data import blocks, plan, settings
+from hocket.data import block_reads, blocks, plan, settings
 from hocket.data.execution import tasks
 
 MOST_GROUPS = 256
@@ -26,8 +26,8 @@ the store holds for it. Pieces are not all of one size."""
 
 
 def rearrange(
-    parts: list[plan.Stored], barrier: plan.Shuffle | plan.Repartition, options: settings.ExecutionOptions
-) -> Iterator[plan.Stored]:
+    parts: list[block_reads.Stored], barrier: plan.Shuffle | plan.Repartition, options: settings.ExecutionOptions
+) -> Iterator[block_reads.Stored]:
     """Give the new blocks of a plan's barrier. Takes `parts` away one by one, so that they can be forgotten."""
     name = type(barrier).__name__.lower()
     sizes = [part.num_rows for part in parts]
@@ -51,7 +51,7 @@ def _choose_group_bytes(num_bytes: int, options: settings.ExecutionOptions) -> i
     return math.isqrt(num_bytes * LEAST_PIECE) + 1
 
 
-def _submit_gather(task: tasks.Task, parts: Sequence[plan.Stored], rows: plan.Rows) -> list[Any]:
+def _submit_gather(task: tasks.Task, parts: Sequence[block_reads.Stored], rows: plan.Rows) -> list[Any]:
     """Have a block made of rows of any of the parts."""
     first, last = 0, len(parts)
     if isinstance(rows, range):  # only the blocks that it touches
@@ -77,17 +77,17 @@ def _gather(rows: plan.Rows, parts: Sequence[tuple[int, int]], *whole: blocks.Bl
 
 def _exchange(
     name: str,
-    parts: list[plan.Stored],
+    parts: list[block_reads.Stored],
     wanted: Sequence[plan.Drawn],
     num_groups: int,
     options: settings.ExecutionOptions,
-) -> Iterator[plan.Stored]:
+) -> Iterator[block_reads.Stored]:
     """Give blocks of rows of all parts, where these are too many to look at for each: first the rows of some parts are
     put together by groups of new blocks, and then the new blocks of each group are made of its pieces of all. So every
     row is written and read twice, however many blocks there are. Nobody holds a list of all rows: tasks compute the
     order of theirs.
     """
-    groups = [wanted[first:last] for first, last in plan.cut_evenly(len(wanted), num_groups)]
+    groups = [wanted[first:last] for first, last in block_reads.cut_evenly(len(wanted), num_groups)]
     borders = (wanted[0].start, *(group[-1].stop for group in groups))
     bundles = _bundle(parts, LEAST_PIECE * len(groups))
     parts.clear()
@@ -127,9 +127,9 @@ def _take(refs: list[Any], at: int) -> object:
     return ref
 
 
-def _bundle(parts: Sequence[plan.Stored], least_bytes: int) -> list[list[plan.Stored]]:
+def _bundle(parts: Sequence[block_reads.Stored], least_bytes: int) -> list[list[block_reads.Stored]]:
     """Return blocks together that are so large."""
-    bundles: list[list[plan.Stored]] = []
+    bundles: list[list[block_reads.Stored]] = []
     num_bytes = least_bytes
     for part in parts:
         if num_bytes >= least_bytes:

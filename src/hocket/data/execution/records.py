@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Final, final
 
 from hocket import showing
-from hocket.data import plan
+from hocket.data import block_reads
 from hocket.data.execution import progress
 
 _SHOWN: Final = 5
@@ -39,9 +39,9 @@ class Stage:
     left_out: list[str] = field(default_factory=list)
     """Files that it could not read."""
 
-    def add(self, block: plan.Held | plan.Stored) -> None:
+    def add(self, block: block_reads.Held | block_reads.Stored) -> None:
         """Note that a block has passed."""
-        if isinstance(block, plan.Stored):
+        if isinstance(block, block_reads.Stored):
             self.left_out += block.left_out
         self.num_blocks += 1
         self.num_rows += block.num_rows
@@ -60,7 +60,9 @@ class Record:
     num_rows: int | None = None
     stages: list[Stage] = field(default_factory=list)
 
-    def watch(self, name: str, found: Iterator[plan.Held | plan.Stored]) -> Iterator[plan.Held | plan.Stored]:
+    def watch(
+        self, name: str, found: Iterator[block_reads.Held | block_reads.Stored]
+    ) -> Iterator[block_reads.Held | block_reads.Stored]:
         """Give what a stage gives, and count it."""
         if not self.stages:
             showing.show("executions", self, Record._show)
@@ -68,7 +70,9 @@ class Record:
         self.stages.append(stage)
         return _count(stage, found)
 
-    def show(self, found: Iterator[plan.Held | plan.Stored]) -> Iterator[plan.Held | plan.Stored]:
+    def show(
+        self, found: Iterator[block_reads.Held | block_reads.Stored]
+    ) -> Iterator[block_reads.Held | block_reads.Stored]:
         """Give the blocks of the last stage, and show how far it is if that takes long."""
         line = progress.Line(self.num_rows)
         done = 0
@@ -137,7 +141,9 @@ class Record:
         return f"The reader waited for {last.waited_s:.2f} s, the longest for {slowest.name}."
 
 
-def _count(stage: Stage, found: Iterator[plan.Held | plan.Stored]) -> Iterator[plan.Held | plan.Stored]:
+def _count(
+    stage: Stage, found: Iterator[block_reads.Held | block_reads.Stored]
+) -> Iterator[block_reads.Held | block_reads.Stored]:
     try:
         while True:
             began = time.perf_counter()

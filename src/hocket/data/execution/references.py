@@ -9,13 +9,13 @@ from typing import Any, final
 import numpy as np
 
 from hocket.core import api
-from hocket.data import arrow, blocks, plan
+from hocket.data import arrow, block_reads, blocks
 from hocket.data.execution import tasks
 from hocket.engine import contract
 
 
 def convert(
-    stored: Iterable[plan.Stored], batch_format: str, column: str | None = None
+    stored: Iterable[block_reads.Stored], batch_format: str, column: str | None = None
 ) -> list[contract.ObjectRef[object]]:
     """Return references on blocks in the form that a user asks for, made in tasks.
 

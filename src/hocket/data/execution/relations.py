@@ -17,7 +17,7 @@ import numpy as np
 
 from hocket import extras
 from hocket.core import api, session
-from hocket.data import arrow, blocks, plan, relations, settings, steps, transport
+from hocket.data import arrow, block_reads, blocks, relations, settings, steps, transport
 from hocket.data.execution import scratch, tasks
 from hocket.engine import contract
 
@@ -52,8 +52,10 @@ class _Limits:
 
 
 def relate(
-    tables: Sequence[Iterator[plan.Held | plan.Stored]], query: relations.Query, options: settings.ExecutionOptions
-) -> Iterator[plan.Stored]:
+    tables: Sequence[Iterator[block_reads.Held | block_reads.Stored]],
+    query: relations.Query,
+    options: settings.ExecutionOptions,
+) -> Iterator[block_reads.Stored]:
     """Give the result of a query over tables.
 
     Raises:
@@ -81,16 +83,20 @@ def relate(
         scratch.remove_left()  # of a worker that was killed
 
 
-def _store(found: Iterable[plan.Held | plan.Stored]) -> tuple[list[blocks.Types], list[plan.Stored]]:
+def _store(
+    found: Iterable[block_reads.Held | block_reads.Stored],
+) -> tuple[list[blocks.Types], list[block_reads.Stored]]:
     """Return what the columns of all blocks hold, and the blocks that have rows, in the engine."""
     types: dict[blocks.Types, None] = {}
     stored = []
     for one in found:
-        known = one.block.find_types() if isinstance(one, plan.Held) else one.types
+        known = one.block.find_types() if isinstance(one, block_reads.Held) else one.types
         if known:
             types[known] = None
         if one.num_rows:
-            stored.append(one if isinstance(one, plan.Stored) else plan.store_block(api.put(one.block), one))
+            stored.append(
+                one if isinstance(one, block_reads.Stored) else block_reads.store_block(api.put(one.block), one)
+            )
     return list(types), stored
 
 

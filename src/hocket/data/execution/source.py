@@ -7,7 +7,7 @@ from typing import final
 
 import numpy as np
 
-from hocket.data import plan, settings
+from hocket.data import block_reads, plan, settings
 from hocket.data.execution import streaming, tasks
 
 
@@ -20,7 +20,9 @@ class Source:
         shuffle_seed: Which orders the epochs have; None: that of the blocks.
     """
 
-    def __init__(self, parts: Sequence[plan.Held | plan.Stored | plan.Filed], shuffle_seed: int | None) -> None:
+    def __init__(
+        self, parts: Sequence[block_reads.Held | block_reads.Stored | block_reads.Filed], shuffle_seed: int | None
+    ) -> None:
         self.parts = tuple(parts)
         self.shuffle_seed = shuffle_seed
         ends = np.cumsum([0, *(part.num_rows for part in parts)])
@@ -35,7 +37,10 @@ def file_source(source: Source, folder: str) -> Source:
         source: The rows.
         folder: Where the files are written: one that is there, and that the ranks see.
     """
-    parts = [plan.file_block(tasks.fetch(part), f"{folder}/{number}.block") for number, part in enumerate(source.parts)]
+    parts = [
+        block_reads.file_block(tasks.fetch(part), f"{folder}/{number}.block")
+        for number, part in enumerate(source.parts)
+    ]
     return Source(parts, source.shuffle_seed)
 
 

@@ -10,10 +10,10 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from hocket.core import api
-from hocket.data import blocks, order, plan, settings
+from hocket.data import block_reads, blocks, order, plan, settings
 from hocket.data.execution import pools, rearranging, records, relations, tasks
 
-Blocks: TypeAlias = Iterator[plan.Held | plan.Stored]
+Blocks: TypeAlias = Iterator[block_reads.Held | block_reads.Stored]
 
 
 def stream(whole: plan.Plan, options: settings.ExecutionOptions, record: records.Record | None = None) -> Blocks:
@@ -34,7 +34,7 @@ def stream(whole: plan.Plan, options: settings.ExecutionOptions, record: records
     if _hold_all(shares):
         options = replace(options, task_cpus=0.0)
     watch = _pass_on if record is None else record.watch
-    reads: Iterator[plan.Read] = iter(whole.reads)
+    reads: Iterator[block_reads.Read] = iter(whole.reads)
     ops = list(whole.ops)
     while ops and isinstance(ops[0], plan.BlockOrder):  # nothing is read yet
         reads = iter(_reorder(list(reads), ops[0].seed))
@@ -70,9 +70,9 @@ def _describe(steps: Sequence[plan.Step], *before: str) -> str:
     return " -> ".join([*before, *(step.name for step in steps)])
 
 
-def _are_few(reads: Sequence[plan.Read]) -> bool:
+def _are_few(reads: Sequence[block_reads.Read]) -> bool:
     """Return whether so few large files are read that other tasks should take the steps."""
-    are_many = bool(reads) and all(map(plan.gives_many, reads))
+    are_many = bool(reads) and all(map(block_reads.gives_many, reads))
     return are_many and len(reads) < 2 * api.cluster_resources().get("CPU", 1.0)
 
 
@@ -90,15 +90,15 @@ def _hold_all(shares: Sequence[pools.Share]) -> bool:
 
 def store(
     whole: plan.Plan, options: settings.ExecutionOptions, record: records.Record | None = None
-) -> list[plan.Stored]:
+) -> list[block_reads.Stored]:
     """Execute a plan, keep its blocks in the engine, and return what stands for them. Empty ones are left out."""
     return _store(stream(whole, options, record), options)
 
 
-def _store(found: Blocks, options: settings.ExecutionOptions) -> list[plan.Stored]:
+def _store(found: Blocks, options: settings.ExecutionOptions) -> list[block_reads.Stored]:
     tasks.check_store(options)
     return [
-        one if isinstance(one, plan.Stored) else plan.store_block(api.put(one.block), one)
+        one if isinstance(one, block_reads.Stored) else block_reads.store_block(api.put(one.block), one)
         for one in found
         if one.num_rows
     ]
@@ -109,7 +109,7 @@ def find_block(whole: plan.Plan, options: settings.ExecutionOptions) -> blocks.B
     if whole.get_optional_count() and all(isinstance(op, plan.Step | plan.Pool) for op in whole.ops):
         first_read = next(read for read in whole.reads if read.num_rows)
         whole = plan.Plan((first_read,), whole.ops)
-    first: plan.Held | plan.Stored | None = None
+    first: block_reads.Held | block_reads.Stored | None = None
     for found in stream(whole, options):
         if found.num_rows:
             return tasks.fetch(found)
@@ -139,7 +139,7 @@ def _limit(found: Blocks, op: plan.Limit, options: settings.ExecutionOptions) ->
         if one.num_rows <= left:
             yield one
         elif not left:
-            yield plan.Held(tasks.fetch(one).cut(0, 0))  # the columns are known all the same
+            yield block_reads.Held(tasks.fetch(one).cut(0, 0))  # the columns are known all the same
         else:
             yield from cut_parts([one], 0, left)
         left -= min(left, one.num_rows)
@@ -164,15 +164,15 @@ def _zip(found: Blocks, op: plan.Zip, options: settings.ExecutionOptions) -> Blo
     task = tasks.make_task(_put_together, "zip", tasks.choose_cpus(options))
     start = 0
 
-    def submit(part: plan.Stored) -> list[Any]:
+    def submit(part: block_reads.Stored) -> list[Any]:
         nonlocal start
         stop = start + part.num_rows
         cuts = [cut_parts(side, start, stop) for side in sides[1:]]
         start = stop
         pieces = [part, *itertools.chain.from_iterable(cuts)]
-        spans = [(one.start, one.stop) for one in pieces if isinstance(one, plan.Stored)]
+        spans = [(one.start, one.stop) for one in pieces if isinstance(one, block_reads.Stored)]
         refs: list[Any] = task.remote(
-            [1, *map(len, cuts)], spans, *(one.ref for one in pieces if isinstance(one, plan.Stored))
+            [1, *map(len, cuts)], spans, *(one.ref for one in pieces if isinstance(one, block_reads.Stored))
         )
         return refs
 
@@ -205,17 +205,17 @@ _STAGES: dict[type, Callable[[Blocks, Any, settings.ExecutionOptions], Blocks]] 
 
 
 def cut_parts(
-    parts: Sequence[plan.Held | plan.Stored | plan.Filed], start: int, stop: int
-) -> list[plan.Held | plan.Stored]:
+    parts: Sequence[block_reads.Held | block_reads.Stored | block_reads.Filed], start: int, stop: int
+) -> list[block_reads.Held | block_reads.Stored]:
     """Return the part of some blocks that begins and ends at rows."""
-    found: list[plan.Held | plan.Stored] = []
+    found: list[block_reads.Held | block_reads.Stored] = []
     at = 0
     for part in parts:
         low, high = max(start - at, 0), min(stop - at, part.num_rows)
-        if high > low and not isinstance(part, plan.Stored):
-            found.append(plan.Held(part().cut(low, high)))
-        elif high > low and isinstance(part, plan.Stored):
+        if high > low and not isinstance(part, block_reads.Stored):
+            found.append(block_reads.Held(part().cut(low, high)))
+        elif high > low and isinstance(part, block_reads.Stored):
             num_bytes = part.num_bytes * (high - low) // part.num_rows
-            found.append(plan.Stored(part.ref, num_bytes, part.start + low, part.start + high, part.types))
+            found.append(block_reads.Stored(part.ref, num_bytes, part.start + low, part.start + high, part.types))
         at += part.num_rows
     return found

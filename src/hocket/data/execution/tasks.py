@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final, Protocol, final
 
 from hocket.core import api
-from hocket.data import blocks, plan, settings, skips
+from hocket.data import block_reads, blocks, plan, settings, skips
 from hocket.engine import contract
 
 MOST_AHEAD: Final = 4
@@ -62,7 +62,7 @@ class _Work:
 
 
 def _run(
-    read: plan.Read | blocks.Block, part: tuple[int, int] | None, number: int, work: _Work
+    read: block_reads.Read | blocks.Block, part: tuple[int, int] | None, number: int, work: _Work
 ) -> tuple[blocks.Block, Size]:
     """Read a block and take its steps. Runs in a task."""
     with settings.lend(work.context), skips.collect() as left_out:
@@ -71,7 +71,7 @@ def _run(
         return block, replace(size, left_out=tuple(left_out))
 
 
-def _run_all(read: plan.ManyRead, number: int, work: _Work) -> Iterator[blocks.Block | Size]:
+def _run_all(read: block_reads.ManyRead, number: int, work: _Work) -> Iterator[blocks.Block | Size]:
     """Read all blocks and take the steps of each; each is followed by its size. Runs in a task."""
     found = read.iter_blocks()
     for at in itertools.count():
@@ -97,9 +97,9 @@ def give_memory_back() -> None:
         trim(0)
 
 
-def fetch(found: plan.Held | plan.Stored | plan.Filed) -> blocks.Block:
+def fetch(found: block_reads.Held | block_reads.Stored | block_reads.Filed) -> blocks.Block:
     """Return a block. Its columns look into the engine's memory where they can."""
-    if not isinstance(found, plan.Stored):
+    if not isinstance(found, block_reads.Stored):
         return found()
     block: blocks.Block = api.get(found.ref)
     return block.cut(found.start, found.stop)
@@ -144,8 +144,8 @@ def make_many(function: object, name: str, num_cpus: float = 1.0, **more: object
 
 
 def take_steps(
-    reads: Iterator[plan.Read], steps: Sequence[plan.Step], options: settings.ExecutionOptions
-) -> Iterator[plan.Held | plan.Stored]:
+    reads: Iterator[block_reads.Read], steps: Sequence[plan.Step], options: settings.ExecutionOptions
+) -> Iterator[block_reads.Held | block_reads.Stored]:
     """Give what steps make of blocks.
 
     Args:
@@ -158,7 +158,7 @@ def take_steps(
         if first is None:
             return
         reads = itertools.chain((first,), reads)
-        if isinstance(first, plan.Held | plan.Stored):  # a source is of one kind
+        if isinstance(first, block_reads.Held | block_reads.Stored):  # a source is of one kind
             yield from reads
             return
     context = replace(settings.DataContext.get_current(), execution_options=options)
@@ -171,7 +171,7 @@ def take_steps(
     name = " -> ".join(step.name for step in steps) or "read"
     task = make_task(_run, name, num_cpus, **held)
     shared = api.put(_Work(tuple(steps), context))
-    for is_many, group in itertools.groupby(enumerate(reads), key=lambda pair: plan.gives_many(pair[1])):
+    for is_many, group in itertools.groupby(enumerate(reads), key=lambda pair: block_reads.gives_many(pair[1])):
         if not is_many:
             yield from pump((_submit(task, read, number, shared) for number, read in group), options)
             continue
@@ -179,16 +179,16 @@ def take_steps(
         yield from read_ahead((many.remote(read, number, shared) for number, read in group), options)
 
 
-def list_blocks(made: Any) -> Iterator[plan.Stored]:
+def list_blocks(made: Any) -> Iterator[block_reads.Stored]:
     """Give the blocks of a task that yields each before its size."""
     for ref in made:
         size: Size = api.get(next(made, ref))  # the last of a task that failed is its error, alone
-        yield plan.Stored(ref, size.num_bytes, 0, size.num_rows, size.types, size.left_out)
+        yield block_reads.Stored(ref, size.num_bytes, 0, size.num_rows, size.types, size.left_out)
 
 
 def read_ahead(
     tasks: Iterator[object], options: settings.ExecutionOptions, most: int | None = None
-) -> Iterator[plan.Stored]:
+) -> Iterator[block_reads.Stored]:
     """Give the blocks of tasks that make several each, in order. Some tasks run ahead, and wait for the reader when
     they have made two blocks.
 
@@ -206,16 +206,16 @@ def read_ahead(
         running.extend(itertools.islice(tasks, 1))
 
 
-def _submit(task: Task, read: plan.Read, number: int, work: contract.ObjectRef[_Work]) -> list[contract.AnyRef]:
+def _submit(task: Task, read: block_reads.Read, number: int, work: contract.ObjectRef[_Work]) -> list[contract.AnyRef]:
     refs: list[contract.AnyRef]
-    if isinstance(read, plan.Stored):
+    if isinstance(read, block_reads.Stored):
         refs = task.remote(read.ref, (read.start, read.stop), number, work)
     else:
-        refs = task.remote(read.block if isinstance(read, plan.Held) else read, None, number, work)
+        refs = task.remote(read.block if isinstance(read, block_reads.Held) else read, None, number, work)
     return refs
 
 
-def pump(tasks: Iterator[list[contract.AnyRef]], options: settings.ExecutionOptions) -> Iterator[plan.Stored]:
+def pump(tasks: Iterator[list[contract.AnyRef]], options: settings.ExecutionOptions) -> Iterator[block_reads.Stored]:
     """Start tasks as the limits allow, and give what they make, in order.
 
     Args:
@@ -223,7 +223,7 @@ def pump(tasks: Iterator[list[contract.AnyRef]], options: settings.ExecutionOpti
         options: The limits.
     """
     for (ref,), size in run_ahead(tasks, options):
-        yield plan.Stored(ref, size.num_bytes, 0, size.num_rows, size.types, size.left_out)
+        yield block_reads.Stored(ref, size.num_bytes, 0, size.num_rows, size.types, size.left_out)
 
 
 def run_ahead(
