@@ -3,9 +3,10 @@
 `cluster` says who takes part. `initializers` say what a variable begins with, and `optimizers` how a gradient changes
 it. `partitioners` say into how many shards it is cut, and `placement` which server holds which. These need numpy alone.
 
-`store` is where it happens: variables lie in memory that all processes of a machine share, and whoever pushes updates
-them there, in a transaction. `dense` and `rows` are the two kinds of variables in that memory, `gate` bounds how far
-workers run ahead of each other, and `scheduler` and `dispatcher` keep the workers busy.
+`strategy` starts servers, and `base_strategy` is what a program does with them. `store` is where it happens: variables
+lie in memory that all processes of a machine share, and whoever pushes updates them there, in a transaction. `dense`
+and `rows` are the two kinds of variables in that memory, `gate` bounds how far workers run ahead of each other, and
+`scheduler` and `dispatcher` keep the workers busy.
 """
 
 from hocket.ps.checkpoints import load_checkpoint as load_checkpoint

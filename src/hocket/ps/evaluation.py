@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Final, final
 
 from hocket import addresses
-from hocket.ps import checkpoints, snapshots, strategy
+from hocket.ps import base_strategy, checkpoints, snapshots
 
 POLL_SECONDS: Final = 0.5
 """How long to wait before looking again whether there is something new. A guess."""
@@ -70,7 +70,7 @@ class SidecarEvaluator:
     def __init__(
         self,
         evaluate: Callable[[snapshots.Snapshot], object],
-        source: strategy.BaseStrategy | str | os.PathLike[str],
+        source: base_strategy.BaseStrategy | str | os.PathLike[str],
         *,
         min_pushes: int = 1,
         max_evaluations: int | None = None,
@@ -114,7 +114,7 @@ class SidecarEvaluator:
 
     def evaluate_newest(self) -> Evaluated | None:
         """Evaluate what is newest, if it was not yet; else return None."""
-        if isinstance(self._source, strategy.BaseStrategy):
+        if isinstance(self._source, base_strategy.BaseStrategy):
             version = self._source.version
             if self._last is not None and version < self._last + self._min_pushes:
                 return None

@@ -9,9 +9,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, final
 
 from hocket.core import api
-from hocket.ps import closures, foreign, handles, strategy, streams
+from hocket.ps import base_strategy, closures, foreign, handles, streams
 
-_SERVED: Final = (streams.PerWorker, handles.Handle, strategy.BaseStrategy)
+_SERVED: Final = (streams.PerWorker, handles.Handle, base_strategy.BaseStrategy)
 """What is another thing in each call, and would be a constant in a graph."""
 
 
