@@ -25,6 +25,8 @@ from hocket.kernel.instructions import Op
 from hocket.kernel.records import ActorRecord, ActorState, TaskKind, TaskRecord, TaskState, WorkerRecord, WorkerState
 from hocket.kernel.state import State
 
+OUT_OF_SCOPE = "its last handle went out of scope."
+
 
 def add_actor(kernel: State, task: TaskRecord) -> None:
     """A constructor was submitted: the actor exists from now on, and has its name."""
@@ -141,13 +143,17 @@ def forget_actor(kernel: State, actor: ActorRecord) -> None:
 
 
 def end_if_unreachable(kernel: State, actor: ActorRecord) -> None:
-    """End it if it has no handle and nothing to do."""
+    """End it if it has no handle and nothing to do. One that is being built for the first time is built all the same,
+    one that is being built again is not."""
     if not actor.unreachable or actor.inflight or actor.queues or actor.waiting:
         return
-    if actor.state in (ActorState.PENDING, ActorState.RESTARTING):
+    if actor.state == ActorState.PENDING:
+        return
+    if actor.state == ActorState.RESTARTING:
+        kill_actor(kernel, actor.id, OUT_OF_SCOPE)
         return
     if actor.state == ActorState.ALIVE:
-        end_now(kernel, actor, "its last handle went out of scope.")
+        end_now(kernel, actor, OUT_OF_SCOPE)
     is_over = actor.worker is None or actor.worker.state == WorkerState.DEAD or actor.state == ActorState.DEAD
     if is_over and kernel.actors.pop(actor.id, None) is not None:
         kernel.closed_actors.append(actor)
@@ -208,6 +214,9 @@ def lose_actor(
             lost.append(task)
     for task in reversed(lost):
         kernel.fail_exception(task, reasons.explain_lost_call(actor, task, death))
+    end_if_unreachable(kernel, actor)
+    if actor.state == ActorState.DEAD:
+        return
     creation.attempt += 1
     kernel.tasks[creation.id] = creation
     kernel.make_ready(creation)

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psutil
 import pytest
 
 from hocket import exceptions
@@ -61,6 +62,35 @@ class ProcessActorContract:
         (tmp_path / "once").unlink()
         again = api.remote(Fragile).options(max_restarts=1, max_task_retries=1).remote(tmp_path / "once")
         assert api.get([again.die_once.remote(), again.ping.remote()]) == ["alive", "pong"]
+
+    @pytest.mark.parametrize("way", ["dies", "hangs"])
+    def test_actor_that_is_being_built_again_ends_with_its_last_handle(self, way: str, tmp_path: Path) -> None:
+        class Unbuildable:
+            def __init__(self, births: Path) -> None:
+                with births.open("a") as file:
+                    file.write(f"{os.getpid()}\n")
+                is_first = len(births.read_text().split()) == 1
+                if way == "dies" or is_first:
+                    os._exit(1)
+                time.sleep(1000)
+
+        def count() -> int:
+            return len(births.read_text().split()) if births.exists() else 0
+
+        def is_named() -> bool:
+            try:
+                api.get_actor("unbuildable")
+            except ValueError:
+                return False
+            return True
+
+        births = tmp_path / "births"
+        actor = api.remote(Unbuildable).options(max_restarts=-1, name="unbuildable").remote(births)
+        programs.wait_until(lambda: count() >= 2)
+        assert is_named()
+        del actor
+        programs.wait_until(lambda: not is_named())
+        programs.wait_until(lambda: not psutil.pid_exists(int(births.read_text().split()[-1])))
 
     @pytest.mark.parametrize("is_put", [True, False])
     def test_restarted_actor_knows_it_and_keeps_its_name_and_arguments(self, is_put: bool) -> None:
