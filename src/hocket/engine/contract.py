@@ -624,11 +624,15 @@ class Engine(abc.ABC):
         self.remember(ref)
         if found is None:
             self.pin(ref)
-        else:
-            found.append(ref)
-            if encoding.by_index:
-                return operator.getitem, (REFERENCES, len(found) - 1)
+            return self.reduce_pinned(ref)
+        found.append(ref)
+        if encoding.by_index:
+            return operator.getitem, (REFERENCES, len(found) - 1)
         return rebuild_ref, (ref._id,)
+
+    @abc.abstractmethod
+    def reduce_pinned(self, ref: ObjectRef[object]) -> tuple[object, ...]:
+        """Return what a user's own pickle has of a handle: in another session it must not stand for something else."""
 
     def pin(self, ref: ObjectRef[object]) -> None:
         """Keep an object until the session ends, because a handle on it went where we cannot follow."""

@@ -17,7 +17,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 
 from hocket import exceptions
-from hocket.engine import checks, contract, inspection, interrupts, node, rules
+from hocket.engine import checks, contract, inspection, interrupts, node, pinned, rules
 from hocket.kernel import machine, records, resources, state
 from hocket.kernel.records import DRIVER
 
@@ -177,6 +177,9 @@ class KernelEngine(contract.Engine):
             self.kernel.kill_actor(actor._id, no_restart=no_restart)
             self._finish_change()
         self.guard.check()
+
+    def reduce_pinned(self, ref: contract.ObjectRef[object]) -> tuple[object, ...]:
+        return pinned.reduce(self, ref)
 
     def check_pending(self, actor: contract.ObjectRef[None], *, caller: int = DRIVER) -> None:
         with self.lock:

@@ -102,6 +102,9 @@ class RayState(contract.Engine):
         if contract.encoding.refs is not None:  # into the pickle of a function, which Ray does not look into
             contract.encoding.refs.append(ref)
             return operator.getitem, (contract.REFERENCES, len(contract.encoding.refs) - 1)
+        return self.reduce_pinned(ref)
+
+    def reduce_pinned(self, ref: contract.ObjectRef[object]) -> tuple[object, ...]:
         return natives.reduce_native(ref._native, self._rebuilder)
 
     def format_ref(self, ref: contract.ObjectRef[object]) -> str:

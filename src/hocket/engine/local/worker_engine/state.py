@@ -21,7 +21,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Protocol
 
-from hocket.engine import contract, descriptors, events, faults, interrupts
+from hocket.engine import contract, descriptors, events, faults, interrupts, pinned
 from hocket.engine.local import channel, direct_channels, journal, messages, payloads, reactor, store
 
 NOTES_SECONDS = 0.1
@@ -258,6 +258,9 @@ class WorkerEngineState(contract.Engine):
             self._receipts[object_id] = self._receipts.get(object_id, 0) + 1
             held.append(self.intern(object_id))
         return held
+
+    def reduce_pinned(self, ref: contract.ObjectRef[object]) -> tuple[object, ...]:
+        return pinned.reduce(self, ref)
 
     def intern(self, object_id: int) -> contract.AnyRef:
         with self.lock:  # the background reader must not give receipts back between the look and the new handle
