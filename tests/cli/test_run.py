@@ -716,7 +716,6 @@ def test_a_plan_travels() -> None:
 
 
 def test_a_reader_that_does_not_read_holds_the_ranks_up_and_nothing_else() -> None:
-    relay = output.Relay()
     ours, theirs = os.pipe()
     target, full = os.pipe()
     os.set_blocking(full, False)
@@ -725,10 +724,12 @@ def test_a_reader_that_does_not_read_holds_the_ranks_up_and_nothing_else() -> No
     usual = os.dup(2)
     os.dup2(full, 2)
     try:
+        relay = output.Relay()
         source = relay.add(ours, 2)
         os.write(theirs, b"last words\n")
         relay.handle(ours)
         relay.drain(0.05)
+        relay.close()
     finally:
         os.dup2(usual, 2)
         for fd in (theirs, target, full, usual):

@@ -224,6 +224,24 @@ def test_only_the_started_task_of_a_dead_worker_is_charged() -> None:
     assert second.worker is not worker
 
 
+def test_a_process_that_is_about_to_be_ended_gets_nothing_more() -> None:
+    kernel = make_kernel(1)
+    first = submit(kernel, 1)
+    assert first.function is not None
+    first.function.depth = 8
+    worker = first.worker
+    assert worker is not None
+    kernel.expect_end(worker)
+    second = TaskRecord(2, first.function, None, (), (), records.TaskOptions(name="second"))
+    kernel.submit(second)
+    assert second.worker is None
+    kernel.finish(worker, 1, 0.0, [(("value", 1), ())])
+    assert second.worker is not None
+    assert second.worker is not worker
+    kernel.lose(worker, exceptions.Death(pid=5, signal_number=9), None)
+    assert second.state == records.TaskState.RUNNING
+
+
 def test_placement_group_waits_until_all_bundles_fit() -> None:
     kernel = make_kernel(2)
     task = submit(kernel, 1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import functools
 import importlib
 import importlib.util
@@ -432,19 +433,24 @@ def _run_demo(arguments: argparse.Namespace) -> int:
     return run(arguments)
 
 
+def _notify(text: str) -> None:
+    """Say something that keeps nobody from running, also if it cannot be written."""
+    with contextlib.suppress(OSError):
+        print(text, file=sys.stderr, flush=True)
+
+
 def _run_run(arguments: argparse.Namespace) -> int:
     ignored = getattr(arguments, "ignored", [])
     if ignored:
-        print(
+        _notify(
             f"hocket run: without effect: {', '.join(ignored)}. The ranks are on one machine, and find each other by "
-            "themselves.",
-            file=sys.stderr,
+            "themselves."
         )
     misplaced = flags.describe_misplaced(
         arguments.parser, arguments.script, arguments.arguments, is_module=arguments.module
     )
     if misplaced and not arguments.no_python:
-        print(f"hocket run: {misplaced}", file=sys.stderr)
+        _notify(f"hocket run: {misplaced}")
     launch = importlib.import_module("hocket.cli.launch.command")
     code: int = launch.run(
         arguments.script,

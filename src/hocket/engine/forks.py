@@ -81,7 +81,19 @@ def end(error: BaseException | None = None) -> NoReturn:
         for stream in (sys.stdout, sys.stderr):
             with contextlib.suppress(OSError, ValueError, AttributeError):  # closed, or nobody reads it
                 stream.flush()
+        flush_native()
         os._exit(code)
+
+
+def flush_native() -> None:
+    """Write what native code has printed by C's streams and not flushed, as an ordinary end of a process does.
+
+    Not where nothing has loaded ctypes, which takes longer than the rest of the end. numpy has, and all frameworks.
+    """
+    ctypes: Any = sys.modules.get("ctypes")
+    if ctypes is not None:
+        with contextlib.suppress(Exception):  # a C library without that name
+            ctypes.CDLL(None).fflush(None)
 
 
 def _write(text: str) -> None:

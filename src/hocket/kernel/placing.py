@@ -69,7 +69,7 @@ def _find_room(kernel: State, task: TaskRecord, shape: resources.Shape) -> Worke
     best = None
     for worker in kernel.leases.get(shape, {}).values():
         row = len(worker.inflight)
-        if row < depth and not worker.blocked and not worker.recalled:
+        if row < depth and not worker.blocked and not worker.recalled and not worker.killed:
             best, depth = worker, row
     return best
 
@@ -112,9 +112,9 @@ def go_on(kernel: State, worker: WorkerRecord, task: TaskRecord) -> None:
     if worker.recalled:
         worker.recalled = False
     queue = kernel.queues.get(shape)
-    if shape.only and leases.count_run(worker, shape.only, task):
-        queue = None
-    if queue and (len(kernel.queues) == 1 or not _others_wait(kernel, shape)):
+    # A process that ends now, or is about to be ended, gets nothing more: its death would be blamed on that.
+    is_last = (shape.only and leases.count_run(worker, shape.only, task)) or worker.killed
+    if queue and not is_last and (len(kernel.queues) == 1 or not _others_wait(kernel, shape)):
         _refill(kernel, worker, shape, queue)
     if not worker.inflight:
         leases.end_lease(kernel, worker)

@@ -342,7 +342,7 @@ class LaunchAgent:
     def _end_leftovers(self) -> None:
         """End what the ranks have started and left behind, and pass on the last words."""
         self._settle()
-        self._relay.drain(1.0)
+        self._drain()
 
     def _end_at_once(self) -> NoReturn:
         """The front is gone, or nothing can go on: nobody waits for anything."""
@@ -370,9 +370,14 @@ class LaunchAgent:
         self.finish()
         self._end_at_once()
 
+    def _drain(self) -> None:
+        """Pass on the last words. Whoever has stopped the launch waits for a reader no longer than it takes."""
+        self._relay.drain(output.LAST_SECONDS if self._stopped_by is None else output.STOPPED_SECONDS)
+
     def finish(self) -> None:
-        """Write what is still to be said."""
-        self._relay.drain(1.0)
+        """Write what is still to be said: the last thing that is done."""
+        self._drain()
+        self._relay.close()
 
 
 def build_environment(

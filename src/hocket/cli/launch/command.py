@@ -105,7 +105,8 @@ def run(
                 file=sys.stderr,
             )
             return USAGE_ERROR
-        print(f"hocket run: output goes to {folder}", file=sys.stderr)
+        with contextlib.suppress(OSError):  # a notice that cannot be written keeps nobody from running
+            print(f"hocket run: output goes to {folder}", file=sys.stderr, flush=True)
     plan = plans.Plan(
         target=target,
         args=tuple(args),

@@ -13,13 +13,20 @@ import select
 import termios
 import time
 
-from hocket.engine import descendants, descriptors
+from hocket.engine import descendants, descriptors, outlets
 
 CHUNK_BYTES = 4096
-"""How much is written at once: what a pipe takes without blocking when it says that it is writable."""
+"""How much is read at once."""
 
 LINE_BYTES = 64 * 1024
 """A line that is longer is passed on in parts."""
+
+LAST_SECONDS = 8.0
+"""How long the end of a launch waits for somebody to read what is left: a pager that is looked at, a terminal that is
+stopped. An ordinary program would wait without end."""
+
+STOPPED_SECONDS = 0.5
+"""How long it waits when somebody has stopped the launch."""
 
 HOLD_SECONDS = 0.05
 """How long the beginning of a line waits for its end, so that ranks do not write into each other's lines. A prompt or a
@@ -108,6 +115,8 @@ class Relay:
     def __init__(self) -> None:
         self._sources: dict[int, Source] = {}
         self._waiting = {1: bytearray(), 2: bytearray()}
+        self._outlets = {target: outlets.Outlet(target) for target in self._waiting}
+        self._targets = {outlet.fd: target for target, outlet in self._outlets.items()}
 
     def add(
         self, fd: int, target: int, prefix: str = "", log_fd: int | None = None, *, is_shown: bool = True
@@ -127,33 +136,37 @@ class Relay:
 
     def find_release(self) -> float | None:
         """Return when the beginning of a line is not to be held back any longer; None if none is."""
-        held = [source.held_since for source in self._sources.values() if source.held_since is not None]
+        sources = [source for source in self._sources.values() if not self._waiting[source.target]]
+        held = [source.held_since for source in sources if source.held_since is not None]
         return min(held) + HOLD_SECONDS if held else None
 
     def release(self, now: float) -> None:
         """Pass on what has been held back long enough."""
         for source in self._sources.values():
+            if self._waiting[source.target]:  # then nothing is read, and the rest of the line may be there
+                continue
             if source.held_since is not None and now - source.held_since >= HOLD_SECONDS:
                 self._waiting[source.target] += source.split(b"", is_end=True)
 
     def list_descriptors(self) -> list[int]:
         """Return the descriptors that a fork of this process has to close."""
         logs = [source.get_log() for source in self._sources.values()]
-        return [*self._sources, *(log for log in logs if log is not None)]
+        own = [fd for outlet in self._outlets.values() for fd in outlet.list_descriptors()]
+        return [*self._sources, *(log for log in logs if log is not None), *own]
 
     def register(self, poll: select.poll) -> None:
         """Say what to wait for: either to read for a target, or to write to it."""
         for target, waiting in self._waiting.items():
             if waiting:
-                poll.register(target, select.POLLOUT)
+                poll.register(self._outlets[target].fd, select.POLLOUT)
         for source in self._sources.values():
             if not self._waiting[source.target]:
                 poll.register(source.fd, select.POLLIN)
 
     def handle(self, fd: int) -> None:
         """Do what can be done with a descriptor that is ready; nothing if it is none of ours."""
-        if fd in self._waiting:
-            self._write(fd)
+        if fd in self._targets:
+            self._write(self._targets[fd])
         elif fd in self._sources:
             self._read(self._sources[fd])
 
@@ -168,7 +181,7 @@ class Relay:
         """Write to stderr, in order with the ranks' output."""
         self._waiting[2] += text.encode(errors="backslashreplace")
 
-    def drain(self, seconds: float) -> None:
+    def drain(self, seconds: float = LAST_SECONDS) -> None:
         """Pass on what is there, as long as somebody takes it; then forget the streams.
 
         Another process may hold one open: the end is where there is nothing to read now.
@@ -186,8 +199,13 @@ class Relay:
             self._close(source)
         while any(self._waiting.values()) and time.monotonic() < deadline:
             for target in [target for target, waiting in self._waiting.items() if waiting]:
-                if descriptors.is_writable(target, 0.02):
+                if self._outlets[target].is_writable(0.02):
                     self._write(target)
+
+    def close(self) -> None:
+        """Close what was opened to write; there is nothing left to say."""
+        for outlet in self._outlets.values():
+            outlet.close()
 
     def _read(self, source: Source) -> None:
         try:
@@ -208,7 +226,7 @@ class Relay:
     def _write(self, target: int) -> None:
         waiting = self._waiting[target]
         try:
-            del waiting[: os.write(target, waiting[:CHUNK_BYTES])]
+            del waiting[: self._outlets[target].write(waiting)]
         except BlockingIOError:
             pass
         except OSError:  # nobody reads any more; the tail is kept all the same

@@ -12,11 +12,11 @@ import runpy
 import sys
 import time
 import types
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from hocket import texts
 from hocket.cli.launch import plan as plans
-from hocket.engine import descendants
+from hocket.engine import descendants, descriptors
 
 _OURS = (__file__, "<frozen runpy>", runpy.__file__)
 """Files whose frames say nothing to a user."""
@@ -90,7 +90,7 @@ def _write_lines_at_once() -> None:
             stream.reconfigure(line_buffering=True, write_through=False)
     usual = sys.stdout
     if isinstance(usual, io.TextIOWrapper) and isinstance(usual.buffer, io.BufferedWriter):
-        raw = io.FileIO(1, "w", closefd=False)
+        raw = _WholeFile(1, "w", closefd=False)
         raw.name = "<stdout>"  # as Python's own has it
         sys.stdout = sys.__stdout__ = io.TextIOWrapper(  # type: ignore[misc]
             raw,
@@ -99,6 +99,22 @@ def _write_lines_at_once() -> None:
             newline="\n",
             line_buffering=True,
         )
+
+
+class _WholeFile(io.FileIO):
+    """A file without a buffer that writes all it is given: also if a signal comes in between, and if the descriptor is
+    one that does not wait."""
+
+    def write(self, data: Any, /) -> int:
+        rest = memoryview(data).cast("B")
+        size = len(rest)
+        while rest:
+            written = super().write(rest)
+            if written is None:
+                descriptors.is_writable(self.fileno(), None)
+            else:
+                rest = rest[written:]
+        return size
 
 
 def _become_main(plan: plans.Plan) -> None:

@@ -32,17 +32,24 @@ import traceback
 from collections import deque
 from typing import NoReturn
 
-from hocket.engine import descendants, descriptors, faults, values
+from hocket.engine import descendants, descriptors, faults, forks, outlets, values
 from hocket.engine.local import channel, debugger, late, messages, surroundings, worker
 
 TEE_BYTES = 4096
-"""How much stderr is passed on at once: what a pipe takes without blocking when it says that it is writable."""
+"""How much stderr is read at once."""
+
+LINE_BYTES = 64 * 1024
+"""The rest of a line is read before another worker's output, up to so much."""
 
 STUCK_SECONDS = 0.05
 """How long to wait at once for somebody to read stderr. Nothing else is done meanwhile."""
 
 LEFT_BYTES = 1024 * 1024
 """How much is kept for stderr of what dead workers wrote while nobody reads it; more of one dead worker is not read."""
+
+LAST_SECONDS = 8.0
+"""How long the end of a session waits for somebody to read stderr: a pager that is looked at, a terminal that is
+stopped. An ordinary program would wait without end; the driver waits for us, and not much longer than this."""
 
 GRACE_SECONDS = 0.25
 """How long workers may take to exit by themselves at the end of a session. Only busy ones need so long."""
@@ -96,6 +103,7 @@ class Guardian:
         #: What was read from workers and is to be written to stderr. While there is any, nothing of living workers is
         #: read: their pipes fill and they wait, as if they wrote to the stopped terminal themselves.
         self._left = bytearray()
+        self._stderr = outlets.Outlet(2)
         self._poll = select.epoll()
         self._poll.register(self._channel.fd, select.EPOLLIN)
         self._driver_fd = _open_pidfd(driver_pid)
@@ -242,6 +250,7 @@ class Guardian:
             os.dup2(stderr_fd, 2)
             self._channel.close()
             self._poll.close()
+            self._stderr.close()
             for fd in (self._driver_fd, self._words_fd, self._wake_read, self._wake_write, stderr_fd, *self._by_stderr):
                 if fd is not None:
                     os.close(fd)
@@ -250,28 +259,34 @@ class Guardian:
             descendants.draw_new_random_numbers()
             code = worker.main(worker_id, sock_fd, page_fd, self._status_fd, stack_fd, self._terminal)
         finally:
+            forks.flush_native()
             os._exit(code)
 
     # --- life ---------------------------------------------------------------------------------------------------------
 
     def _take_stderr(self, fd: int) -> None:
-        try:
-            data = os.read(fd, TEE_BYTES)
-        except BlockingIOError:  # the event was for an earlier pipe with this number, closed in the same round
-            return
         child = self._by_stderr[fd]
-        if not data:
-            self._close_stderr(child)
-            return
-        child.tail.keep(data)
-        if len(self._left) < LEFT_BYTES:
-            self._left += data
+        size = 0
+        while size < LINE_BYTES:
+            try:
+                data = os.read(fd, TEE_BYTES)
+            except BlockingIOError:  # or the event was for an earlier pipe with this number, closed in the same round
+                return
+            if not data:
+                self._close_stderr(child)
+                return
+            size += len(data)
+            child.tail.keep(data)
+            if len(self._left) < LEFT_BYTES:
+                self._left += data
+            if data.endswith(b"\n"):
+                return
 
     def _write_stderr(self, patience_s: float) -> None:
-        while self._left and descriptors.is_writable(2, patience_s):
+        while self._left and self._stderr.is_writable(patience_s):
             try:
-                del self._left[: os.write(2, self._left[:TEE_BYTES])]
-            except BlockingIOError:  # somebody made it so, and it has less room than it said
+                del self._left[: self._stderr.write(self._left)]
+            except BlockingIOError:  # others have written meanwhile
                 return
             except OSError:  # nobody reads stderr any more; the tail is kept all the same
                 self._left.clear()
@@ -323,13 +338,22 @@ class Guardian:
             self._unexplained_kills.popleft()
 
     def _end_all(self) -> None:
-        """End every descendant. Workers that were told to stop get a moment; after a driver's death nobody does."""
+        """End every descendant, and pass on what they wrote. Workers that were told to stop get a moment for their end,
+        and the user for reading; after a driver's death nobody does."""
         if self._is_graceful:
             self._let_stop()
         descendants.end_all()
+        for child in list(self._by_stderr.values()):
+            self._drain_stderr(child)
+            self._write_stderr(0)
+        deadline = time.monotonic() + (LAST_SECONDS if self._is_graceful else STUCK_SECONDS)
+        while self._left and time.monotonic() < deadline:
+            if self._driver_fd is not None and self._is_graceful and descriptors.is_readable(self._driver_fd):
+                return
+            self._write_stderr(STUCK_SECONDS)
 
     def _let_stop(self) -> None:
-        """Wait for the workers that were told to stop, and pass on their last words."""
+        """Wait for the workers that were told to stop, and pass on what they write."""
         deadline = time.monotonic() + GRACE_SECONDS
         while self._children and time.monotonic() < deadline:
             descriptors.is_readable(self._wake_read, *self._by_stderr, timeout_s=0.005)
@@ -337,9 +361,6 @@ class Guardian:
                 self._take_stderr(fd)
             self._write_stderr(0)
             self._reap()
-        for child in list(self._children.values()):
-            self._drain_stderr(child)
-        self._write_stderr(STUCK_SECONDS)
 
 
 def _open_pidfd(pid: int) -> int | None:
