@@ -884,6 +884,45 @@ def test_output_of_some_ranks_is_shown(launch: Launch) -> None:
     )
 
 
+@pytest.mark.parametrize("way", ["signals come", "stdout does not wait"])
+def test_a_large_print_is_whole(launch: Launch, way: str) -> None:
+    prepare = {
+        "signals come": "signal.signal(14, lambda *given: None); signal.setitimer(signal.ITIMER_REAL, 0.003, 0.003)",
+        "stdout does not wait": "os.set_blocking(1, False)",
+    }
+    source = f"import os, signal; {prepare[way]}\nfor number in range(20): print(chr(97 + number) * 200_000)\n"
+    source += "signal.setitimer(signal.ITIMER_REAL, 0)"
+    out, _ = finish(launch(source))
+    assert [(line[:1], len(line)) for line in out.splitlines()] == [(chr(97 + number), 200_000) for number in range(20)]
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL])
+def test_a_terminal_that_is_not_read_keeps_no_launch_from_its_end(folder: Path, number: int) -> None:
+    (folder / "script.py").write_text(
+        "import os, sys; print(os.getpid(), flush=True)\nwhile True: os.write(2, b'.' * 4000)"
+    )
+    master, slave = os.openpty()
+    command = [sys.executable, "-m", "hocket.cli", "run", "--workers", "2", "--grace", "1", "script.py"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=slave, text=True, start_new_session=True) as launcher:
+        os.close(slave)
+        pids = [int(line) for line in read_lines(launcher, 2)]
+        for _ in range(20):
+            os.read(master, 300)  # whoever writes next finds a little room
+        pids += [process.pid for process in psutil.Process(launcher.pid).children(recursive=True)]
+        launcher.send_signal(number)
+        launcher.wait()
+        wait_until_gone(pids)
+    os.close(master)
+
+
+def test_a_notice_that_cannot_be_written_keeps_no_rank_from_running(folder: Path) -> None:
+    (folder / "script.py").write_text("print('ran')")
+    command = [sys.executable, "-m", "hocket.cli", "run", "--log-dir", "logs", "--rdzv-id", "1", "script.py"]
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(command, stdout=subprocess.PIPE, stderr=full, text=True, check=False, timeout=50)
+    assert (done.returncode, done.stdout) == (0, "ran\n")
+
+
 def test_each_attempt_has_files_of_its_own_and_the_error_keeps_its_last_lines(launch: Launch, folder: Path) -> None:
     source = "import os, sys; print('attempt', os.environ['TORCHELASTIC_RESTART_COUNT'], file=sys.stderr); sys.exit(3)"
     _, words = finish(launch(source, "--log-dir", "logs", "--redirects", "3", "--max-restarts", "1"), 3)

@@ -21,6 +21,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 import hocket
@@ -415,6 +416,74 @@ def test_last_words_are_kept_until_somebody_reads_stderr() -> None:
         rest = program.communicate(b"\n", timeout=SECONDS)
     assert rest == (b"", b"")
     assert program.returncode == 0
+
+
+TERMINAL = """
+import os, sys, hocket
+class Writer:
+    def write(self):
+        while True:
+            os.write(2, b"." * 4000)
+    def get_pid(self):
+        return os.getpid()
+hocket.init(num_cpus=2)
+writer = hocket.remote(Writer).remote()
+print(hocket.get(writer.get_pid.remote()), os.getpid(), flush=True)
+writer.write.remote()
+while sys.stdin.readline():
+    print(hocket.get(hocket.remote(Writer).remote().get_pid.remote()), flush=True)
+"""
+
+
+def test_a_terminal_that_is_not_read_holds_up_nothing() -> None:
+    """A write waits there when there is less room than it needs, though the terminal says that it is writable."""
+    master, slave = os.openpty()
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": slave}
+    with subprocess.Popen([sys.executable, "-c", TERMINAL], **pipes) as program:  # type: ignore[call-overload]
+        os.close(slave)
+        pids = [int(pid) for pid in program.stdout.readline().split()]
+        for _ in range(20):
+            os.read(master, 300)  # whoever writes next finds a little room
+            program.stdin.write(b"\n")
+            program.stdin.flush()
+            pids.append(int(program.stdout.readline()))
+        guardian = psutil.Process(pids[0]).ppid()
+        program.kill()
+    left = [psutil.Process(guardian)] if psutil.pid_exists(guardian) else []
+    _, alive = psutil.wait_procs(left, timeout=SECONDS)
+    assert alive == []
+    assert [pid for pid in pids if psutil.pid_exists(pid)] == []
+    os.close(master)
+
+
+STOPS = {
+    "os._exit": "os._exit(0)",
+    "SIGKILL": "os.kill(os.getpid(), 9)",
+    "SIGTERM": "os.kill(os.getpid(), 15)",
+    "the end": "",
+}
+
+
+@pytest.mark.parametrize("stop", STOPS)
+def test_what_tasks_have_written_is_shown_however_the_driver_ends(stop: str, tmp_path: Path) -> None:
+    program = f"""
+import ctypes, os, hocket
+def write(number):
+    os.write(2, b"from %d" % number + b"." * 1000 + b"\\n")
+    ctypes.CDLL(None).printf(b"natively\\n")
+hocket.init(num_cpus=2)
+actors = [hocket.remote(write) for _ in range(4)]
+hocket.get([actor.remote(number) for number in range(20) for actor in actors])
+{STOPS[stop]}
+"""
+    with (tmp_path / "stderr").open("wb") as stderr:
+        done = subprocess.run(
+            [sys.executable, "-c", program], stdout=subprocess.PIPE, stderr=stderr, timeout=SECONDS, check=False
+        )
+    lines = (tmp_path / "stderr").read_text().splitlines()  # stdout has its end when all processes are gone
+    assert Counter(lines) == {f"from {number}" + "." * 1000: 4 for number in range(20)}
+    if stop == "the end":
+        assert done.stdout == b"natively\n" * 80
 
 
 @rounds

@@ -83,22 +83,19 @@ def _write_lines_at_once() -> None:
 
     Without a buffer below it is also safe to print in the handler of a signal that came in the middle of a print.
     """
-    for stream in (sys.stdout, sys.stderr):
-        if (
-            isinstance(stream, io.TextIOWrapper) and stream.write_through
-        ):  # PYTHONUNBUFFERED: `print` would write a line in two pieces
-            stream.reconfigure(line_buffering=True, write_through=False)
-    usual = sys.stdout
-    if isinstance(usual, io.TextIOWrapper) and isinstance(usual.buffer, io.BufferedWriter):
-        raw = _WholeFile(1, "w", closefd=False)
-        raw.name = "<stdout>"  # as Python's own has it
-        sys.stdout = sys.__stdout__ = io.TextIOWrapper(  # type: ignore[misc]
-            raw,
-            encoding=usual.encoding,
-            errors=usual.errors,
-            newline="\n",
-            line_buffering=True,
-        )
+    for name, fd in (("stdout", 1), ("stderr", 2)):
+        usual = getattr(sys, name)
+        if not isinstance(usual, io.TextIOWrapper):
+            continue
+        is_unbuffered = isinstance(usual.buffer, io.FileIO)  # PYTHONUNBUFFERED: `print` would write a line in pieces
+        if is_unbuffered or (name == "stdout" and isinstance(usual.buffer, io.BufferedWriter)):
+            raw = _WholeFile(fd, "w", closefd=False)
+            raw.name = f"<{name}>"  # as Python's own has it
+            stream = io.TextIOWrapper(
+                raw, encoding=usual.encoding, errors=usual.errors, newline="\n", line_buffering=True
+            )
+            setattr(sys, name, stream)
+            setattr(sys, f"__{name}__", stream)
 
 
 class _WholeFile(io.FileIO):

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import faulthandler
 import importlib
+import io
 import mmap
 import os
 import signal
@@ -124,13 +125,28 @@ class Worker(execution.Execution):
                 self._engine.reactor.poke()
 
 
+def _write_whole_lines() -> None:
+    """Have stdout and stderr write whole lines, and all of them: with PYTHONUNBUFFERED `print` would write a line in
+    pieces, and lose the rest of a large one if a signal came in the middle."""
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        if stream is None:
+            continue
+        stream.reconfigure(line_buffering=True, write_through=False)
+        if isinstance(stream.buffer, io.RawIOBase):
+            encoding, errors = stream.encoding, stream.errors
+            whole = io.TextIOWrapper(
+                io.BufferedWriter(stream.detach()), encoding=encoding, errors=errors, newline="\n", line_buffering=True
+            )
+            setattr(sys, name, whole)
+            setattr(sys, f"__{name}__", whole)
+
+
 def main(worker_id: int, sock_fd: int, page_fd: int, status_fd: int, stack_fd: int, terminal: str | None) -> int:
     """Run a worker: the whole life of its process. Returns the exit code."""
     faulthandler.enable(stack_fd, all_threads=False)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    for stream in (sys.stdout, sys.stderr):
-        if stream is not None:  # whole lines, also with PYTHONUNBUFFERED
-            stream.reconfigure(line_buffering=True, write_through=False)  # type: ignore[union-attr]
+    _write_whole_lines()
     status = mmap.mmap(status_fd, messages.STATUS_BYTES)
     engine = worker_engine.WorkerEngine(worker_id, socket.socket(fileno=sock_fd), page_fd)
     engine.ring = events.EventRing.open(status_fd, messages.EVENTS_AT, worker_id, os.getpid())
