@@ -456,6 +456,25 @@ def test_a_terminal_that_is_not_read_holds_up_nothing() -> None:
     os.close(master)
 
 
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_a_large_print_of_a_task_is_whole_though_signals_come(unbuffered: str) -> None:
+    program = """
+import signal, hocket
+def write():
+    signal.signal(14, lambda *given: None)
+    signal.setitimer(signal.ITIMER_REAL, 0.003, 0.003)
+    for number in range(20):
+        print(chr(97 + number) * 200_000)
+    signal.setitimer(signal.ITIMER_REAL, 0)
+hocket.get(hocket.remote(write).remote())
+"""
+    environment = {**os.environ, "PYTHONUNBUFFERED": unbuffered}
+    command = [sys.executable, "-c", program]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=SECONDS, check=True)
+    lines = [(line[:1], len(line)) for line in done.stdout.splitlines()]
+    assert lines == [(chr(97 + number), 200_000) for number in range(20)]
+
+
 STOPS = {
     "os._exit": "os._exit(0)",
     "SIGKILL": "os.kill(os.getpid(), 9)",

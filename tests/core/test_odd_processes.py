@@ -6,10 +6,11 @@ from __future__ import annotations
 import asyncio
 import os
 import pathlib
+import pickle
 import signal
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -309,3 +310,42 @@ def test_handles_of_a_closed_session_stand_for_nothing_in_the_next() -> None:
         assert old != new
         assert hocket.get(new) == "new"
         assert hocket.get(new_actor.get_pid.remote(), timeout=SECONDS) == pid
+
+
+@pytest.mark.about_local("its ids, which begin anew in each session")
+def test_what_a_program_has_pickled_is_of_its_session() -> None:
+    class Named:
+        def get(self) -> str:
+            return "mine"
+
+    with hocket.init(num_cpus=1):
+        ref, actor = hocket.put("mine"), hocket.remote(Named).remote()
+        pickled = pickle.dumps(ref), hocket.cloudpickle.dumps(actor)
+        loaded: Any = pickle.loads(pickled[0])
+        same: Any = pickle.loads(pickled[1])
+        assert (loaded, hocket.get(loaded), hocket.get(same.get.remote())) == (ref, "mine", "mine")
+        in_a_task = hocket.remote(lambda data: hocket.get(pickle.loads(data)))
+        assert hocket.get(in_a_task.remote(pickled[0])) == "mine"
+    with hocket.init(num_cpus=1):
+        others = [hocket.put(f"other {number}") for number in range(5)]
+        actors = [hocket.remote(Named).remote() for _ in range(2)]
+        loaded, same = pickle.loads(pickled[0]), pickle.loads(pickled[1])
+        assert loaded not in others
+        assert loaded.hex() == ref.hex()
+        uses: list[Callable[[], object]] = [
+            lambda: hocket.get(loaded),
+            lambda: hocket.get([others[0], loaded], timeout=5),
+            lambda: hocket.wait([loaded]),
+            lambda: hocket.get(hocket.remote(str).remote(loaded)),
+            lambda: hocket.put([loaded]),
+            lambda: loaded.future().result(timeout=5),
+            lambda: hocket.get(pickle.loads(pickle.dumps(loaded))),
+            lambda: hocket.cancel(loaded),
+        ]
+        for use in uses:
+            with pytest.raises(ObjectLostError, match="belongs to a session that is closed"):
+                use()
+        for call in (same.get.remote, lambda: hocket.kill(same)):
+            with pytest.raises(hocket.exceptions.HocketError, match=r"(?i)session that (was|is) (shut down|closed)"):
+                call()
+        assert hocket.get([one.get.remote() for one in actors]) == ["mine", "mine"]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
 import functools
 import importlib
 import importlib.util
@@ -16,7 +15,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from hocket import exceptions, version
-from hocket.cli import flags
+from hocket.cli import flags, notices
 from hocket.core import engines
 
 DEMO_NEEDS = {"torch": "torch", "sklearn": "scikit-learn", "matplotlib": "matplotlib"}
@@ -433,16 +432,10 @@ def _run_demo(arguments: argparse.Namespace) -> int:
     return run(arguments)
 
 
-def _notify(text: str) -> None:
-    """Say something that keeps nobody from running, also if it cannot be written."""
-    with contextlib.suppress(OSError):
-        print(text, file=sys.stderr, flush=True)
-
-
 def _run_run(arguments: argparse.Namespace) -> int:
     ignored = getattr(arguments, "ignored", [])
     if ignored:
-        _notify(
+        notices.notify(
             f"hocket run: without effect: {', '.join(ignored)}. The ranks are on one machine, and find each other by "
             "themselves."
         )
@@ -450,7 +443,7 @@ def _run_run(arguments: argparse.Namespace) -> int:
         arguments.parser, arguments.script, arguments.arguments, is_module=arguments.module
     )
     if misplaced and not arguments.no_python:
-        _notify(f"hocket run: {misplaced}")
+        notices.notify(f"hocket run: {misplaced}")
     launch = importlib.import_module("hocket.cli.launch.command")
     code: int = launch.run(
         arguments.script,

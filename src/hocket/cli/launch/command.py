@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from types import FrameType
 
+from hocket.cli import notices
 from hocket.cli.launch import agent, imports
 from hocket.cli.launch import plan as plans
 from hocket.engine import descendants, node
@@ -105,8 +106,7 @@ def run(
                 file=sys.stderr,
             )
             return USAGE_ERROR
-        with contextlib.suppress(OSError):  # a notice that cannot be written keeps nobody from running
-            print(f"hocket run: output goes to {folder}", file=sys.stderr, flush=True)
+        notices.notify(f"hocket run: output goes to {folder}")
     plan = plans.Plan(
         target=target,
         args=tuple(args),

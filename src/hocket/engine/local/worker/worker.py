@@ -128,15 +128,20 @@ class Worker(execution.Execution):
 def _write_whole_lines() -> None:
     """Have stdout and stderr write whole lines, and all of them: with PYTHONUNBUFFERED `print` would write a line in
     pieces, and lose the rest of a large one if a signal came in the middle."""
-    for name in ("stdout", "stderr"):
+    for name, fd in (("stdout", 1), ("stderr", 2)):
         stream = getattr(sys, name)
         if stream is None:
             continue
         stream.reconfigure(line_buffering=True, write_through=False)
         if isinstance(stream.buffer, io.RawIOBase):
-            encoding, errors = stream.encoding, stream.errors
+            raw = io.FileIO(fd, "w", closefd=False)  # a new one: the old one remembers what the descriptor once was
+            raw.name = f"<{name}>"  # as Python's own has it
             whole = io.TextIOWrapper(
-                io.BufferedWriter(stream.detach()), encoding=encoding, errors=errors, newline="\n", line_buffering=True
+                io.BufferedWriter(raw),
+                encoding=stream.encoding,
+                errors=stream.errors,
+                newline="\n",
+                line_buffering=True,
             )
             setattr(sys, name, whole)
             setattr(sys, f"__{name}__", whole)
