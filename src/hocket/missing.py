@@ -12,7 +12,9 @@ instruction that asks.
 
 from __future__ import annotations
 
+import importlib
 import sys
+from collections.abc import Collection
 from types import FrameType, ModuleType
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -235,13 +237,19 @@ def get_optional_reason(owner: str, name: str) -> str | None:
     return found[0] if found else None
 
 
-def explain(module: str) -> None:
+def explain(module: str, later: Collection[str] = ()) -> None:
     """Have a module say of names that are not there what to write instead. Called by the module itself.
+
+    Args:
+        module: Its name.
+        later: Modules in it that are imported when they are first asked for.
 
     At run time only: with a ``__getattr__`` that a type checker sees, it would find no wrong name.
     """
 
     def tell(name: str) -> Any:
+        if name in later:
+            return importlib.import_module(f"{module}.{name}")
         raise build_error(sys.modules[module], name, sys._getframe(1))
 
     vars(sys.modules[module])["__getattr__"] = tell

@@ -135,6 +135,8 @@ def test_get_if_exists_needs_a_name(session: hocket.SessionContext) -> None:
 def test_namespace_is_text() -> None:
     with pytest.raises(TypeError, match=r"namespace must be a str, such as 'team', but received \['team'\]"):
         hocket.init(namespace=["team"])  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match=r"namespace must not be empty\. Leave it out"):
+        hocket.init(namespace="")
     assert not hocket.is_initialized()
 
 

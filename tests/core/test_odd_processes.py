@@ -336,7 +336,7 @@ def test_what_a_program_has_pickled_is_of_its_session() -> None:
             lambda: hocket.get(loaded),
             lambda: hocket.get([others[0], loaded], timeout=5),
             lambda: hocket.wait([loaded]),
-            lambda: hocket.get(hocket.remote(str).remote(loaded)),
+            lambda: hocket.remote(lambda value: value).remote(loaded),
             lambda: hocket.put([loaded]),
             lambda: loaded.future().result(timeout=5),
             lambda: hocket.get(pickle.loads(pickle.dumps(loaded))),

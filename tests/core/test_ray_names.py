@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import pickle
+import subprocess
+import sys
 import time
 from typing import Any
 
@@ -83,6 +85,23 @@ def test_ids_are_text_with_the_methods_of_ray_s(any_session: hocket.SessionConte
     assert worker_id.hex() != context.worker_id.hex()
     assert (context.task_id, context.actor_id, context.current_placement_group_id) == (None, None, None)
     hocket.util.remove_placement_group(group)
+
+
+def test_facts_of_a_context_are_ids(any_session: hocket.SessionContext) -> None:
+    facts = hocket.get(hocket.remote(lambda: hocket.get_runtime_context().get()).remote())
+    context = hocket.get_runtime_context()
+    assert facts["job_id"].hex() == context.get_job_id()
+    assert bytes.fromhex(facts["task_id"].hex()) == facts["task_id"].binary()
+    assert facts["namespace"] == context.namespace
+
+
+def test_modules_of_util_are_imported_when_they_are_asked_for() -> None:
+    program = "import hocket as ray; print(ray.util.scheduling_strategies.NodeLabelSchedulingStrategy.__name__)"
+    program += "; ray.util.queue.Queue, ray.util.metrics.Counter, ray.util.multiprocessing.Pool, ray.util.state"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=50)
+    assert done.stdout == "NodeLabelSchedulingStrategy\n"
+    with pytest.raises(AttributeError, match=r"module 'hocket.util' has no attribute 'qeue'"):
+        hocket.util.qeue  # type: ignore[attr-defined]  # noqa: B018
 
 
 def test_handles_list_their_methods(any_session: hocket.SessionContext) -> None:

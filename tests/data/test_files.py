@@ -206,6 +206,10 @@ def test_partitioned_folders(tmp_path: Path) -> None:
     assert sorted(found.take_all(), key=lambda row: row["x"]) == [
         {"x": row["x"], "year": str(row["year"]), "kind": row["kind"]} for row in rows.take_all()
     ]
+    part = data.read_parquet(tmp_path / "year=2025" / "kind=a%2Fb")
+    assert {(row["year"], row["kind"]) for row in part.take_all()} == {("2025", "a/b")}
+    file = next((tmp_path / "year=2026").rglob("*.parquet"))
+    assert data.read_parquet(file).unique("year") == ["2026"]
     assert data.read_parquet(tmp_path, columns=["x"]).columns() == ["x"]
     assert data.read_parquet(tmp_path, columns=["year", "x"]).unique("year") == ["2025", "2026"]
     gone = data.from_items([{"k": value, "v": 1} for value in (float("nan"), float("nan"), 1.5)])
@@ -215,6 +219,17 @@ def test_partitioned_folders(tmp_path: Path) -> None:
         {"k": None, "sum(v)": 2},
     ]
     assert sorted(parquet.read_table(tmp_path, partitioning=None)["x"].to_pylist()) == list(range(12))
+
+
+def test_files_without_an_ending_are_left_out_aloud(tmp_path: Path) -> None:
+    (tmp_path / "one.csv").write_text("a\n1\n")
+    (tmp_path / "part-0").write_text("a\n2\n")
+    (tmp_path / "notes.txt").write_text("x")
+    (tmp_path / "_SUCCESS").touch()
+    with pytest.warns(UserWarning, match=r"1 files in .* are left out, such as 'part-0': .* do not end in .csv"):
+        assert data.read_csv(tmp_path).take_all() == [{"a": 1}]
+    (tmp_path / "notes.txt").unlink()
+    assert data.read_csv(tmp_path, file_extensions=[""]).take_all() == [{"a": 1}, {"a": 2}]
 
 
 def test_many_small_files_are_read_together(tmp_path: Path) -> None:

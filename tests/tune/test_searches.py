@@ -73,6 +73,13 @@ def test_what_is_returned_is_a_report_and_nothing_is_none(tmp_path: Path) -> Non
     found = search(lambda config: {"score": 1} if config["x"] else None, tmp_path, {"x": tune.grid_search([0, 1])})
     assert found[0].metrics == {}
     assert found[1].metrics["score"] == 1
+
+    def count(config: dict[str, Any]) -> Any:
+        yield 3
+        yield 4.5
+
+    numbers = search(count, tmp_path / "numbers", {})
+    assert numbers[0].metrics_dataframe["_metric"].tolist() == [3, 4.5]
     assert [one.status for one in found] == [Status.TERMINATED] * 2
 
 

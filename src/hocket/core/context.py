@@ -24,9 +24,9 @@ class RuntimeContext:
             "task_id": self.get_task_id(),
             "actor_id": self.get_actor_id(),
             "placement_group_id": self.get_placement_group_id(),
-            "namespace": self.namespace,
         }
-        return {name: fact for name, fact in facts.items() if fact is not None}
+        ids = {name: contract.Id(fact) for name, fact in facts.items() if fact is not None}
+        return {**ids, "namespace": self.namespace}
 
     @property
     def job_id(self) -> contract.Id:

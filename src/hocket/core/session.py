@@ -139,6 +139,8 @@ def init(
     _check_amounts(num_cpus, num_gpus, resources, ignored.get("_memory"))
     if namespace is not None and not isinstance(namespace, str):
         raise TypeError(f"namespace must be a str, such as 'team', but received {namespace!r}.")
+    if namespace == "":
+        raise ValueError("namespace must not be empty. Leave it out for one of the session's own.")
     kind, place = _choose_engine(engine, address)
     if runtime_env is not None:
         _check_environment(runtime_env, kind)

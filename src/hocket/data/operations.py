@@ -142,8 +142,8 @@ class RowOperations(column_operations.ColumnOperations):
         """
         return self._then(calls.read_call("flat_map", fn, how).build(steps.flat_map_rows, keeps_rows=False))
 
-    def filter(self, fn: Callable[..., bool] | type | None = None, *, expr: object = None, **how: object) -> Self:
-        """Keep the rows of which a function says True, or for which an expression is true.
+    def filter(self, fn: Callable[..., object] | type | None = None, *, expr: object = None, **how: object) -> Self:
+        """Keep the rows of which a function says something true, or for which an expression is true.
 
         Args:
             fn: Takes a row. Or a class whose instances do.

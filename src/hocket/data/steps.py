@@ -88,17 +88,8 @@ def filter_rows(
     block: blocks.Block, *, function: Callable[..., object], args: tuple[object, ...], kwargs: Mapping[str, object]
 ) -> blocks.Block:
     """Keep the rows of which a user's function says so."""
-    kept = [at for at, row in enumerate(block.list_rows()) if _says_yes(function, function(row, *args, **kwargs))]
+    kept = [at for at, row in enumerate(block.list_rows()) if function(row, *args, **kwargs)]
     return block.pick(np.array(kept, np.int64))
-
-
-def _says_yes(function: Callable[..., object], answer: object) -> bool:
-    if not isinstance(answer, bool | np.bool_):
-        raise TypeError(
-            f"What filter(`{name_function(function)}`) returns must be True or False, but is "
-            f"{texts.name_kind(answer)}: {answer!r:.80}. Write for example return row['x'] > 0."
-        )
-    return bool(answer)
 
 
 def map_groups(

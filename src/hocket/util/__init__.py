@@ -1,6 +1,7 @@
 """Tools on top of the programming model.
 
-`queue`, `metrics`, `multiprocessing` and `joblib` are modules of their own, to be imported.
+`queue`, `metrics`, `multiprocessing`, `scheduling_strategies` and others are modules of their own, which are imported
+when they are first asked for.
 """
 
 from hocket import missing as _missing
@@ -21,4 +22,4 @@ from hocket.util.placement_group import remove_placement_group as remove_placeme
 from hocket.util.serialization import deregister_serializer as deregister_serializer
 from hocket.util.serialization import register_serializer as register_serializer
 
-_missing.explain(__name__)
+_missing.explain(__name__, ("joblib", "metrics", "multiprocessing", "queue", "scheduling_strategies", "state"))

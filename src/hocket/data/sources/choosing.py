@@ -45,7 +45,7 @@ class Choice:
     Args:
         filesystem: Where they are.
         ignore_missing_paths: Whether a path that is not there is left out.
-        file_extensions: How their names end. Default: the reader's own.
+        file_extensions: How their names end; ``[""]`` takes all. Default: the reader's own.
         partitioning: How the names of folders become columns; None: not at all.
         partition_filter: Which of them are read, by the names of folders.
         shuffle: None, ``"files"`` or a `FileShuffleConfig`: in which order.
@@ -104,7 +104,7 @@ def choose(caller: str, paths: object, endings: Sequence[str], choice: Choice) -
         ValueError: The names of folders are not as they should be.
     """
     if choice.file_extensions is not None:
-        endings = tuple(f".{one.removeprefix('.').lower()}" for one in choice.file_extensions)
+        endings = tuple(f".{one.removeprefix('.').lower()}" if one else "" for one in choice.file_extensions)
     shared, found = filesystems.list_files(
         caller, paths, choice.filesystem, endings, ignore_missing_paths=choice.ignore_missing_paths
     )

@@ -10,7 +10,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, TypeAlias, final
-from urllib import parse
 
 from hocket.core import session
 from hocket.data import arrow
@@ -132,6 +131,8 @@ def _list_place(
         for one in inside
         if one.type == fs.FileType.File and _is_data(one.path[start:], endings)
     ]
+    if endings and found:
+        _tell_left_out(caller, place, [one.path[start:] for one in inside if one.type == fs.FileType.File], endings)
     if any(is_mark(place, one) for one in inside):
         warnings.warn(
             f"{caller}: the folder {place.shown!r} is being written to, or was not written to its end: rows may be "
@@ -142,6 +143,21 @@ def _list_place(
         kinds = f" whose name ends in {' or '.join(endings)}" if endings else ""
         raise FileNotFoundError(f"{caller}: the folder {place.shown!r} has no file{kinds}. Name the files themselves.")
     return sorted(found, key=lambda one: one.path)
+
+
+def _tell_left_out(caller: str, place: places.Place, names: Sequence[str], endings: Sequence[str]) -> None:
+    """Warn of files whose names have no ending: other programs, such as Spark, may have written data to them."""
+    left = [
+        name
+        for name in names
+        if "." not in posixpath.basename(name) and _is_data(name, ()) and not _is_data(name, endings)
+    ]
+    if left:
+        warnings.warn(
+            f"{caller}: {len(left)} files in {place.shown!r} are left out, such as {left[0]!r}: their names do not end "
+            f"in {' or '.join(endings)}. Pass file_extensions=[''] to read all.",
+            stacklevel=2,
+        )
 
 
 def _leave_rounds(inside: Sequence[Any]) -> list[object]:
@@ -159,13 +175,6 @@ def _is_data(path: str, endings: Sequence[str]) -> bool:
     for packed in (".gz", ".bz2", ".zst", ".lz4"):
         name = name.removesuffix(packed)
     return not endings or name.endswith(tuple(endings))
-
-
-def read_partitions(file: File) -> dict[str, str]:
-    """Return what the names of a file's folders say: ``year=2026/month=1`` is ``{"year": "2026", "month": "1"}``."""
-    inner = file.path[len(file.root.rstrip("/")) + 1 :].split("/")[:-1]
-    pairs = (part.partition("=") for part in inner if "=" in part)
-    return {key: parse.unquote(value) for key, _, value in pairs}
 
 
 def explain(error: Exception, caller: str, path: str) -> Exception:

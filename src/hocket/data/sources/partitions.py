@@ -77,7 +77,9 @@ class Partitioning:
     def _list_bases(self, path: str, root: str) -> list[str]:
         """Return which folders may be meant, with a slash behind them: on this machine, a path that begins at its root
         or where the program is."""
-        given = places.strip_address(self.base_dir or root)
+        given = places.strip_address(
+            self.base_dir or (_leave_pairs(root) if self.style == PartitionStyle.HIVE else root)
+        )
         found = [posixpath.join("/", given), posixpath.abspath(given)] if path.startswith("/") else [given]
         return [f"{base.rstrip('/')}/" for base in found]
 
@@ -144,6 +146,14 @@ class PathPartitionFilter:
 
 DEFAULT: Final = Partitioning(PartitionStyle.HIVE)
 """What readers of tables do if nothing is said."""
+
+
+def _leave_pairs(root: str) -> str:
+    """Return the folder that was named without the last names that say something: of ``a=1/b=2`` both count."""
+    parts = root.rstrip("/").split("/")
+    while parts and "=" in parts[-1]:
+        parts.pop()
+    return "/".join(parts) or ("/" if root.startswith("/") else "")
 
 
 def list_values(found: Sequence[filesystems.File], partitioning: Partitioning | None) -> list[dict[str, object]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import numbers
 from collections.abc import Callable
-from typing import Final, Protocol, final
+from typing import Any, Final, Protocol, final
 
 from hocket.train.checkpoints import storage
 from hocket.train.rank import reports
@@ -27,7 +27,8 @@ class Program(Protocol):
 class FunctionProgram:
     """Runs a function of a configuration.
 
-    What it returns, if that is a dict, is its last report; if it is a generator, each dict that it yields is one.
+    What it returns is its last report; if it is a generator, what it yields are reports. A number is the metric
+    `DEFAULT_METRIC`.
     """
 
     def __init__(self, function: Callable[..., object]) -> None:
@@ -38,12 +39,16 @@ class FunctionProgram:
         """Run a trial until it ends."""
         returned = self._function(session.assignment.config) if self._takes_config else self._function()
         if inspect.isgenerator(returned):
-            for metrics in returned:
-                session.report_now(metrics)
+            for yielded in returned:
+                session.report_now(_name_number(yielded))
         elif returned is not None:
-            is_number = isinstance(returned, numbers.Real) and not isinstance(returned, bool)
-            metrics = read_metrics({DEFAULT_METRIC: returned} if is_number else returned)
-            session.post(session.make_report(metrics, None, is_last=True))
+            session.post(session.make_report(read_metrics(_name_number(returned)), None, is_last=True))
+
+
+def _name_number(found: Any) -> Any:
+    """Return what a program reports, which may be a number alone."""
+    is_number = isinstance(found, numbers.Real) and not isinstance(found, bool)
+    return {DEFAULT_METRIC: found} if is_number else found
 
 
 @final
