@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import inspect
 from collections.abc import Callable, Mapping, Sequence
@@ -78,9 +79,29 @@ def explained(
             method(self, *args, **given)
 
         type.__setattr__(cls, "__init__", checked)
+        settings = vars(cls).get("__dataclass_params__")
+        if settings is not None and settings.frozen:
+            usual: Any = cls.__setattr__
+
+            def refuse(self: object, name: str, value: object) -> None:
+                try:
+                    usual(self, name, value)
+                except dataclasses.FrozenInstanceError:
+                    _refuse_change(cls, name)
+
+            type.__setattr__(cls, "__setattr__", refuse)
         return cls
 
     return decorate
+
+
+def _refuse_change(cls: type, name: str) -> NoReturn:
+    """Raise for a field of a frozen dataclass, as Python does, and say what to write."""
+    kind = cls.__name__
+    raise dataclasses.FrozenInstanceError(
+        f"{kind} cannot be changed, and its {name!r} was to be. Give that to {kind}(...), or make another one with "
+        f"dataclasses.replace(old, {name}=...)."
+    ) from None
 
 
 def _refuse(cls: type, known: _Known, args: tuple[object, ...], given: Mapping[str, object]) -> NoReturn:

@@ -345,6 +345,11 @@ def test_what_a_program_has_pickled_is_of_its_session() -> None:
         for use in uses:
             with pytest.raises(ObjectLostError, match="belongs to a session that is closed"):
                 use()
+        in_a_task = hocket.remote(lambda data: hocket.get(pickle.loads(data)))
+        waits_in_a_task = hocket.remote(lambda data: hocket.wait([pickle.loads(data)]))
+        for task in (in_a_task, waits_in_a_task):
+            with pytest.raises(ObjectLostError, match="belongs to a session that is closed"):
+                hocket.get(task.remote(pickled[0]))
         for call in (same.get.remote, lambda: hocket.kill(same)):
             with pytest.raises(hocket.exceptions.HocketError, match=r"(?i)session that (was|is) (shut down|closed)"):
                 call()

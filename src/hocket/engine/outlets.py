@@ -1,4 +1,4 @@
-"""Writing to a descriptor that others share, without ever waiting for whoever reads it.
+"""Writing to a descriptor that others share, without ever waiting for its reader.
 
 A terminal and a pipe say that they are writable when there is some room, and a write of more than that waits; several
 processes write to the same pipe, so the room may be gone by then. O_NONBLOCK would hold for all who share the

@@ -63,6 +63,7 @@ class ObjectAccess(submission.Submission):
 
     def get(self, refs: Sequence[contract.AnyRef], timeout_s: float | None) -> list[Any]:
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        self._check_own(refs)
         missing = {ref._id for ref in refs if ref._id not in self._arrived}
         if missing:
             self._fetch(missing, len(refs), timeout_s)
@@ -71,7 +72,14 @@ class ObjectAccess(submission.Submission):
         with values.hold_collector():
             return [self._open(ref._id, refs, deadline) for ref in refs]
 
+    def _check_own(self, refs: Sequence[contract.AnyRef]) -> None:
+        """Raise if one was unpickled here and belongs to another session: its id may stand for something else."""
+        for ref in refs:
+            if ref._engine is not self:
+                raise contract.build_closed_error(ref)
+
     def wait(self, refs: Sequence[contract.AnyRef], num_ready: int, timeout_s: float | None) -> list[bool]:
+        self._check_own(refs)
         with self.lock:
             unknown = [ref._id for ref in refs if not self._is_there(ref._id)]
             enough = num_ready - (len(refs) - len(unknown))
