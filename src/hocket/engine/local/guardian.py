@@ -32,24 +32,8 @@ import traceback
 from collections import deque
 from typing import NoReturn
 
-from hocket.engine import descendants, descriptors, faults, forks, outlets, values
-from hocket.engine.local import channel, debugger, late, messages, surroundings, worker
-
-TEE_BYTES = 4096
-"""How much stderr is read at once."""
-
-LINE_BYTES = 64 * 1024
-"""The rest of a line is read before another worker's output, up to so much."""
-
-STUCK_SECONDS = 0.05
-"""How long to wait at once for somebody to read stderr. Nothing else is done meanwhile."""
-
-LEFT_BYTES = 1024 * 1024
-"""How much is kept for stderr of what dead workers wrote while nobody reads it; more of one dead worker is not read."""
-
-LAST_SECONDS = 8.0
-"""How long the end of a session waits for somebody to read stderr: a pager that is looked at, a terminal that is
-stopped. An ordinary program would wait without end; the driver waits for us, and not much longer than this."""
+from hocket.engine import descendants, descriptors, faults, forks, values
+from hocket.engine.local import channel, debugger, late, messages, stderr_relay, surroundings, worker
 
 GRACE_SECONDS = 0.25
 """How long workers may take to exit by themselves at the end of a session. Only busy ones need so long."""
@@ -68,20 +52,14 @@ _OURS = (os.path.dirname(os.path.abspath(__file__)), '"<string>", line 1')
 class Child:
     """A worker process, as its parent knows it."""
 
-    __slots__ = ("is_ended_by_us", "pid", "stack_fd", "stderr_fd", "tail", "worker_id")
+    __slots__ = ("is_ended_by_us", "pid", "stack_fd", "stderr", "worker_id")
 
-    def __init__(self, worker_id: int, pid: int, stderr_fd: int, stack_fd: int) -> None:
+    def __init__(self, worker_id: int, pid: int, stderr: stderr_relay.Stream, stack_fd: int) -> None:
         self.worker_id = worker_id
         self.pid = pid
-        self.stderr_fd: int | None = stderr_fd
-        """Where what it writes arrives; None when that has ended, as the number may be another child's from then on."""
+        self.stderr = stderr
         self.stack_fd = stack_fd
-        self.tail = descendants.Tail()
         self.is_ended_by_us = False
-
-    def read_tail(self) -> str:
-        """Return the last lines that it wrote."""
-        return "\n".join(self.tail.read().splitlines()[-descendants.TAIL_LINES :])
 
 
 class Guardian:
@@ -99,12 +77,8 @@ class Guardian:
         self._terminal = terminal
         self._children: dict[int, Child] = {}
         self._by_worker: dict[int, Child] = {}
-        self._by_stderr: dict[int, Child] = {}
-        #: What was read from workers and is to be written to stderr. While there is any, nothing of living workers is
-        #: read: their pipes fill and they wait, as if they wrote to the stopped terminal themselves.
-        self._left = bytearray()
-        self._stderr = outlets.Outlet(2)
         self._poll = select.epoll()
+        self._stderr = stderr_relay.StderrRelay(self._poll)
         self._poll.register(self._channel.fd, select.EPOLLIN)
         self._driver_fd = _open_pidfd(driver_pid)
         if self._driver_fd is not None:
@@ -138,8 +112,8 @@ class Guardian:
             os.write(self._words_fd, "".join(traceback.format_exception(error)).encode(errors="replace"))
 
     def _serve_once(self) -> bool:
-        self._write_stderr(STUCK_SECONDS)
-        events = self._poll.poll(0 if self._left else self._patience)
+        self._stderr.write(stderr_relay.STUCK_SECONDS)
+        events = self._poll.poll(0 if self._stderr.is_stuck else self._patience)
         if not events and self._patience is not None:
             self._load_rest()
         for fd, _ in events:
@@ -151,9 +125,9 @@ class Guardian:
             elif fd == self._wake_read:
                 os.read(self._wake_read, 4096)
                 self._reap()
-            elif fd in self._by_stderr and not self._left:
-                self._take_stderr(fd)
-        self._write_stderr(0)  # before the news of a death: who hears of it has seen all that was written
+            elif not self._stderr.is_stuck:
+                self._stderr.take(fd)
+        self._stderr.write(0)  # before the news of a death: who hears of it has seen all that was written
         while not self._channel.flush():  # the driver reads promptly; a full socket means a driver in trouble
             if self._driver_fd is not None and descriptors.is_readable(self._driver_fd, timeout_s=0.01):
                 return False
@@ -228,10 +202,8 @@ class Guardian:
         os.close(sock_fd)
         os.close(page_fd)
         os.close(stderr_write)
-        os.set_blocking(stderr_read, False)
-        child = Child(worker_id, pid, stderr_read, stack_fd)
-        self._children[pid] = self._by_worker[worker_id] = self._by_stderr[stderr_read] = child
-        self._poll.register(stderr_read, select.EPOLLIN)
+        child = Child(worker_id, pid, self._stderr.add(stderr_read), stack_fd)
+        self._children[pid] = self._by_worker[worker_id] = child
         if faults.plan is not None:
             faults.plan.reach("guardian.after_spawn")
         self._channel.post((messages.SPAWNED, worker_id, pid))
@@ -250,8 +222,8 @@ class Guardian:
             os.dup2(stderr_fd, 2)
             self._channel.close()
             self._poll.close()
-            self._stderr.close()
-            for fd in (self._driver_fd, self._words_fd, self._wake_read, self._wake_write, stderr_fd, *self._by_stderr):
+            self._stderr.cut_off()
+            for fd in (self._driver_fd, self._words_fd, self._wake_read, self._wake_write, stderr_fd):
                 if fd is not None:
                     os.close(fd)
             for child in self._children.values():
@@ -261,49 +233,6 @@ class Guardian:
         finally:
             forks.flush_native()
             os._exit(code)
-
-    # --- life ---------------------------------------------------------------------------------------------------------
-
-    def _take_stderr(self, fd: int) -> None:
-        child = self._by_stderr[fd]
-        size = 0
-        while size < LINE_BYTES:
-            try:
-                data = os.read(fd, TEE_BYTES)
-            except BlockingIOError:  # or the event was for an earlier pipe with this number, closed in the same round
-                return
-            if not data:
-                self._close_stderr(child)
-                return
-            size += len(data)
-            child.tail.keep(data)
-            if len(self._left) < LEFT_BYTES:
-                self._left += data
-            if data.endswith(b"\n"):
-                return
-
-    def _write_stderr(self, patience_s: float) -> None:
-        while self._left and self._stderr.is_writable(patience_s):
-            try:
-                del self._left[: self._stderr.write(self._left)]
-            except BlockingIOError:  # others have written meanwhile
-                return
-            except OSError:  # nobody reads stderr any more; the tail is kept all the same
-                self._left.clear()
-
-    def _close_stderr(self, child: Child) -> None:
-        fd, child.stderr_fd = child.stderr_fd, None
-        if fd is not None:
-            del self._by_stderr[fd]
-            self._poll.unregister(fd)
-            os.close(fd)
-
-    def _drain_stderr(self, child: Child) -> None:
-        """Take what a dead worker left. A grandchild may hold the pipe open and go on, so there is an end to it."""
-        for _ in range(LEFT_BYTES // TEE_BYTES):
-            if child.stderr_fd is None or not descriptors.is_readable(child.stderr_fd):
-                return
-            self._take_stderr(child.stderr_fd)
 
     # --- death --------------------------------------------------------------------------------------------------------
 
@@ -318,14 +247,14 @@ class Guardian:
             faults.plan.reach("guardian.before_report")
         descendants.kill_group(child.pid)  # what it started and left behind
         del self._by_worker[child.worker_id]
-        self._drain_stderr(child)
-        self._close_stderr(child)
+        self._stderr.drain(child.stderr)
+        self._stderr.close(child.stderr)
         self._count_oom_kills()  # at each death: one that is not a worker's explains none that comes later
         is_oom = ended.signal_number == signal.SIGKILL and not child.is_ended_by_us and bool(self._unexplained_kills)
         if is_oom:
             self._unexplained_kills.popleft()
         stack = descendants.read_stack(child.stack_fd, _OURS)
-        self._channel.post((messages.DIED, child.worker_id, *ended, is_oom, child.read_tail(), stack))
+        self._channel.post((messages.DIED, child.worker_id, *ended, is_oom, child.stderr.read_tail(), stack))
         os.close(child.stack_fd)
 
     def _count_oom_kills(self) -> None:
@@ -338,28 +267,27 @@ class Guardian:
             self._unexplained_kills.popleft()
 
     def _end_all(self) -> None:
-        """End every descendant, and pass on what they wrote. Workers that were told to stop get a moment for their end,
-        and the user for reading; after a driver's death nobody does."""
+        """End every descendant, and pass on what they wrote.
+
+        Workers that were told to stop get a moment for their end, and a reader who pauses some seconds; after a
+        driver's death nobody gets any.
+        """
         if self._is_graceful:
             self._let_stop()
         descendants.end_all()
-        for child in list(self._by_stderr.values()):
-            self._drain_stderr(child)
-            self._write_stderr(0)
-        deadline = time.monotonic() + (LAST_SECONDS if self._is_graceful else STUCK_SECONDS)
-        while self._left and time.monotonic() < deadline:
-            if self._driver_fd is not None and self._is_graceful and descriptors.is_readable(self._driver_fd):
-                return
-            self._write_stderr(STUCK_SECONDS)
+        self._stderr.finish(
+            lambda: self._is_graceful and not (self._driver_fd and descriptors.is_readable(self._driver_fd))
+        )
 
     def _let_stop(self) -> None:
         """Wait for the workers that were told to stop, and pass on what they write."""
         deadline = time.monotonic() + GRACE_SECONDS
         while self._children and time.monotonic() < deadline:
-            descriptors.is_readable(self._wake_read, *self._by_stderr, timeout_s=0.005)
-            for fd in [] if self._left else list(self._by_stderr):
-                self._take_stderr(fd)
-            self._write_stderr(0)
+            sources = self._stderr.list_sources()
+            descriptors.is_readable(self._wake_read, *sources, timeout_s=0.005)
+            for fd in [] if self._stderr.is_stuck else sources:
+                self._stderr.take(fd)
+            self._stderr.write(0)
             self._reap()
 
 
