@@ -145,11 +145,18 @@ def test_other_stores(how: str, tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def google_address() -> Iterator[str]:
+def google_address(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """The address of a bucket in a store that speaks as Google's does."""
     emulator = pytest.importorskip("gcp_storage_emulator.server", reason="needs pip install gcp-storage-emulator")
     storage = importlib.import_module("gcp_storage_emulator.storage").Storage(use_memory_fs=True)
     serve = functools.partial(emulator.RequestHandler, storage)
+    usual, alone = emulator.Router.handle, threading.Lock()
+
+    def handle_alone(router: object, method: str) -> None:
+        with alone:  # its threads write down a dictionary that another one changes
+            usual(router, method)
+
+    monkeypatch.setattr(emulator.Router, "handle", handle_alone)
     with server.ThreadingHTTPServer(("127.0.0.1", 0), serve) as listening:
         thread = threading.Thread(target=listening.serve_forever)
         thread.start()
