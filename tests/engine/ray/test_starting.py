@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -270,3 +271,15 @@ def test_session(run_driver: conftest.RunDriver) -> None:
     lines = [line for line in done.stdout.splitlines() if "printed by a worker" not in line]
     assert lines == ["ray here 127.0.0.1 http://127.0.0.1", "43", "False"]
     assert "printed by a worker" in done.stdout
+
+
+def test_sockets_of_ray_s_own_threads_are_no_leftovers_of_a_session() -> None:
+    assert "ray._raylet" in sys.modules
+    before = Leftovers.look()
+    with socket.socket(socket.AF_INET6, socket.SOCK_STREAM):
+        assert before.list_new() == []
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        assert [name.split(" -> ")[0] for name in before.list_new()] == [
+            f"descriptor {fd}" for fd in sorted((ours.fileno(), theirs.fileno()), key=str)
+        ]
