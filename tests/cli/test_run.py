@@ -907,7 +907,7 @@ def test_a_terminal_that_is_not_read_keeps_no_launch_from_its_end(folder: Path, 
         os.close(slave)
         pids = [int(line) for line in read_lines(launcher, 2)]
         for _ in range(20):
-            os.read(master, 300)  # whoever writes next finds a little room
+            os.read(master, 300)  # the next write finds a little room
         pids += [process.pid for process in psutil.Process(launcher.pid).children(recursive=True)]
         launcher.send_signal(number)
         launcher.wait()

@@ -443,14 +443,14 @@ def test_a_terminal_that_is_not_read_holds_up_nothing() -> None:
         os.close(slave)
         pids = [int(pid) for pid in program.stdout.readline().split()]
         for _ in range(20):
-            os.read(master, 300)  # whoever writes next finds a little room
+            os.read(master, 300)  # the next write finds a little room
             program.stdin.write(b"\n")
             program.stdin.flush()
             pids.append(int(program.stdout.readline()))
-        guardian = psutil.Process(pids[0]).ppid()
+        guardian = psutil.Process(pids[0]).parent()
         program.kill()
-    left = [psutil.Process(guardian)] if psutil.pid_exists(guardian) else []
-    _, alive = psutil.wait_procs(left, timeout=SECONDS)
+    assert guardian is not None
+    _, alive = psutil.wait_procs([guardian], timeout=SECONDS)
     assert alive == []
     assert [pid for pid in pids if psutil.pid_exists(pid)] == []
     os.close(master)

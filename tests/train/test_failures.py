@@ -20,7 +20,7 @@ import pytest
 import hocket
 from hocket import train
 from hocket.train import data_parallel_trainer
-from hocket.train.run import worker_group
+from hocket.train.run import failures, worker_group
 from tests.conftest import wait_until_cpus_are_free
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("session")]
@@ -412,3 +412,12 @@ def test_the_end_of_the_session_ends_the_run(tmp_path: Path) -> None:
             hocket.exceptions.LocalEngineDiedError, match=r"guardian .* is gone, so the session is over"
         ):
             fit(kill_guardian, tmp_path, failure_config=policy)
+
+
+def test_a_rank_that_cannot_be_reached_is_told_as_dead() -> None:
+    """Ray says so at first of a death; a rank is not built again."""
+    failed: dict[int, Exception] = {1: hocket.exceptions.ActorUnavailableError("its node is silent")}
+    assert (
+        failures.build_message(failed, 2, {1: " (node a)"})
+        == "Rank 1 of 2 (node a) died, or cannot be reached: its node is silent"
+    )

@@ -19,6 +19,10 @@ from hocket.engine import descriptors
 PIECE_BYTES = 4096
 """How much is written at once. A pipe takes that as a whole or not at all, so nobody writes into the middle of it."""
 
+LAST_SECONDS = 8.0
+"""How long the end of a session or a launch waits for a reader: a pager that is looked at, a terminal that is stopped.
+An ordinary program would wait without end. Below `processes.END_SECONDS`, which a driver waits for its guardian."""
+
 _FLAGS = os.O_WRONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 
 

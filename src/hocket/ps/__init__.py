@@ -4,7 +4,7 @@
 it. `partitioners` say into how many shards it is cut, and `placement` which server holds which. These need numpy alone.
 
 `strategy` starts servers, and `base_strategy` is what a program does with them. `store` is where it happens: variables
-lie in memory that all processes of a machine share, and whoever pushes updates them there, in a transaction. `dense`
+lie in memory that all processes of a machine share, and a push updates them there, in a transaction. `dense`
 and `rows` are the two kinds of variables in that memory, `gate` bounds how far workers run ahead of each other, and
 `scheduler` and `dispatcher` keep the workers busy.
 """

@@ -61,14 +61,14 @@ class BaseStrategy(abc.ABC):
 
         Args:
             initial_value: An array; or a function of a shape, which is called for each shard, and returns its part. One
-                that has an argument ``offset`` is told where its shard begins:
+                that has an argument ``offset`` gets there where its shard begins:
                 ``initial_value(shape, offset=(row, 0))``.
             name: For messages and checkpoints. Default: ``variable_0`` and so on.
             shape: Needed for a function.
             dtype: Default: the array's, with 64-bit floats made 32; float32 for a function.
             optimizer: Default: the strategy's.
             partitioner: Default: the strategy's.
-            colocate_with: A variable on whose server this one shall be. It is not split then.
+            colocate_with: A variable; this one lies on its server, and is not split.
             exist_ok: Whether to return the one that has the name, as it is, if there is one.
 
         Raises:

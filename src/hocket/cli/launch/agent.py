@@ -31,7 +31,7 @@ from typing import NoReturn
 from hocket import exceptions, settings
 from hocket.cli.launch import backend, output, rank, report, store
 from hocket.cli.launch import plan as plans
-from hocket.engine import descendants
+from hocket.engine import descendants, outlets
 
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 """What asks a launch to end; the ranks get the same signal."""
@@ -371,8 +371,8 @@ class LaunchAgent:
         self._end_at_once()
 
     def _drain(self) -> None:
-        """Pass on the last words. Whoever has stopped the launch waits for a reader no longer than it takes."""
-        self._relay.drain(output.LAST_SECONDS if self._stopped_by is None else output.STOPPED_SECONDS)
+        """Pass on the last words, for a short time only if the launch was stopped by a signal."""
+        self._relay.drain(outlets.LAST_SECONDS if self._stopped_by is None else output.STOPPED_SECONDS)
 
     def finish(self) -> None:
         """Write what is still to be said: the last thing that is done."""

@@ -21,12 +21,8 @@ CHUNK_BYTES = 4096
 LINE_BYTES = 64 * 1024
 """A line that is longer is passed on in parts."""
 
-LAST_SECONDS = 8.0
-"""How long the end of a launch waits for somebody to read what is left: a pager that is looked at, a terminal that is
-stopped. An ordinary program would wait without end."""
-
 STOPPED_SECONDS = 0.5
-"""How long it waits when somebody has stopped the launch."""
+"""How long the end of a launch waits for a reader if the launch was stopped; else it is `outlets.LAST_SECONDS`."""
 
 HOLD_SECONDS = 0.05
 """How long the beginning of a line waits for its end, so that ranks do not write into each other's lines. A prompt or a
@@ -181,7 +177,7 @@ class Relay:
         """Write to stderr, in order with the ranks' output."""
         self._waiting[2] += text.encode(errors="backslashreplace")
 
-    def drain(self, seconds: float = LAST_SECONDS) -> None:
+    def drain(self, seconds: float) -> None:
         """Pass on what is there, as long as somebody takes it; then forget the streams.
 
         Another process may hold one open: the end is where there is nothing to read now.

@@ -29,10 +29,6 @@ LEFT_BYTES = 16 * 1024 * 1024
 MOST_READS = 256
 """How often a dead worker's stderr is read: a pipe has less, but a grandchild may hold it open, and go on."""
 
-LAST_SECONDS = 8.0
-"""How long the end of a session waits for somebody to read stderr: a pager that is looked at, a terminal that is
-stopped. An ordinary program would wait without end; the driver waits for us, and not much longer than this."""
-
 
 @final
 class Stream:
@@ -142,7 +138,7 @@ class StderrRelay:
         for stream in list(self._streams.values()):
             self.drain(stream)
             self.write(0)
-        deadline = time.monotonic() + LAST_SECONDS
+        deadline = time.monotonic() + outlets.LAST_SECONDS
         while self._left and time.monotonic() < deadline:
             if not self._write_piece(STUCK_SECONDS) and not is_waited_for():
                 return

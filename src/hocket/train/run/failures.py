@@ -119,6 +119,8 @@ def _describe(who: str, error: Exception) -> str:
         if error.death is None or not error.death.pid:  # it ended itself, or was ended: the error says which
             return f"{who} died: {str(error).partition(' is dead: ')[2] or error}"
         return f"{who} died: its process (pid {error.death.pid}) {error.death.describe()}"
+    if isinstance(error, exceptions.ActorUnavailableError):  # Ray's first word of a death; a rank is not built again
+        return f"{who} died, or cannot be reached: {error}"
     return f"{who} failed with {texts.describe(error)}"
 
 
