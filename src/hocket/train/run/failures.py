@@ -7,6 +7,7 @@ cause.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 
 from hocket import exceptions, texts
@@ -25,6 +26,9 @@ waiting."""
 NODE_SECONDS = 30.0
 """How much longer is waited for the first rank that has not answered, if there are several nodes and no death is known.
 Ray finds a dead node after some 15 seconds, by itself; this is a guess that leaves room for it."""
+
+AGAIN_SECONDS = 0.1
+"""How long after it could not be reached a rank is asked again."""
 
 
 def explain(
@@ -45,6 +49,8 @@ def explain(
     """
     if isinstance(error, errors.WorkerGroupError):
         return error
+    if isinstance(error, exceptions.ActorUnavailableError) and not isinstance(error, exceptions.TaskError):
+        error = _ask_again(actors[rank], error)
     failed = {rank: error}
     if not is_death(error):
         failed = {**_find_dead(rank, actors, len({place.node_id for place in ranks_places})), **failed}
@@ -56,6 +62,23 @@ def explain(
 def is_death(error: Exception) -> bool:
     """Tell whether a rank is gone, and has not only raised what it got from another actor that is gone."""
     return isinstance(error, DEATHS) and not isinstance(error, exceptions.TaskError)
+
+
+def _ask_again(handle: actor.ActorHandle, error: Exception) -> Exception:
+    """Return the death of a rank that cannot be reached, once it is known; this error, if it is not in time."""
+    deadline = time.monotonic() + NODE_SECONDS
+    while (left := deadline - time.monotonic()) > 0:
+        try:
+            api.get(handle.get_pid.remote(), timeout=left)
+        except exceptions.ActorUnavailableError:
+            time.sleep(AGAIN_SECONDS)
+        except DEATHS as death:
+            return death
+        except exceptions.GetTimeoutError:
+            break
+        else:
+            break
+    return error
 
 
 def _find_dead(asking: int, actors: Sequence[actor.ActorHandle], num_nodes: int) -> dict[int, Exception]:
