@@ -28,7 +28,7 @@ PAGES := README.md $(wildcard docs/*.md docs/tutorials/*.md docs/coming_from/*.m
 NEWS_BASE ?= origin/main
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-long parity parity-local parity-inprocess parity-ray parity-page frameworks check format format-check lint types imports news docs doctest site dist wheel-test bench clean
+.PHONY: help demo test test-all test-long parity parity-local parity-inprocess parity-ray parity-page frameworks check format format-check lint types imports news docs doctest site dist wheel-test bench clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -91,17 +91,24 @@ export PYTHONDONTWRITEBYTECODE :=
 export RAY_worker_niceness := 0
 COMPILE := -$(BIN)/python -m compileall -q src tests
 
-test: $(VENV)/.dev  ## run the tests, JOBS=3 at a time, then those of the core on the in-process engine
+# It names and ends what hangs; see the file.
+PYTEST := $(BIN)/python tools/watch_tests.py --
+
+test: $(VENV)/.dev  ## run the tests of each room on the local engine, JOBS=3 at a time (10 minutes)
 	$(COMPILE)
-	$(BIN)/python -m pytest $(AT_A_TIME) -m 'not long' $(addprefix --ignore=,$(LONG_TESTS)) $(ARGS)
-	HOCKET_ENGINE=inprocess $(BIN)/python -m pytest $(AT_A_TIME) -m 'not long' $(INPROCESS_TESTS) $(ARGS)
+	$(PYTEST) $(AT_A_TIME) -m 'not long and not thorough' $(addprefix --ignore=,$(LONG_TESTS)) $(ARGS)
+
+test-all: $(VENV)/.dev  ## those, the thorough ones, and the core's on the in-process engine: what CI runs (30 minutes)
+	$(COMPILE)
+	$(PYTEST) $(AT_A_TIME) -m 'not long' $(addprefix --ignore=,$(LONG_TESTS)) $(ARGS)
+	HOCKET_ENGINE=inprocess $(PYTEST) $(AT_A_TIME) -m 'not long' $(INPROCESS_TESTS) $(ARGS)
 
 test-long: $(VENV)/.dev $(VENV)/.spark $(VENV)/.services $(VENV)/.browser  ## the tests that take long, more of Ray, of shared memory
 	$(COMPILE)
-	$(BIN)/python -m pytest $(LONG_TESTS) $(ARGS)
-	$(BIN)/python -m pytest -m long $(addprefix --ignore=,$(LONG_TESTS)) $(ARGS)
-	HOCKET_ENGINE=ray $(BIN)/python -m pytest $(RAY_TESTS) $(ARGS)
-	HOCKET_WEAK_MEMORY=1 $(BIN)/python -m pytest $(MEMORY_TESTS) $(ARGS)
+	$(PYTEST) $(LONG_TESTS) $(ARGS)
+	$(PYTEST) -m long $(addprefix --ignore=,$(LONG_TESTS)) $(ARGS)
+	HOCKET_ENGINE=ray $(PYTEST) $(RAY_TESTS) $(ARGS)
+	HOCKET_WEAK_MEMORY=1 $(PYTEST) $(MEMORY_TESTS) $(ARGS)
 
 parity: $(addprefix parity-,local inprocess ray page)  ## run the suites on each engine and write docs/parity.md (80 minutes; each part alone: parity-ray, ...)
 

@@ -9,7 +9,7 @@ import pytest
 
 import hocket
 
-pytest_plugins = ["tests.s3_server"]
+pytest_plugins = ["tests.progress_notes", "tests.s3_server"]
 
 
 @pytest.fixture(autouse=True)

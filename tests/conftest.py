@@ -11,7 +11,6 @@ import subprocess
 import sys
 import time
 import warnings
-import zlib
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -20,6 +19,7 @@ import pytest
 import hocket
 from hocket.core import engines
 from hocket.testing import EngineContract, Leftovers
+from tests import scheduling
 
 ENGINE = os.environ.get("HOCKET_ENGINE") or "local"
 """On which engine the tests run that do not name one."""
@@ -51,15 +51,7 @@ IN_HALVES = "tests/engine/ray/test_contract.py"
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     """Give the processes of pytest-xdist a file at a time: its tests share the fixtures of their module."""
-    made: Any = importlib.import_module("xdist.scheduler").LoadFileScheduling(config, log)
-    get_file = made._split_scope
-
-    def get_part(nodeid: str) -> str:
-        half = f" {zlib.crc32(nodeid.encode()) % 2}" if nodeid.startswith(IN_HALVES) else ""
-        return f"{get_file(nodeid)}{half}"
-
-    made._split_scope = get_part
-    return made
+    return scheduling.build_scheduler(config, log, in_halves=IN_HALVES)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
