@@ -19,7 +19,7 @@ import pytest
 import hocket
 from hocket.core import engines
 from hocket.testing import EngineContract, Leftovers
-from tests import scheduling
+from tests import lanes, scheduling
 
 ENGINE = os.environ.get("HOCKET_ENGINE") or "local"
 """On which engine the tests run that do not name one."""
@@ -54,11 +54,14 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     return scheduling.build_scheduler(config, log, in_halves=IN_HALVES)
 
 
+@pytest.hookimpl(tryfirst=True)  # before -m leaves tests out by their marks
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Leave out what cannot pass on the engine, with the sentence that says why, and put what starts a Ray last."""
     items.sort(key=lambda item: item.nodeid.startswith(STARTS_RAY))
     limits = engines.get_limits(ENGINE)
     for item in items:
+        for reason in lanes.list_reasons(item.nodeid):
+            item.add_marker(pytest.mark.thorough(reason))
         reason = _find_reason(item, limits)
         if reason is not None:
             item.add_marker(pytest.mark.skip(reason=reason))

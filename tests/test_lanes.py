@@ -1,0 +1,26 @@
+"""The list of thorough tests names tests that are there, once each."""
+
+from pathlib import Path
+
+import pytest
+
+from tests import lanes
+
+ROOT = Path(__file__).parents[1]
+
+BEGINNINGS = [beginning for beginnings in lanes.THOROUGH.values() for beginning in beginnings]
+
+
+@pytest.mark.parametrize("beginning", BEGINNINGS)
+def test_an_entry_names_tests(beginning):
+    path, _, name = beginning.partition("::")
+    assert (ROOT / path).exists()
+    if name:
+        text = (ROOT / path).read_text()
+        assert f"def {name}" in text or f"class {name}" in text
+    assert [other for other in BEGINNINGS if beginning.startswith(other)] == [beginning]
+
+
+def test_reasons():
+    assert list(lanes.list_reasons("tests/engine/ray/test_state.py::test_a")) == [lanes.RAY]
+    assert list(lanes.list_reasons("tests/core/test_ends.py::test_a")) == []
