@@ -68,8 +68,8 @@ MOVED = _declare(16, "object_id")
 RECYCLE = _declare(11, "object_id is_kept")
 """Nobody needs that segment any more; it may be used again, or else is to be given back.
 Object 0 stands for all that is free and warm."""
-CONSUMED = _declare(12, "task_id index")
-"""The reader of a generator has taken the items up to this place."""
+CONSUMED = _declare(12, "task_id count")
+"""The reader of a generator, which has asked, has taken so many items."""
 DEADLOCK = _declare(13, "number text")
 """That wait of the worker can never end."""
 
@@ -140,7 +140,7 @@ CANCEL_CHILDREN = _declare(76, "task_id")
 """Cancel what that work, which may be a direct call, has submitted."""
 
 PAUSED = _declare(90, "task_id wanted")
-"""A generator waits until its reader has taken so many items; the answer is `CONSUMED`."""
+"""A generator waits until its reader has taken so many items; the answer is `CONSUMED`, then or at once."""
 PROBED = _declare(92, "number is_waiting sent")
 """Whether the worker waits for a direct call, or for values of some that it has promised, and how
 many direct calls it has made. Comes behind all that it has said before."""
