@@ -68,7 +68,8 @@ class Watch(worker_pool.WorkerPool):
         self._stop_idle(now, is_idle)
         for worker in stopping:
             link = self.links.get(worker.id)
-            if link is not None and now - link.stopped_at > STOP_SECONDS:
+            # One that is to pass on what it has promised waits for that as long as the calls take.
+            if link is not None and now - link.stopped_at > STOP_SECONDS and not worker.promised:
                 self.kill_worker(worker.id)
         limit_s = LOOK_SECONDS if is_blocked or is_waiting or is_owed or is_unstarted or stopping else IDLE_SECONDS
         return limit_s if ends_s is None else min(limit_s, ends_s)
