@@ -51,6 +51,8 @@ def bring_alive(kernel: State, task: TaskRecord) -> None:
     actor = task.actor
     assert actor is not None
     actor.state = ActorState.ALIVE
+    if actor.markers:
+        direct_calls.pass_markers(kernel, actor)
     worker = actor.worker
     assert worker is not None
     shape = actor.options.lifetime_shape
@@ -155,7 +157,7 @@ def end_if_unreachable(kernel: State, actor: ActorRecord) -> None:
     if actor.state == ActorState.ALIVE:
         end_now(kernel, actor, OUT_OF_SCOPE)
     is_over = actor.worker is None or actor.worker.state == WorkerState.DEAD or actor.state == ActorState.DEAD
-    if is_over and kernel.actors.pop(actor.id, None) is not None:
+    if is_over and actor.id not in kernel.objects and kernel.actors.pop(actor.id, None) is not None:
         kernel.closed_actors.append(actor)
 
 
@@ -288,7 +290,7 @@ def _bury(kernel: State, actor: ActorRecord, death: exceptions.Death, message: s
         task.worker = None
         if task.state != TaskState.DONE:
             kernel.fail_exception(task, reasons.explain_death(actor))
-    if actor.unreachable:
+    if actor.id not in kernel.objects:  # one that its like hold may still be called, in vain
         kernel.actors.pop(actor.id, None)
     if worker is not None and worker.allocation is not None:
         worker.allocation.give_back()

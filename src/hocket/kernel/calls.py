@@ -52,6 +52,8 @@ def send_row(kernel: State, actor: ActorRecord, key: records.RowKey) -> None:
     row = actor.queues.get(key)
     if worker is None or row is None or actor.state == ActorState.DEAD:
         return
+    if actor.markers and actor.state != ActorState.ALIVE:
+        return
     window = actor.window
     while row and actor.inflight < window:
         task = row[0]

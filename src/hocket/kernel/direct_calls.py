@@ -4,7 +4,9 @@ Two workers that call each other often get a direct channel of their own, and wh
 things are:
 
 - **The beginning.** The first direct call must not overtake those that went through the kernel. So the engine sends a
-  marker (`introduce`) that is passed on behind the caller's last call in each of the actor's rows.
+  marker (`introduce`) that is passed on behind the caller's last call in each of the actor's rows, and not before the
+  actor is alive: a process that dies before it has begun to build the actor is replaced, and would take the marker
+  along. As long as a marker waits for that, no call is sent ahead either.
 - **Promises.** A worker may give a reference away before the call's answer has come over the direct channel. The object
   exists here from then on, promised by that worker (`promise`), and has its value when the worker sends it (`fulfil`).
 - **What only we can keep** (`deliver`): an answer that refers to counted objects comes here, and the caller is told.
@@ -38,8 +40,9 @@ def pass_markers(kernel: State, actor: ActorRecord, sent_id: int = 0) -> None:
     """Pass on the markers that no call stands in front of; `sent_id` no longer does."""
     for _, ahead in actor.markers:
         ahead.discard(sent_id)
-    if actor.worker is None:
+    if actor.state != ActorState.ALIVE:
         return
+    assert actor.worker is not None
     kept = []
     for marker, ahead in actor.markers:
         if ahead:

@@ -33,4 +33,4 @@ class Op(enum.IntEnum):
     MOVED = 11
     """``(MOVED, worker_id, object_id)``: what the worker expected from a direct call is here instead."""
     CONSUMED = 8
-    """``(CONSUMED, worker, task_id, index)``: the generator's items up to this place have been taken."""
+    """``(CONSUMED, worker, task_id, count)``: so many of the generator's items have been taken; it has asked."""

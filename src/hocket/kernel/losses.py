@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from hocket import exceptions
-from hocket.kernel import actors, direct_calls, groups, leases, objects, placing, reasons, tasks
+from hocket.kernel import actors, direct_calls, groups, leases, objects, placing, reasons, records, tasks
 from hocket.kernel.records import TaskRecord, TaskState, WorkerRecord, WorkerState
 from hocket.kernel.state import State
 
@@ -24,6 +24,9 @@ def lose(kernel: State, worker: WorkerRecord, death: exceptions.Death, running: 
     if worker.state == WorkerState.DEAD:
         return
     was_actor = worker.actor
+    for task in list(worker.inflight.values()):
+        if task.cancelled > records.ALONE:  # what it has submitted since may have been heard of only now
+            tasks.cancel_children(kernel, task.id, force=task.cancelled == records.BY_FORCE)
     if worker in kernel.idle:
         kernel.idle.remove(worker)
     _end_lease_of_dead(kernel, worker)

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections import deque
 
-from hocket.kernel import actors, calls, direct_calls, leases, objects, resources
+from hocket.kernel import actors, calls, leases, objects, resources
 from hocket.kernel.records import TaskKind, TaskRecord, TaskState, WorkerRecord, WorkerState
 from hocket.kernel.state import State
 
@@ -85,8 +85,6 @@ def _start_on_idle(kernel: State, task: TaskRecord, shape: resources.Shape, pool
         worker.actor = actor
         actor.worker = worker
         leases.run(kernel, worker, task)
-        if actor.markers:
-            direct_calls.pass_markers(kernel, actor)
         for key in list(actor.queues):
             calls.send_row(kernel, actor, key)
         return

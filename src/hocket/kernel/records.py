@@ -47,6 +47,9 @@ ACTOR_WINDOW = 512
 """Calls sent to one actor and not answered; more wait in the kernel, where they can be cancelled. A guess: enough to
 hide a round trip of 50 us at 5 us a call fifty times over."""
 
+ALONE, WITH_CHILDREN, BY_FORCE = 1, 2, 3
+"""How a task is cancelled: nothing but the task, with what it has submitted, or all that by force."""
+
 DEFAULT_SHAPE = resources.Shape((("CPU", resources.UNIT),))
 """One CPU, anywhere: what most tasks ask for."""
 
@@ -260,7 +263,8 @@ class TaskRecord:
         self.worker: WorkerRecord | None = None
         self.retries_left = options.max_retries
         self.attempt = 0
-        self.cancelled = False
+        #: 0: it is not. Else how: `ALONE`, `WITH_CHILDREN` or `BY_FORCE`.
+        self.cancelled = 0
         self.actor: ActorRecord | None = None
         self.actor_options: ActorOptions | None = None
         self.method = ""

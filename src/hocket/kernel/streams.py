@@ -5,9 +5,11 @@ is the reader's. The object at the place that comes next exists already, so that
 item, the error that ended the generator, or `State.end_value`. After an error comes the end, so every stream ends the
 same way.
 
-An item stays until it is taken, so a generator that runs far ahead of its reader waits for it: after so many items (its
-options say how many, and each that is taken is told), or when it finds that it has gone far enough (`pause`). One that
-nobody can read any more is cancelled (`State.abandon`).
+An item stays until it is taken, so a generator that runs far ahead of its reader asks (`pause`) and waits. It is
+answered once, as soon as the reader has come so far, with how far that is. Nothing is said to a generator that has not
+asked: one that is only about to start, after its worker's death, would not hear it, and wait for ever. So each attempt
+asks for itself, and what was said to an earlier one need not reach it. A generator that nobody can read any more is
+cancelled (`State.abandon`).
 
 A generator that is tried again yields from the start. What an earlier attempt has yielded is there already, and the new
 one is dropped: the reader sees each place once.
@@ -46,46 +48,43 @@ def take_item(kernel: State, task_id: int, index: int, holder: int = records.DRI
     stream.taken = index + 1
     stream.read = index
     item_id = ids.build_item_id(task_id, index)
-    record = kernel.objects[item_id]
     if holder:
+        record = kernel.objects[item_id]
         if record.holders is None:
             record.holders = {}
         record.holders[holder] = record.holders.get(holder, 0) + 1
-    task = record.task or (kernel.objects[task_id].task if task_id in kernel.objects else None)
-    if index and task is not None and task.worker is not None:
-        if task.options.backpressure > 0:
-            kernel.instructions.append((Op.CONSUMED, task.worker, task_id, index - 1))
-        elif 0 < stream.wanted <= index:
-            stream.wanted = 0
-            kernel.instructions.append((Op.CONSUMED, task.worker, task_id, index - 1))
+    if stream.wanted:
+        _let_go_on(kernel, stream)
     return item_id
 
 
 def pause(kernel: State, worker: WorkerRecord, task_id: int, wanted: int) -> None:
-    """A generator has run far ahead and waits until its reader has taken so many items; it hears so then, or now."""
-    task = worker.inflight.get(task_id)
+    """A generator has run far ahead of its reader, and waits until so many items have been taken."""
     stream = kernel.streams.get(task_id)
-    if task is None or stream is None:  # it is cancelled, and hears of that
-        return
-    if stream.is_unbounded:
-        kernel.instructions.append((Op.CONSUMED, worker, task_id, ids.LAST_INDEX))
-    elif stream.read >= wanted:
-        kernel.instructions.append((Op.CONSUMED, worker, task_id, stream.read - 1))
-    else:
+    if stream is not None and task_id in worker.inflight:
         stream.wanted = wanted
+        _let_go_on(kernel, stream)
 
 
 def lift_bound(kernel: State, task_id: int) -> None:
     """Somebody waits for the generator's end: it is not to wait for a reader, unless its options say how far it may
     go."""
     stream = kernel.streams.get(task_id)
-    if stream is None:
+    if stream is not None:
+        stream.is_unbounded = True
+        _let_go_on(kernel, stream)
+
+
+def _let_go_on(kernel: State, stream: StreamRecord) -> None:
+    """Answer a generator that waits, if it may go on."""
+    task = kernel.tasks.get(stream.task_id)
+    if not stream.wanted or task is None or task.worker is None:
         return
-    stream.is_unbounded = True
-    task = kernel.tasks.get(task_id)
-    if stream.wanted and task is not None and task.worker is not None:
+    is_lifted = stream.is_unbounded and not task.options.backpressure
+    if is_lifted or stream.read >= stream.wanted:
         stream.wanted = 0
-        kernel.instructions.append((Op.CONSUMED, task.worker, task_id, ids.LAST_INDEX))
+        consumed = ids.LAST_INDEX if is_lifted else stream.read
+        kernel.instructions.append((Op.CONSUMED, task.worker, stream.task_id, consumed))
 
 
 def end_stream(kernel: State, stream: StreamRecord) -> None:

@@ -266,7 +266,7 @@ def cancel_children(kernel: State, parent: int, *, force: bool = False) -> None:
 
 
 def _cancel_task(kernel: State, task: TaskRecord, *, force: bool, recursive: bool) -> None:
-    task.cancelled = True
+    task.cancelled = records.ALONE if not recursive else records.BY_FORCE if force else records.WITH_CHILDREN
     worker = task.worker
     if worker is None:
         fail_exception(kernel, task, reasons.explain_cancelled(task))

@@ -65,7 +65,7 @@ class InProcessEngine(access.ObjectAccess):
             function_name=self._name_function(worker, task),
             actor_name=actor.options.name if actor is not None else None,
             actor_attempt=actor.restarts if actor is not None else 0,
-            is_canceled=task.cancelled,
+            is_canceled=bool(task.cancelled),
             environment=shape.environment,
             captures_children=shape.captures_children,
             actor_id=f"{actor.id:016x}" if actor is not None else None,

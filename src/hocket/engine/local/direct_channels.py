@@ -9,8 +9,8 @@ socket on behind the calls that it has from that caller, and the actor reads not
 have to go through the driver again (it has references among its arguments, or a large array). The actor then reads the
 direct channel first, because what is in it was sent before; and the caller puts a `HOLD` into the direct channel before
 its next direct call and has the driver pass a `SYNC` of the same number on: the actor reads no further than the one
-before it has seen the other. If the direct channel is full when a call has to bypass it, an `AWAIT` says how many
-direct calls the actor has to read first.
+before it has seen the other; only a `CANCEL` passes. If the direct channel is full when a call has to bypass it, an
+`AWAIT` says how many direct calls the actor has to read first.
 
 **Counting.** What a direct call returns is *private*: only the caller knows it, so the driver counts nothing. It is
 published when a reference on it leaves the caller: with its value if that has come, and else as a promise, which is
@@ -81,7 +81,7 @@ class DirectChannel:
 class CallerChannel:
     """The actor's end."""
 
-    __slots__ = ("awaited", "caller_id", "channel", "held", "late", "read", "synced", "waits_for")
+    __slots__ = ("awaited", "caller_id", "channel", "held", "is_gone", "late", "read", "synced", "waits_for")
 
     def __init__(self, caller_id: int, sock: socket.socket) -> None:
         self.caller_id = caller_id
@@ -98,6 +98,8 @@ class CallerChannel:
         self.awaited = 0
         #: What came through the driver and waits for that, each with its number.
         self.late: deque[tuple[int, object]] = deque()
+        #: Whether its process has ended; what it has said is still done.
+        self.is_gone = False
 
 
 Message = channel.Message
@@ -156,6 +158,10 @@ class Sockets:
     def has_unsent(self) -> bool:
         """Tell whether an answer or a call waits to be sent."""
         return bool(self._dirty)
+
+    def is_clogged(self) -> bool:
+        """Tell whether a socket would not take everything."""
+        return bool(self._clogged)
 
     def _forget(self, end: channel.Channel) -> None:
         self._dirty.discard(end)
@@ -324,7 +330,7 @@ class DirectChannels(Calls):
         self.is_called = True
         old = self._by_caller.get(caller_id)
         caller = CallerChannel(caller_id, socket.socket(fileno=fd))
-        if old is not None:  # the caller made a new one, so it has nothing more to say on the old one
+        if old is not None and not old.is_gone:  # the caller made a new one, so it says nothing more on the old one
             self._hang_up_caller(old)
         self._by_caller[caller_id] = caller
         self._callers_by_fd[caller.channel.fd] = caller
@@ -337,11 +343,13 @@ class DirectChannels(Calls):
             caller.synced = number
             held, caller.held, caller.waits_for = caller.held, [], 0
             self._take(caller, held)
+            if caller.is_gone:
+                self._part_with(caller)
 
     def read_first(self, caller_id: int) -> None:
         """Read what a caller sent by its direct channel before it called through the driver."""
         caller = self._by_caller.get(caller_id)
-        if caller is not None:
+        if caller is not None and not caller.is_gone:
             self._read(caller)
 
     def await_calls(self, caller_id: int, count: int) -> None:
@@ -368,7 +376,7 @@ class DirectChannels(Calls):
     def find_reply(self, caller_id: int) -> channel.Channel | None:
         """Return where the answer to a caller's direct call goes; None if the caller is gone."""
         caller = self._by_caller.get(caller_id)
-        return None if caller is None else caller.channel
+        return None if caller is None or caller.is_gone else caller.channel
 
     def send_reply(self, reply: channel.Channel, message: Message) -> bool:
         """Answer a direct call; the answer outlives this process. False if there is no room for that."""
@@ -393,11 +401,10 @@ class DirectChannels(Calls):
             self._take(caller, received)
 
     def _take(self, caller: CallerChannel, received: list[channel.Message]) -> None:
-        for position, message in enumerate(received):
-            if caller.waits_for:
-                caller.held += received[position:]
-                return
-            if message[0] == messages.HOLD:
+        for message in received:
+            if caller.waits_for and message[0] != messages.CANCEL:  # that is of a call which may run already
+                caller.held.append(message)
+            elif message[0] == messages.HOLD:
                 if message[1] > caller.synced:
                     caller.waits_for = message[1]
             else:
@@ -408,11 +415,17 @@ class DirectChannels(Calls):
 
     def _hang_up_caller(self, caller: CallerChannel) -> None:
         del self._callers_by_fd[caller.channel.fd]
-        if self._by_caller.get(caller.caller_id) is caller:
-            del self._by_caller[caller.caller_id]
         self._owner.reactor.unwatch(caller.channel.fd)
         self._forget(caller.channel)
-        self._release_late(caller, float("inf"))
+        caller.is_gone = True
+        self._part_with(caller)
+
+    def _part_with(self, caller: CallerChannel) -> None:
+        """Forget a caller that is gone, unless a `SYNC` is still to come for what it has said."""
+        if not caller.waits_for:
+            if self._by_caller.get(caller.caller_id) is caller:
+                del self._by_caller[caller.caller_id]
+            self._release_late(caller, float("inf"))
 
     # --- both ---------------------------------------------------------------------------------------------------------
 

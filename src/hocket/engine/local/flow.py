@@ -1,9 +1,9 @@
 """How far a generator may run ahead of its reader.
 
-With ``_generator_backpressure_num_objects=n`` the reader is heard of after each item, and no more than *n* lie unread.
-Without it a generator that nobody reads would fill the driver's memory, so there is a bound for all: `MOST_BYTES`
-unread. It is so far away that hardly any generator comes to it, and hearing of the reader after each item would cost
-more than the item. So the generator asks when it has come there (`PAUSED`), and is told once its reader has taken half.
+With ``_generator_backpressure_num_objects=n`` no more than *n* items lie unread. Without it a generator that nobody
+reads would fill the driver's memory, so there is a bound for all: `MOST_BYTES` unread. A generator that has come to its
+bound asks how far its reader is (`PAUSED`), and waits for the answer (`CONSUMED`): that comes once the reader has taken
+one more item, or, of a bound in bytes, half of them. A generator that is not there asks nothing and misses nothing.
 """
 
 from __future__ import annotations
@@ -26,19 +26,18 @@ class Flow:
 
     Args:
         limit: So many items may lie unread; 0 is the bound in bytes, -1 no bound.
-        consumed: How many items the reader has taken already, of an earlier attempt.
     """
 
-    def __init__(self, limit: int, consumed: int = 0) -> None:
+    def __init__(self, limit: int) -> None:
         self._limit = limit
         self._produced = 0
         self._bytes = 0
         #: Of the items that were not taken as far as we know; only kept where bytes count.
         self._sizes: deque[int] = deque()
         #: How many have been taken, as far as we know.
-        self.consumed = consumed
+        self.consumed = 0
         #: Called, with the lock held, when the reader has taken more.
-        self.wake: Callable[[], None] = _do_nothing
+        self.wake: Callable[[], object] = lambda: None
 
     def add(self, size: int) -> bool:
         """Count an item of so many bytes; tell whether the generator has to wait for its reader now."""
@@ -55,16 +54,16 @@ class Flow:
         return self._bytes > MOST_BYTES
 
     def take(self, consumed: int) -> None:
-        """The reader has taken so many items."""
-        self.consumed = consumed
+        """The reader has taken so many items. An answer to an earlier attempt may come late; it says no less."""
+        self.consumed = max(self.consumed, consumed)
         while self._sizes and self._produced - len(self._sizes) < consumed:
             self._bytes -= self._sizes.popleft()
         self.wake()
 
     def find_wanted(self) -> int:
-        """Return how many items have to be taken before the generator goes on; 0 if it hears of each anyway."""
+        """Return how many items have to be taken before the generator goes on."""
         if self._limit:
-            return 0
+            return self._produced - self._limit + 1
         left, wanted = self._bytes, self._produced - len(self._sizes)
         for size in self._sizes:
             if left <= MOST_BYTES // 2:
@@ -72,7 +71,3 @@ class Flow:
             left -= size
             wanted += 1
         return wanted
-
-
-def _do_nothing() -> None:
-    pass

@@ -5,6 +5,11 @@ what a task does. That every tuple and every pattern in this package has the fie
 test, which reads the source; the handlers of `driver.dispatch` are found by number and called with the fields in this
 order.
 
+**Nobody waits for what is sent once and may be lost.** Whoever waits asks, and is answered from what is so at that
+moment, or as soon as it is; each attempt of a task asks for itself. Numbers and positions are absolute, so a second
+answer, or a late one, does no harm. What becomes of each message whose receiver is not there yet, is tried again,
+cancelled, over or gone, stands in a table (`tests/engine/message_states.py`); a new message needs a row there.
+
 A *payload* is an encoded value as it travels (see `payloads`). *Ids* are whole numbers. The same numbering serves all
 sockets, so a message on the wrong socket is noticed.
 """
@@ -68,8 +73,8 @@ MOVED = _declare(16, "object_id")
 RECYCLE = _declare(11, "object_id is_kept")
 """Nobody needs that segment any more; it may be used again, or else is to be given back.
 Object 0 stands for all that is free and warm."""
-CONSUMED = _declare(12, "task_id index")
-"""The reader of a generator has taken the items up to this place."""
+CONSUMED = _declare(12, "task_id count")
+"""The reader of a generator, which has asked, has taken so many items."""
 DEADLOCK = _declare(13, "number text")
 """That wait of the worker can never end."""
 
@@ -140,7 +145,7 @@ CANCEL_CHILDREN = _declare(76, "task_id")
 """Cancel what that work, which may be a direct call, has submitted."""
 
 PAUSED = _declare(90, "task_id wanted")
-"""A generator waits until its reader has taken so many items; the answer is `CONSUMED`."""
+"""A generator waits until its reader has taken so many items; the answer is `CONSUMED`, then or at once."""
 PROBED = _declare(92, "number is_waiting sent")
 """Whether the worker waits for a direct call, or for values of some that it has promised, and how
 many direct calls it has made. Comes behind all that it has said before."""

@@ -177,7 +177,7 @@ class WorkerStore(Store):
         elif object_id == 0:
             self.pool.trim()
             self._allowance = 0
-        else:
+        elif object_id in self.pool.used:  # else it was given back already: a generator had made its item again
             self._give_back(self.pool.used.pop(object_id))
         return not is_kept
 

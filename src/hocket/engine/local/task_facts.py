@@ -35,8 +35,6 @@ def build_extra(worker: WorkerRecord, task: TaskRecord) -> dict[str, object]:
         extra["backpressure"] = task.options.backpressure
     if isinstance(task.options.retry_exceptions, tuple) and task.retries_left:
         extra["retried"] = _encode_classes(task.options.retry_exceptions)
-    if task.stream is not None:
-        extra["consumed"] = task.stream.read
     if allocation is not None and allocation.gpu_ids:
         extra["gpu_ids"] = list(allocation.gpu_ids)
     options = task.actor_options
@@ -58,12 +56,10 @@ def build_call_extra(task: TaskRecord) -> dict[str, object] | None:
     if options.is_simple and not task.attempt:
         return None
     retried = options.retry_exceptions if task.retries_left else ()
-    consumed = task.stream.read if task.stream is not None else 0
     return {
         "attempt": task.attempt,
         "group": options.concurrency_group,
         "backpressure": options.backpressure,
-        "consumed": consumed,
         "retried": _encode_classes(retried) if isinstance(retried, tuple) and retried else None,
     }
 

@@ -225,8 +225,7 @@ class Answers(state.WorkerState):
 
     def open_flow(self, work: Work) -> flow.Flow:
         """Begin to count how far a generator is ahead of its reader."""
-        extra = work.extra or {}
-        found = self._flows[work.task_id] = flow.Flow(extra.get("backpressure", 0), extra.get("consumed", 0))
+        found = self._flows[work.task_id] = flow.Flow((work.extra or {}).get("backpressure", 0))
         return found
 
     def close_flow(self, work: Work) -> None:
@@ -236,9 +235,7 @@ class Answers(state.WorkerState):
     def announce_pause(self, work: Work, ahead: flow.Flow) -> None:
         """A generator waits for its reader: send what it has yielded, and ask to be told."""
         with self._engine.lock:
-            wanted = ahead.find_wanted()
-            if wanted:
-                self._engine.channel.post((messages.PAUSED, work.task_id, wanted))
+            self._engine.channel.post((messages.PAUSED, work.task_id, ahead.find_wanted()))
             self._engine.flush()
 
     def send_item(self, work: Work, index: int, item: object) -> int:

@@ -59,8 +59,8 @@ class Intake(answers.Answers):
             self._taken += 1
         elif op == messages.CONSUMED:
             found = self._flows.get(message[1])
-            if found is not None:
-                found.take(message[2] + 1)
+            if found is not None:  # else an earlier attempt had asked
+                found.take(message[2])
         elif op == messages.FORGET:
             self._forget(message[1])
         elif op == messages.SETUP:

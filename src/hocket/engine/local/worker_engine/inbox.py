@@ -72,7 +72,9 @@ class Inbox(state.WorkerEngineState):
         if question_id in self._room_questions:  # counted here, because who asked may have been interrupted meanwhile
             self._room_questions.discard(question_id)
             self.store.credit(*pickle.loads(data))
-        self._answers[question_id] = (ok, data, self.hold(contained))
+        held = self.hold(contained)
+        if question_id in self._answers:
+            self._answers[question_id] = (ok, data, held)
 
     def _take_value(self, object_id: int, payload: payloads.Payload, contained: tuple[int, ...]) -> None:
         self._wanted.discard(object_id)

@@ -40,13 +40,23 @@ class Questions(inbox.Inbox):
         encoded = values.encode_whole((args, kwargs))
         with self.lock:
             self.publish(encoded.refs)
-            question_id = next(self._ids)
+            question_id = self._open_question()
             self.channel.post((messages.ASK, question_id, method, encoded.data))
         return self._wait_answer(question_id)
 
+    def _open_question(self) -> int:
+        """Return the number of a question that is about to be asked."""
+        question_id = next(self._ids)
+        self._answers[question_id] = None
+        return question_id
+
     def _wait_answer(self, question_id: int) -> Any:
-        self.reactor.wait_until(lambda: question_id in self._answers)
-        ok, data, held = self._answers.pop(question_id)
+        try:
+            self.reactor.wait_until(lambda: self._answers[question_id] is not None)
+        finally:  # whoever is interrupted waits no longer: the answer, and the references in it, are for nobody then
+            answer = self._answers.pop(question_id)
+        assert answer is not None
+        ok, data, held = answer
         answer = pickle.loads(data)
         del held
         try:
@@ -58,7 +68,7 @@ class Questions(inbox.Inbox):
 
     def _ask_room(self, needed: int) -> bool:
         with self.lock:
-            question_id = next(self._ids)
+            question_id = self._open_question()
             self._room_questions.add(question_id)
             self.channel.post((messages.ROOM, question_id, needed, *self.store.get_account()))
         granted, _ = self._wait_answer(question_id)

@@ -125,7 +125,8 @@ class WorkerEngineState(contract.Engine):
         self._arrived: dict[int, Arrived] = {}
         self._wanted: set[int] = set()
         self._ready: set[int] = set()
-        self._answers: dict[int, tuple[bool, bytes, list[contract.ObjectRef[object]]]] = {}
+        #: Of the questions that somebody waits for; None as long as it has not come.
+        self._answers: dict[int, tuple[bool, bytes, list[contract.ObjectRef[object]]] | None] = {}
         self._room_questions: set[int] = set()
         self._receipts: dict[int, int] = {}
         self._callbacks: dict[int, list[Callable[[], None]]] = {}
@@ -229,8 +230,8 @@ class WorkerEngineState(contract.Engine):
         return self.channel.has_unsent() or self.direct.has_unsent()
 
     def owes(self) -> bool:
-        """Tell whether values that were promised to the driver have not come yet."""
-        return bool(self._promised)
+        """Tell whether values that were promised to the driver have not come yet, or calls have not been sent."""
+        return bool(self._promised) or self.direct.is_clogged()
 
     def flush_later(self) -> None:
         """Have what is unsent sent within some ticks, whatever this thread does next. Called with the lock held."""

@@ -36,9 +36,9 @@ class Submission(questions.Questions):
         self._check_feasible(
             options.creation.shape, exceptions.ActorUnschedulableError, f"Actor `{options.class_name}`"
         )
-        if options.name:
-            self._ask("claim_name", options.name, options.namespace)
         try:
+            if options.name:
+                self._ask("claim_name", options.name, options.namespace)
             ref = self.remember(self._submit(actor_class, args, kwargs, options, 1)[0])
         except BaseException:
             if options.name:
