@@ -32,12 +32,14 @@ end         It has ended: ``id``, ``status``, ``reason``, ``error`` (text), ``ca
 from __future__ import annotations
 
 import fcntl
+import math
 import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final, final
 
-from hocket import showing
+from hocket import showing, texts
+from hocket.stores import names, trust
 from hocket.tune import encoding, errors
 
 NAME: Final = "search.jsonl"
@@ -60,7 +62,8 @@ class Writer:
 
     def __init__(self, folder: Path) -> None:
         self.path = folder / NAME
-        self._descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+        flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
+        self._descriptor = os.open(self.path, flags, 0o644)
         try:
             fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -110,12 +113,17 @@ class Writer:
         os.close(self._descriptor)
 
 
-def read(folder: str | os.PathLike[str]) -> Iterator[dict[str, Any]]:
+def read(folder: str | os.PathLike[str], opener: trust.Opener | None = None) -> Iterator[dict[str, Any]]:
     """Give the records of a search, from the first to the last that is whole; also while it is written.
+
+    Args:
+        folder: Where the log is.
+        opener: See `encoding.decode`.
 
     Raises:
         FileNotFoundError: There is no log.
         TuneError: A line in the middle is not one of ours, or the log is of a newer version.
+        UntrustedFolderError: The opener refuses.
     """
     path = Path(folder, NAME)
     with path.open("rb") as file:
@@ -123,18 +131,52 @@ def read(folder: str | os.PathLike[str]) -> Iterator[dict[str, Any]]:
             if not line.endswith(b"\n"):
                 return
             try:
-                record = encoding.decode(line)
-            except ValueError as error:
+                record = encoding.decode(line, opener)
+                _check(record, path)
+            except (ValueError, RecursionError) as error:
                 raise errors.TuneError(
                     f"Line {number} of {str(path)!r} is damaged: {error}. Searches only append to it; has something "
                     "else written there?"
                 ) from error
-            if record.get("version", VERSION) > VERSION:
+            if record["event"] == "session" and record.get("version", VERSION) > VERSION:
                 raise errors.TuneError(
                     f"{str(path)!r} was written by a newer Hocket (its log's version is {record['version']}, this one "
                     f"reads {VERSION}). Read it with that version."
                 )
             yield record
+
+
+def _check(record: Mapping[str, object], path: Path) -> None:
+    """Raise for a record that does not have what its event says, or whose names lead out of the search's folder."""
+    event = record["event"]
+    for key, kinds in _KINDS.get(event, {}).items() if isinstance(event, str) else ():
+        if key not in record and event in ("session", "callbacks"):  # earlier versions wrote less
+            continue
+        value = record.get(key)
+        if not isinstance(value, kinds) or (isinstance(value, float) and not math.isfinite(value)):
+            raise ValueError(f"{key!r} of {event!r} is {texts.safe_repr(value)}")
+    for key in ("folder", "checkpoint"):
+        if record.get(key) is not None:
+            names.check(record[key], f"The log {str(path)!r}", is_single=True)
+
+
+_NUMBER: Final = (int, float)
+_TEXT: Final = (str, type(None))
+_KINDS: Final[Mapping[str, Mapping[str, Any]]] = {
+    "session": {"version": int, "time": _NUMBER},
+    "trial": {"id": str, "number": int, "config": dict, "tag": str, "folder": str},
+    "start": {"id": str, "attempt": int, "iteration": int, "checkpoint": _TEXT},
+    "process": {"id": str, "pid": int, "host": str},
+    "report": {"id": str, "metrics": dict, "time": _NUMBER, "seconds": _NUMBER, "checkpoint": _TEXT, "acts": list},
+    "save": {"id": str, "checkpoint": str},
+    "pause": {"id": str},
+    "exploit": {"id": str, "source": str, "config": dict, "tag": str, "checkpoint": str, "iteration": int},
+    "retry": {"id": str},
+    "revive": {"id": str},
+    "end": {"id": str, "status": str, "reason": _TEXT},
+    "callbacks": {"states": list},
+}
+"""What the values of a record are."""
 
 
 def has_records(folder: str | os.PathLike[str]) -> bool:
