@@ -29,6 +29,7 @@ import numpy.typing as npt
 from hocket import addresses, texts
 from hocket.mesh import layout_maps, layouts, manifests, operations, tensors
 from hocket.mesh.backends import contract
+from hocket.stores import files as store_files
 
 _OURS: Final = re.compile(r"[0-9a-f]{8}-\d+\.safetensors|manifest\.json\.[0-9a-f]{8}|\.tmp\w+")
 """Names of what a save writes before its manifest; the last are safetensors' own, of files that are not whole."""
@@ -90,13 +91,13 @@ def save(tree: object, path: StrPath) -> Path:
         for device, arrays in files.items():
             written.append(target / f"{number}-{device}.safetensors")
             writer.save_file(arrays, written[-1])
-            manifests.sync(written[-1])
+            store_files.sync(written[-1])
         found[:] = [(values, {file.name: _digest(file) for file in written})]
     with _agreed(backend):  # from here on only process 0 knows whether the manifest names the files
         if backend.get_process() == 0:
             with manifests.removed_after_failure(written):
                 manifests.write(target, number, manifests.join(found, number))
-            manifests.sync(target)
+            store_files.sync(target)
             for file in old:
                 file.unlink(missing_ok=True)
     return target
@@ -180,7 +181,7 @@ def export(tree: object, path: StrPath) -> Path:
             target.parent.mkdir(parents=True, exist_ok=True)
             with manifests.removed_after_failure([beside]):
                 _import_safetensors("safetensors.numpy").save_file(arrays, beside)
-                manifests.sync(beside)
+                store_files.sync(beside)
                 beside.replace(target)
     return target
 

@@ -76,7 +76,7 @@ def join(folder: str | os.PathLike[str], name: object, where: str, *, is_single:
         if path.is_symlink():
             raise exceptions.UnsafeNameError(
                 f"{where} has the name {texts.safe_repr(name)}, and {str(path)!r} is a link to "
-                f"{os.readlink(path)!r}: what is written or removed under that name would be elsewhere. Remove the "
+                f"{str(path.readlink())!r}: what is written or removed under that name would be elsewhere. Remove the "
                 "link, or choose another folder."
             )
     return path

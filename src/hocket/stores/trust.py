@@ -104,7 +104,7 @@ def read_regular(path: str | os.PathLike[str]) -> bytes:
     Raises:
         OSError: It cannot be read, or is a pipe or a device, which might never end.
     """
-    with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
+    with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
         if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
             raise OSError(errno.EINVAL, "it is no file", os.fspath(path))
         return file.read()
@@ -117,28 +117,28 @@ def find_stranger(path: str | os.PathLike[str]) -> str | None:
     """
     for step, found in _walk(Path(path).absolute()):
         if found.st_uid not in (os.geteuid(), 0):
-            return f"{step!r} belongs to user {found.st_uid}, and this process runs as user {os.geteuid()}"
+            return f"{str(step)!r} belongs to user {found.st_uid}, and this process runs as user {os.geteuid()}"
         is_shared = stat.S_ISDIR(found.st_mode) and found.st_mode & stat.S_ISVTX
         if stat.S_ISLNK(found.st_mode) or is_shared:
             continue
         if found.st_mode & stat.S_IWOTH:
-            return f"everybody may write to {step!r}"
+            return f"everybody may write to {str(step)!r}"
         if found.st_mode & stat.S_IWGRP and not _is_own_group(found.st_gid):
-            return f"the members of group {found.st_gid} may write to {step!r}"
+            return f"the members of group {found.st_gid} may write to {str(step)!r}"
     return None
 
 
-def _walk(path: Path) -> Iterator[tuple[str, os.stat_result]]:
+def _walk(path: Path) -> Iterator[tuple[Path, os.stat_result]]:
     """Give each folder, link and file on the way to a path, and to where links lead."""
-    here, left, links = "/", list(reversed(path.parts)), 0
+    here, left, links = Path("/"), list(reversed(path.parts)), 0
     while left:
         name = left.pop()
         if name == "..":
-            here = os.path.dirname(here)
+            here = here.parent
             continue
-        step = os.path.join(here, name)  # the root, if the name is that
+        step = here / name  # the root, if the name is that
         try:
-            found = os.lstat(step)
+            found = step.lstat()
         except (FileNotFoundError, NotADirectoryError):
             return
         yield step, found
@@ -148,7 +148,7 @@ def _walk(path: Path) -> Iterator[tuple[str, os.stat_result]]:
         links += 1
         if links > _MOST_LINKS:
             raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), os.fspath(path))
-        left += reversed(Path(os.readlink(step)).parts)
+        left += reversed(step.readlink().parts)
 
 
 def _is_own_group(number: int) -> bool:
