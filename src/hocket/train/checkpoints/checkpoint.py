@@ -174,7 +174,8 @@ class Checkpoint(metaclass=missing.Explaining):
             found = error
         if not isinstance(found, dict):
             raise ValueError(
-                f"{METADATA_NAME} of {self!r} is damaged: it is {found!r:.200} and no dict. Write it anew: set_metadata()."
+                f"{METADATA_NAME} of {self!r} is damaged: it is {found!r:.200}, and no dict. Write it anew by "
+                "set_metadata()."
             )
         return found
 
