@@ -32,13 +32,13 @@ end         It has ended: ``id``, ``status``, ``reason``, ``error`` (text), ``ca
 from __future__ import annotations
 
 import fcntl
-import math
 import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final, final
 
 from hocket import showing, texts
+from hocket.observe.runs import log as run_log
 from hocket.stores import names, trust
 from hocket.tune import encoding, errors
 
@@ -153,7 +153,7 @@ def _check(record: Mapping[str, object], path: Path) -> None:
         if key not in record and event in ("session", "callbacks"):  # earlier versions wrote less
             continue
         value = record.get(key)
-        if not isinstance(value, kinds) or (isinstance(value, float) and not math.isfinite(value)):
+        if not isinstance(value, kinds) or (kinds is _NUMBER and not 0 <= value <= run_log.MOST_TIME):
             raise ValueError(f"{key!r} of {event!r} is {texts.safe_repr(value)}")
     for key in ("folder", "checkpoint"):
         if record.get(key) is not None:

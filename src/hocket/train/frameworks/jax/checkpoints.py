@@ -135,7 +135,7 @@ def _read(path: str | os.PathLike[str]) -> dict[str, Any]:
             return {name: _from_plain(file[name], dtype) for name, dtype in dtypes.items()}
     except FileNotFoundError:
         raise
-    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
+    except (OSError, ValueError, LookupError, EOFError, TypeError, AttributeError, zipfile.BadZipFile) as error:
         raise ValueError(
             f"{os.fspath(path)!r} cannot be read as a pytree: {error}. Pass a file that save_pytree() has written; if "
             "it has, it was damaged since."
