@@ -208,7 +208,7 @@ def _stack(column: Any, shape: Sequence[int | None]) -> object:
     values = column.storage if hasattr(column, "storage") else column
     count = len(values)
     for _ in shape:
-        if values.null_count:
+        if values.null_count or not hasattr(values, "flatten"):
             return column
         values = values.flatten()
     known = [length for length in shape if length is not None]

@@ -172,7 +172,7 @@ def _is_manifest(found: Any) -> bool:
     return all(
         isinstance(one, dict)
         and all(isinstance(one.get(key), kind) for key, kind in kinds.items())
-        and (not one["is_table"] or all(isinstance(one.get(key), kind) for key, kind in table.items()))
+        and (not one["is_table"] or all(isinstance(one.get(key, ...), kind) for key, kind in table.items()))
         and not any(names.find_fault(part) for part in [_quote(name), *one["slots"]])
         for name, one in kept.items()
     )
@@ -285,6 +285,8 @@ def _load(path: str | os.PathLike[str]) -> snapshots.Snapshot:
             values[name] = value
             continue
         ids = _load_array(folder / "ids.npy")
+        if ids.shape != value.shape[:1]:
+            raise _build_damage(folder / "ids.npy", "its length is not that of the values")
         order = np.argsort(ids)
         values[name] = snapshots.Table(ids[order], value[order], kept["rows"], _build_initializer(kept["initializer"]))
     return snapshots.Snapshot(int(manifest["version"]), values)
@@ -314,7 +316,7 @@ def _write(folder: Path, made: records.VariableRecord, shards: list[dict[str, An
 
 def _read(folder: Path, made: records.VariableRecord, kept: Mapping[str, Any]) -> dict[str, Any]:
     place = folder / _quote(made.name)
-    state: dict[str, object] = {
+    state: dict[str, Any] = {
         "value": _load_array(place / "value.npy"),
         "slots": [_load_array(place / f"{slot}.npy") for slot in kept["slots"]],
         "step": int(kept["step"]),
@@ -322,6 +324,9 @@ def _read(folder: Path, made: records.VariableRecord, kept: Mapping[str, Any]) -
     if made.is_table:
         state |= {part: _load_array(place / f"{part}.npy") for part in ("ids", "hits", "last_steps")}
         state["updates"] = int(kept.get("updates", kept["step"]))  # older checkpoints count them as steps
+    expected = (np.size(state["ids"]), made.dim) if made.is_table else tuple(made.shape)
+    if np.shape(state["value"]) != expected:
+        raise _build_damage(place / "value.npy", f"its shape is not {list(expected)}")
     return state
 
 

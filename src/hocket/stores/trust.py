@@ -25,7 +25,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final, final
 
-from hocket import exceptions
+from hocket import exceptions, texts
 from hocket.stores import places
 
 TRUSTED: Final = "HOCKET_TRUSTED_FOLDERS"
@@ -77,9 +77,20 @@ class Opener:
 
         Raises:
             UntrustedFolderError: As `check`.
+            SerializationError: It cannot be opened: it is damaged, or of a class that is not here.
         """
         self.check(blob)
-        return pickle.loads(blob)
+        try:
+            return pickle.loads(blob)
+        except Exception as error:
+            raise exceptions.SerializationError(
+                f"{self._caller} cannot open what is pickled in {self._shown!r}: {texts.describe(error, 500)}. Import "
+                "what it was made of, or use another file."
+            ) from error
+
+    @property
+    def _shown(self) -> str:
+        return str(self._source) if isinstance(self._source, Path) else self._source.shown
 
 
 def note(blob: bytes) -> bytes:

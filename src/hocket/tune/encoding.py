@@ -73,8 +73,8 @@ def _restore(load: Callable[[bytes], object], found: dict[str, Any]) -> object:
     if len(found) == 1 and _PICKLED in found:
         try:
             return load(base64.b85decode(found[_PICKLED]))
-        except TypeError as error:  # it is no text
-            raise ValueError(str(error)) from error
+        except TypeError as error:  # it is no text, or no pickle that can be opened
+            raise ValueError(str(error).rstrip(".")) from error
     return found
 
 

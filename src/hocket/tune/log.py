@@ -149,31 +149,36 @@ def read(folder: str | os.PathLike[str], opener: trust.Opener | None = None) -> 
 def _check(record: Mapping[str, object], path: Path) -> None:
     """Raise for a record that does not have what its event says, or whose names lead out of the search's folder."""
     event = record["event"]
+    if not isinstance(record.get("id", ""), str):
+        raise ValueError(f"'id' is {texts.safe_repr(record['id'])}")
     for key, kinds in _KINDS.get(event, {}).items() if isinstance(event, str) else ():
         if key not in record and event in ("session", "callbacks"):  # earlier versions wrote less
             continue
         value = record.get(key)
         if not isinstance(value, kinds) or (kinds is _NUMBER and not 0 <= value <= run_log.MOST_TIME):
             raise ValueError(f"{key!r} of {event!r} is {texts.safe_repr(value)}")
+    for act in record["acts"] if event == "report" else ():  # type: ignore[attr-defined]  # a list, by now
+        if not isinstance(act, list) or len(act) != _ACTS.get(str(act[:1])) or not isinstance(act[1], str):
+            raise ValueError(f"an act is {texts.safe_repr(act)}")
     for key in ("folder", "checkpoint"):
         if record.get(key) is not None:
             names.check(record[key], f"The log {str(path)!r}", is_single=True)
 
 
+_ACTS: Final = {"['stop']": 3, "['pause']": 2, "['exploit']": 5}
+"""How many parts an act has; see `hocket.tune.run.controls`."""
+
 _NUMBER: Final = (int, float)
 _TEXT: Final = (str, type(None))
 _KINDS: Final[Mapping[str, Mapping[str, Any]]] = {
     "session": {"version": int, "time": _NUMBER},
-    "trial": {"id": str, "number": int, "config": dict, "tag": str, "folder": str},
-    "start": {"id": str, "attempt": int, "iteration": int, "checkpoint": _TEXT},
-    "process": {"id": str, "pid": int, "host": str},
-    "report": {"id": str, "metrics": dict, "time": _NUMBER, "seconds": _NUMBER, "checkpoint": _TEXT, "acts": list},
-    "save": {"id": str, "checkpoint": str},
-    "pause": {"id": str},
-    "exploit": {"id": str, "source": str, "config": dict, "tag": str, "checkpoint": str, "iteration": int},
-    "retry": {"id": str},
-    "revive": {"id": str},
-    "end": {"id": str, "status": str, "reason": _TEXT},
+    "trial": {"number": int, "config": dict, "tag": str, "folder": str},
+    "start": {"attempt": int, "iteration": int, "checkpoint": _TEXT},
+    "process": {"pid": int, "host": str},
+    "report": {"metrics": dict, "time": _NUMBER, "seconds": _NUMBER, "checkpoint": _TEXT, "acts": list},
+    "save": {"checkpoint": str},
+    "exploit": {"source": str, "config": dict, "tag": str, "checkpoint": str, "iteration": int},
+    "end": {"status": str, "reason": _TEXT},
     "callbacks": {"states": list},
 }
 """What the values of a record are."""

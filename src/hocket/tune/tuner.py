@@ -250,17 +250,22 @@ def _read_setup(folder: Path, names: Sequence[str], opener: trust_module.Opener)
     Raises:
         TuneError: It could not be kept.
     """
+    found: Any
     try:
-        found = opener.load(trust_module.read_regular(folder / SETUP_NAME))
+        kept = opener.load(trust_module.read_regular(folder / SETUP_NAME))
+        found = {name: kept[name] for name in names}
+        found = {name: one if isinstance(one, str) else [opener.load(one)] for name, one in found.items()}
     except FileNotFoundError:
         found = dict.fromkeys(names, f"{SETUP_NAME} is not there")
+    except (TypeError, LookupError) as error:
+        found = dict.fromkeys(names, f"{SETUP_NAME} cannot be opened: {error}")
     for name in names:
         if isinstance(found[name], str):
             raise errors.TuneError(
                 f"What the search in {str(folder)!r} was given as {_ARGUMENTS[name]} could not be kept "
                 f"({found[name]}). Pass it to Tuner.restore(..., {_ARGUMENTS[name]}=...)."
             )
-    return {name: opener.load(found[name]) for name in names}
+    return {name: found[name][0] for name in names}
 
 
 def _locate(given: object, filesystem: object) -> Path | places.Place:

@@ -365,7 +365,7 @@ def read_number(value: float) -> float:
     try:
         return float(value)
     except OverflowError:
-        return math.copysign(math.inf, value)
+        return math.inf if value > 0 else -math.inf
 
 
 def name_end(error: str | None) -> str:
