@@ -13,6 +13,7 @@ import copy
 import json
 import os
 import random
+import traceback
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -21,13 +22,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hocket import exceptions, train, tune
+from hocket import train, tune
 from hocket.cli import runs
 from hocket.data import preprocessors
 from hocket.data.sources import writing
 from hocket.mesh import manifests
 from hocket.observe import searches
-from hocket.observe.runs import glimpse, history
+from hocket.observe.runs import glimpse
 from hocket.ps import checkpoints
 from hocket.ps import errors as ps_errors
 from hocket.train.checkpoints import checkpoint as checkpoint_module
@@ -70,7 +71,9 @@ RUN_MANIFEST = {
     "metrics": {"loss": 1.0},
     "positions": {"loader": {"epoch": 1, "position": 8}},
     "validation": {"status": "COMMITTED", "fn_kwargs": {}, "timeout_s": None},
-    "files": {"weights": {"size_bytes": 1, "sha256": "2d711642b726b04401627ca9fbac32f5c8530fb1903cc4db02258717921a4881"}},
+    "files": {
+        "weights": {"size_bytes": 1, "sha256": "2d711642b726b04401627ca9fbac32f5c8530fb1903cc4db02258717921a4881"}
+    },
 }
 
 
@@ -110,7 +113,13 @@ PS_MANIFEST = {
     "variables": {
         "w": {"is_table": False, "shape": [2], "dtype": "float32", "slots": ["slot0"], "step": 1},
         "t": {
-            **{"is_table": True, "shape": [3, 2], "dtype": "float32", "slots": [], "step": 1, "rows": 3, "dim": 2},
+            "is_table": True,
+            "shape": [3, 2],
+            "dtype": "float32",
+            "slots": [],
+            "step": 1,
+            "rows": 3,
+            "dim": 2,
             "initializer": {"kind": "Uniform", "low": 0.0, "high": 1.0, "seed": 1},
         },
     },
@@ -149,7 +158,14 @@ RUN_LINES: list[Any] = [
     {"is": "run", "at": 1.7e9, "name": "a", "pid": 999_999, "config": {"lr": 0.1}, "start": None},
     {"is": "attempt", "at": 1.7e9, "kept": 0, "ranks": 1},
     {"is": "places", "at": 1.7e9, "pids": [999_999], "nodes": ["a"]},
-    {"is": "row", "at": 1.7e9, "metrics": [{"loss": 1.0, "note": "x"}], "late": [0.0], "behind": 0.1, "checkpoint": "c"},
+    {
+        "is": "row",
+        "at": 1.7e9,
+        "metrics": [{"loss": 1.0, "note": "x"}],
+        "late": [0.0],
+        "behind": 0.1,
+        "checkpoint": "c",
+    },
     {"is": "failure", "at": 1.7e9, "errors": {"0": "ValueError: x"}},
     {"is": "end", "at": 1.7e9, "error": None},
 ]
@@ -172,20 +188,40 @@ def read_glimpse(folder: Path, value: Any) -> None:
 
 
 SEARCH_LINES: list[Any] = [
-    {"event": "session", "version": 1, "time": 1.7e9, "seed": 1, "prefix": "a", "name": "f", "metric": "loss", "mode": "min"},
+    {
+        "event": "session",
+        "version": 1,
+        "time": 1.7e9,
+        "seed": 1,
+        "prefix": "a",
+        "name": "f",
+        "metric": "loss",
+        "mode": "min",
+    },
     {"event": "trial", "id": "a_0", "number": 0, "config": {"x": 1}, "tag": "0", "folder": "f_0"},
     {"event": "trial", "id": "a_1", "number": 1, "config": {"x": 2}, "tag": "1", "folder": "f_1"},
     {"event": "start", "id": "a_0", "time": 1.7e9, "attempt": 0, "iteration": 0, "checkpoint": None},
     {"event": "process", "id": "a_0", "pid": 7, "host": "h"},
     {
-        **{"event": "report", "id": "a_0", "metrics": {"loss": 1.0}, "time": 1.7e9, "seconds": 0.5},
-        **{"checkpoint": "checkpoint_000000", "acts": []},
+        "event": "report",
+        "id": "a_0",
+        "metrics": {"loss": 1.0},
+        "time": 1.7e9,
+        "seconds": 0.5,
+        "checkpoint": "checkpoint_000000",
+        "acts": [],
     },
     {"event": "save", "id": "a_0", "checkpoint": "checkpoint_000001"},
     {"event": "pause", "id": "a_0"},
     {
-        **{"event": "exploit", "id": "a_1", "source": "a_0", "config": {"x": 3}, "tag": "y", "checkpoint": "c"},
-        **{"iteration": 1, "seconds": 0.5},
+        "event": "exploit",
+        "id": "a_1",
+        "source": "a_0",
+        "config": {"x": 3},
+        "tag": "y",
+        "checkpoint": "c",
+        "iteration": 1,
+        "seconds": 0.5,
     },
     {"event": "retry", "id": "a_1", "error": "x"},
     {"event": "end", "id": "a_0", "status": "TERMINATED", "reason": "it returned", "error": None, "cause": None},
@@ -239,7 +275,9 @@ def read_preprocessor(folder: Path, value: Any) -> None:
 
 def read_data_manifest(folder: Path, value: Any) -> None:
     with contextlib.suppress(ValueError):
-        for one in writing.parse_manifest(value if isinstance(value, bytes) else json.dumps(value).encode(), "x()", "f"):
+        for one in writing.parse_manifest(
+            value if isinstance(value, bytes) else json.dumps(value).encode(), "x()", "f"
+        ):
             assert not Path(one["path"]).is_absolute()
             assert ".." not in Path(one["path"]).parts
 
@@ -248,7 +286,10 @@ def read_columns(folder: Path, value: Any) -> None:
     pa = pytest.importorskip("pyarrow")
     arrow = pytest.importorskip("hocket.data.arrow")
     text = value if isinstance(value, bytes) else json.dumps(value).encode()
-    facts = {b"ARROW:extension:name": b"datasets.features.features.Array2DExtensionType", b"ARROW:extension:metadata": text}
+    facts = {
+        b"ARROW:extension:name": b"datasets.features.features.Array2DExtensionType",
+        b"ARROW:extension:metadata": text,
+    }
     field = pa.field("a", pa.list_(pa.list_(pa.int64())), metadata=facts)
     table = pa.table({"a": pa.array([[[1, 2]]], field.type)}, schema=pa.schema([field]))
     assert list(arrow.read_table(table)) == ["a"]
@@ -270,7 +311,9 @@ def read_recorded(folder: Path, value: Any) -> None:
 
 def read_csv(folder: Path, value: Any) -> None:
     tables = pytest.importorskip("hocket.train.tracking.tables")
-    write_json(folder / "progress.csv", value if isinstance(value, bytes) else b"loss,step\n1,2\n" + json.dumps(value).encode())
+    write_json(
+        folder / "progress.csv", value if isinstance(value, bytes) else b"loss,step\n1,2\n" + json.dumps(value).encode()
+    )
     with contextlib.suppress(ValueError):
         tables.Csv(folder / "progress.csv").add({"loss": 1, "more": 2})
 
@@ -289,10 +332,16 @@ READERS: dict[tuple[str, str], Row | str] = {
     ("observe/runs/history.py", "RunHistory._take"): (RUN_LINES, read_run_log),
     ("observe/runs/glimpse.py", "take"): (RUN_LINES, read_glimpse),
     ("data/preprocessors/saving.py", "read"): (None, read_preprocessor),
-    ("data/sources/writing.py", "parse_manifest"): ({"run": "a", "files": [{"path": "a.parquet", "rows": 3}]}, read_data_manifest),
+    ("data/sources/writing.py", "parse_manifest"): (
+        {"run": "a", "files": [{"path": "a.parquet", "rows": 3}]},
+        read_data_manifest,
+    ),
     ("data/arrow.py", "_list_shapes"): ([[1, 2], "int64"], read_columns),
     ("train/frameworks/jax/checkpoints.py", "_read"): ({"a": "float64"}, read_pytree),
-    ("cli/launch/report.py", "parse_recorded"): ({"message": {"message": "x", "extraInfo": {"py_callstack": "y"}}}, read_recorded),
+    ("cli/launch/report.py", "parse_recorded"): (
+        {"message": {"message": "x", "extraInfo": {"py_callstack": "y"}}},
+        read_recorded,
+    ),
     ("train/tracking/tables.py", "Csv._read_header"): ([], read_csv),
     ("train/tracking/tables.py", "Csv._widen"): "as Csv._read_header",
     ("tune/encoding.py", "(module)"): "the decoder of decode",
@@ -328,7 +377,11 @@ def _list_parsers() -> set[tuple[str, str]]:
             within = (*outer, child.name) if named else outer  # type: ignore[attr-defined]
             if isinstance(child, ast.Attribute) and isinstance(child.value, ast.Name):
                 name = child.value.id, child.attr
-                is_parser = name[0] in ("json", "tomllib", "configparser") and name[1] in ("load", "loads", "JSONDecoder")
+                is_parser = name[0] in ("json", "tomllib", "configparser") and name[1] in (
+                    "load",
+                    "loads",
+                    "JSONDecoder",
+                )
                 if is_parser or name in (("csv", "reader"), ("csv", "DictReader")):
                     found.add((path, ".".join(within) or "(module)"))
             visit(child, within, path)
@@ -372,7 +425,7 @@ def test_what_is_damaged_ends_in_an_error_of_ours(
     if valid is None:
         valid = json.loads(SCALER.serialize()) if not SCALER.stats_ else {}
     _try(read, tmp_path / "valid", valid, "the valid one")
-    rng = random.Random(name)  # noqa: S311 (the same each time)
+    rng = random.Random(name)
     for number in range(SEEDS // 3 if name in MORE else SEEDS):
         value = damage.damage(copy.deepcopy(valid), rng)
         if read in (read_run_log, read_glimpse, read_search, look_at_search, replay_search, read_policies):
@@ -384,11 +437,5 @@ def _try(read: Read, folder: Path, value: Any, shown: str) -> None:
     folder.mkdir(parents=True)
     try:
         read(folder, value)
-    except Exception as error:
-        pytest.fail(f"{type(error).__name__}: {error}\nfrom {shown}\n{_show(error)}")
-
-
-def _show(error: BaseException) -> str:
-    import traceback
-
-    return "".join(traceback.format_exception(error)[-6:])
+    except Exception as error:  # noqa: BLE001 (any that is not ours is what is looked for)
+        pytest.fail(f"{type(error).__name__}: {error}\nfrom {shown}\n{''.join(traceback.format_exception(error)[-6:])}")

@@ -49,6 +49,8 @@ def test_a_new_place_is_seen(line: str, kind: str) -> None:
     assert (kind, "f") in list(places.find_in(ast.parse(f"def f():\n    {line}\n")))
 
 
-@pytest.mark.parametrize("line", ["json.loads(text)", "model.eval()", "np.load(path, allow_pickle=False)", "os.path.join(a)"])
+@pytest.mark.parametrize(
+    "line", ["json.loads(text)", "model.eval()", "np.load(path, allow_pickle=False)", "os.path.join(a)"]
+)
 def test_what_opens_nothing_is_left_alone(line: str) -> None:
     assert list(places.find_in(ast.parse(f"def f():\n    {line}\n"))) == []

@@ -398,7 +398,7 @@ def _build_initializer(kept: Mapping[str, Any]) -> Any:
     cls = by_name.get(str(settings.pop("kind", "")))
     try:
         return initializers.Zeros() if cls is None else cls(**settings)
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, OverflowError) as error:
         raise errors.CheckpointDamagedError(f"An initializer in {MANIFEST} cannot be: {error}.") from error
 
 

@@ -250,9 +250,7 @@ def fetch(place: places.Place, target: Path, manifest_name: str, loose: Collecti
     if missing:
         raise DamagedError(f"{missing[0]!r} is not there")
     target.mkdir(parents=True, exist_ok=True)
-    for inner, found in _do_all(
-        lambda inner: files.bring(place, inner, target, sizes[inner]), list(sizes)
-    ):
+    for inner, found in _do_all(lambda inner: files.bring(place, inner, target, sizes[inner]), list(sizes)):
         if records.get(inner, found) != found:
             is_same = found.size_bytes == records[inner].size_bytes
             raise DamagedError(

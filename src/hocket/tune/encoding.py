@@ -47,7 +47,7 @@ def decode(line: bytes, opener: trust.Opener | None = None) -> dict[str, Any]:
     if opener is not None and _MARK in line:
         decoder = json.JSONDecoder(object_hook=functools.partial(_restore, opener.load))
     record: object = decoder.decode(line.decode())
-    if isinstance(record, dict) and "event" in record:
+    if isinstance(record, dict) and isinstance(record.get("event"), str):
         return record
     raise ValueError("it is no record of a search")
 

@@ -33,7 +33,7 @@ from __future__ import annotations
 
 import fcntl
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final, final
 
@@ -132,6 +132,8 @@ def read(folder: str | os.PathLike[str], opener: trust.Opener | None = None) -> 
                 return
             try:
                 record = encoding.decode(line, opener)
+                if number == 1 and record["event"] != "session":
+                    raise ValueError("a log begins with a session")
                 _check(record, path)
             except (ValueError, RecursionError) as error:
                 raise errors.TuneError(
@@ -146,40 +148,98 @@ def read(folder: str | os.PathLike[str], opener: trust.Opener | None = None) -> 
             yield record
 
 
-def _check(record: Mapping[str, object], path: Path) -> None:
+def _check(record: Mapping[str, Any], path: Path) -> None:
     """Raise for a record that does not have what its event says, or whose names lead out of the search's folder."""
     event = record["event"]
-    if not isinstance(record.get("id", ""), str):
-        raise ValueError(f"'id' is {texts.safe_repr(record['id'])}")
-    for key, kinds in _KINDS.get(event, {}).items() if isinstance(event, str) else ():
-        if key not in record and event in ("session", "callbacks"):  # earlier versions wrote less
-            continue
-        value = record.get(key)
-        if not isinstance(value, kinds) or (kinds is _NUMBER and not 0 <= value <= run_log.MOST_TIME):
-            raise ValueError(f"{key!r} of {event!r} is {texts.safe_repr(value)}")
-    for act in record["acts"] if event == "report" else ():  # type: ignore[attr-defined]  # a list, by now
-        if not isinstance(act, list) or len(act) != _ACTS.get(str(act[:1])) or not isinstance(act[1], str):
-            raise ValueError(f"an act is {texts.safe_repr(act)}")
+    rules = dict(_RULES.get(event, {}))
+    if "id" in record or (rules and event not in _WITHOUT_TRIAL):
+        rules["id"] = _is_text
+    for key, is_right in rules.items():
+        if not is_right(record.get(key)) or (key not in record and event not in _WITHOUT_TRIAL):
+            raise ValueError(f"{key!r} of {event!r} is {texts.safe_repr(record.get(key))}")
     for key in ("folder", "checkpoint"):
         if record.get(key) is not None:
             names.check(record[key], f"The log {str(path)!r}", is_single=True)
 
 
+def _is_text(value: object) -> bool:
+    return isinstance(value, str)
+
+
+def _is_optional_text(value: object) -> bool:
+    return value is None or isinstance(value, str)
+
+
+def _is_count(value: object) -> bool:
+    return type(value) is int and value >= 0
+
+
+def _is_seconds(value: object) -> bool:
+    return type(value) in (int, float) and 0 <= value <= run_log.MOST_TIME  # type: ignore[operator]
+
+
+def _is_dict(value: object) -> bool:
+    return isinstance(value, dict)
+
+
+def _is_keeps(value: object) -> bool:
+    if not isinstance(value, list):
+        return value is None
+    return len(value) == 3 and _is_optional_text(value[0]) and _is_text(value[1]) and _is_optional_count(value[2])
+
+
+def _is_optional_count(value: object) -> bool:
+    return value is None or _is_count(value)
+
+
+def _are_acts(value: object) -> bool:
+    return isinstance(value, list) and all(
+        isinstance(act, list) and len(act) == _ACTS.get(str(act[:1])) and _is_text(act[1]) for act in value
+    )
+
+
 _ACTS: Final = {"['stop']": 3, "['pause']": 2, "['exploit']": 5}
 """How many parts an act has; see `hocket.tune.run.controls`."""
 
-_NUMBER: Final = (int, float)
-_TEXT: Final = (str, type(None))
-_KINDS: Final[Mapping[str, Mapping[str, Any]]] = {
-    "session": {"version": int, "time": _NUMBER},
-    "trial": {"number": int, "config": dict, "tag": str, "folder": str},
-    "start": {"attempt": int, "iteration": int, "checkpoint": _TEXT},
-    "process": {"pid": int, "host": str},
-    "report": {"metrics": dict, "time": _NUMBER, "seconds": _NUMBER, "checkpoint": _TEXT, "acts": list},
-    "save": {"checkpoint": str},
-    "exploit": {"source": str, "config": dict, "tag": str, "checkpoint": str, "iteration": int},
-    "end": {"status": str, "reason": _TEXT},
-    "callbacks": {"states": list},
+_WITHOUT_TRIAL: Final = ("session", "callbacks")
+
+_RULES: Final[Mapping[str, Mapping[str, Callable[[object], bool]]]] = {
+    "session": {
+        "time": _is_seconds,
+        "seed": _is_optional_count,
+        "version": _is_count,
+        "keeps": _is_keeps,
+        **dict.fromkeys(("prefix", "metric", "mode"), _is_optional_text),
+    },
+    "trial": {"number": _is_count, "config": _is_dict, "tag": _is_text, "folder": _is_text},
+    "start": {"attempt": _is_count, "iteration": _is_count, "checkpoint": _is_optional_text},
+    "process": {"pid": _is_count, "host": _is_text},
+    "report": {
+        "metrics": _is_dict,
+        "time": _is_seconds,
+        "seconds": _is_seconds,
+        "checkpoint": _is_optional_text,
+        "acts": _are_acts,
+    },
+    "save": {"checkpoint": _is_text},
+    "pause": {"id": _is_text},
+    "exploit": {
+        "source": _is_text,
+        "config": _is_dict,
+        "tag": _is_text,
+        "checkpoint": _is_text,
+        "iteration": _is_count,
+        "seconds": _is_seconds,
+    },
+    "retry": {"id": _is_text},
+    "revive": {"restarts": lambda value: isinstance(value, bool)},
+    "end": {
+        "status": lambda value: value in ("TERMINATED", "ERROR"),
+        "reason": _is_optional_text,
+        "error": _is_optional_text,
+        "cause": lambda _: True,
+    },
+    "callbacks": {"states": lambda value: isinstance(value, list)},
 }
 """What the values of a record are."""
 

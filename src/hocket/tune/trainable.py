@@ -172,9 +172,7 @@ class Trainable:
             except (ValueError, TypeError, KeyError, OverflowError, RecursionError) as error:
                 raise errors.TuneError(f"{str(told)!r} is damaged: {error}. Use another checkpoint.") from error
         pickled = file.exists()
-        self.load_checkpoint(
-            trust_module.load_file(file, "Trainable.restore()", trust=trust) if pickled else folder
-        )
+        self.load_checkpoint(trust_module.load_file(file, "Trainable.restore()", trust=trust) if pickled else folder)
 
     def stop(self) -> None:
         """End: calls `cleanup`."""
