@@ -385,7 +385,7 @@ def _check(made: list[records.VariableRecord], kept: Mapping[str, Any], path: ob
 
 
 def _quote(name: str) -> str:
-    return urllib.parse.quote(name, safe="") or "%"
+    return "%2E" * len(name) if name in (".", "..") else urllib.parse.quote(name, safe="") or "%"
 
 
 def _describe_initializer(initializer: object) -> dict[str, object]:

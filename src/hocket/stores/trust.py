@@ -23,7 +23,7 @@ import re
 import stat
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Final, final
+from typing import Any, BinaryIO, Final, final
 
 from hocket import exceptions, texts
 from hocket.stores import places
@@ -115,10 +115,17 @@ def read_regular(path: str | os.PathLike[str]) -> bytes:
     Raises:
         OSError: It cannot be read, or is a pipe or a device, which might never end.
     """
-    with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
-        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-            raise OSError(errno.EINVAL, "it is no file", os.fspath(path))
+    with open_regular(path) as file:
         return file.read()
+
+
+def open_regular(path: str | os.PathLike[str]) -> BinaryIO:
+    """Open a file to read it; see `read_regular`."""
+    file = os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb")
+    if stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+        return file
+    file.close()
+    raise OSError(errno.EINVAL, "it is no file", os.fspath(path))
 
 
 def find_stranger(path: str | os.PathLike[str]) -> str | None:

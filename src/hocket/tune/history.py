@@ -172,7 +172,7 @@ def build(records: Iterable[Mapping[str, Any]]) -> list[TrialHistory]:
     found: dict[str, TrialHistory] = {}
     keeps: Keeps = (None, "max", None)
     for record in records:
-        if record["event"] == "session" and "keeps" in record:
+        if record["event"] == "session" and record["keeps"] is not None:
             keeps = record["keeps"]
         if record["event"] == "trial":
             trial = trials.Trial(record["id"], record["number"], record["config"], record["tag"])

@@ -126,12 +126,18 @@ def read(folder: str | os.PathLike[str], opener: trust.Opener | None = None) -> 
         UntrustedFolderError: The opener refuses.
     """
     path = Path(folder, NAME)
-    with path.open("rb") as file:
+    with trust.open_regular(path) as file:
         for number, line in enumerate(file, 1):
             if not line.endswith(b"\n"):
                 return
             try:
                 record = encoding.decode(line, opener)
+                version = record.get("version") if record["event"] == "session" else None
+                if type(version) is int and version > VERSION:
+                    raise errors.TuneError(
+                        f"{str(path)!r} was written by a newer Hocket (its log's version is {version}, this one reads "
+                        f"{VERSION}). Read it with that version."
+                    )
                 if number == 1 and record["event"] != "session":
                     raise ValueError("a log begins with a session")
                 _check(record, path)
@@ -140,108 +146,61 @@ def read(folder: str | os.PathLike[str], opener: trust.Opener | None = None) -> 
                     f"Line {number} of {str(path)!r} is damaged: {error}. Searches only append to it; has something "
                     "else written there?"
                 ) from error
-            if record["event"] == "session" and record.get("version", VERSION) > VERSION:
-                raise errors.TuneError(
-                    f"{str(path)!r} was written by a newer Hocket (its log's version is {record['version']}, this one "
-                    f"reads {VERSION}). Read it with that version."
-                )
             yield record
 
 
-def _check(record: Mapping[str, Any], path: Path) -> None:
+def _check(record: dict[str, Any], path: Path) -> None:
     """Raise for a record that does not have what its event says, or whose names lead out of the search's folder."""
     event = record["event"]
-    rules = dict(_RULES.get(event, {}))
-    if "id" in record or (rules and event not in _WITHOUT_TRIAL):
-        rules["id"] = _is_text
-    for key, is_right in rules.items():
-        if not is_right(record.get(key)) or (key not in record and event not in _WITHOUT_TRIAL):
-            raise ValueError(f"{key!r} of {event!r} is {texts.safe_repr(record.get(key))}")
-    for key in ("folder", "checkpoint"):
-        if record.get(key) is not None:
-            names.check(record[key], f"The log {str(path)!r}", is_single=True)
-
-
-def _is_text(value: object) -> bool:
-    return isinstance(value, str)
-
-
-def _is_optional_text(value: object) -> bool:
-    return value is None or isinstance(value, str)
+    for rule in _RULES.get(event, "id:?text").split():
+        key, _, kind = rule.partition(":")
+        value = record.setdefault(key, None)
+        if not ((value is None and kind[0] == "?") or _KINDS[kind.lstrip("?")](value)):
+            raise ValueError(f"{key!r} of {event!r} is {texts.safe_repr(value)}")
+        if kind.endswith("name") and value is not None:
+            names.check(value, f"The log {str(path)!r}", is_single=True)
 
 
 def _is_count(value: object) -> bool:
     return type(value) is int and value >= 0
 
 
-def _is_seconds(value: object) -> bool:
-    return type(value) in (int, float) and 0 <= value <= run_log.MOST_TIME  # type: ignore[operator]
-
-
-def _is_dict(value: object) -> bool:
-    return isinstance(value, dict)
-
-
-def _is_keeps(value: object) -> bool:
-    if not isinstance(value, list):
-        return value is None
-    return len(value) == 3 and _is_optional_text(value[0]) and _is_text(value[1]) and _is_optional_count(value[2])
-
-
-def _is_optional_count(value: object) -> bool:
-    return value is None or _is_count(value)
-
-
-def _are_acts(value: object) -> bool:
-    return isinstance(value, list) and all(
-        isinstance(act, list) and len(act) == _ACTS.get(str(act[:1])) and _is_text(act[1]) for act in value
-    )
-
-
-_ACTS: Final = {"['stop']": 3, "['pause']": 2, "['exploit']": 5}
-"""How many parts an act has; see `hocket.tune.run.controls`."""
-
-_WITHOUT_TRIAL: Final = ("session", "callbacks")
-
-_RULES: Final[Mapping[str, Mapping[str, Callable[[object], bool]]]] = {
-    "session": {
-        "time": _is_seconds,
-        "seed": _is_optional_count,
-        "version": _is_count,
-        "keeps": _is_keeps,
-        **dict.fromkeys(("prefix", "metric", "mode"), _is_optional_text),
-    },
-    "trial": {"number": _is_count, "config": _is_dict, "tag": _is_text, "folder": _is_text},
-    "start": {"attempt": _is_count, "iteration": _is_count, "checkpoint": _is_optional_text},
-    "process": {"pid": _is_count, "host": _is_text},
-    "report": {
-        "metrics": _is_dict,
-        "time": _is_seconds,
-        "seconds": _is_seconds,
-        "checkpoint": _is_optional_text,
-        "acts": _are_acts,
-    },
-    "save": {"checkpoint": _is_text},
-    "pause": {"id": _is_text},
-    "exploit": {
-        "source": _is_text,
-        "config": _is_dict,
-        "tag": _is_text,
-        "checkpoint": _is_text,
-        "iteration": _is_count,
-        "seconds": _is_seconds,
-    },
-    "retry": {"id": _is_text},
-    "revive": {"restarts": lambda value: isinstance(value, bool)},
-    "end": {
-        "status": lambda value: value in ("TERMINATED", "ERROR"),
-        "reason": _is_optional_text,
-        "error": _is_optional_text,
-        "cause": lambda _: True,
-    },
-    "callbacks": {"states": lambda value: isinstance(value, list)},
+_KINDS: Final[Mapping[str, Callable[[Any], bool]]] = {
+    "text": lambda value: isinstance(value, str),
+    "name": lambda value: isinstance(value, str),
+    "flag": lambda value: isinstance(value, bool),
+    "dict": lambda value: isinstance(value, dict),
+    "list": lambda value: isinstance(value, list),
+    "count": _is_count,
+    "seconds": lambda value: type(value) in (int, float) and 0 <= value <= run_log.MOST_TIME,
+    "status": lambda value: value in ("TERMINATED", "ERROR"),
+    "acts": lambda value: isinstance(value, list) and all(map(_is_act, value)),
+    "keeps": lambda value: isinstance(value, list) and len(value) == 3 and value[1] in ("min", "max"),
+    "any": lambda _: True,
 }
-"""What the values of a record are."""
+
+
+def _is_act(value: object) -> bool:
+    parts = {"stop": 3, "pause": 2, "exploit": 5}  # see `hocket.tune.run.controls`
+    is_list = isinstance(value, list) and len(value) > 1 and isinstance(value[0], str) and isinstance(value[1], str)
+    return is_list and len(value) == parts.get(value[0])  # type: ignore[arg-type, index]
+
+
+_RULES: Final[Mapping[str, str]] = {
+    "session": "time:seconds seed:?count version:?count prefix:?text metric:?text mode:?text keeps:?keeps",
+    "trial": "id:text number:count config:dict tag:text folder:name",
+    "start": "id:text attempt:count iteration:count checkpoint:?name",
+    "process": "id:text pid:count host:text",
+    "report": "id:text metrics:dict time:seconds seconds:seconds checkpoint:?name acts:acts",
+    "save": "id:text checkpoint:name",
+    "pause": "id:text",
+    "exploit": "id:text source:text config:dict tag:text checkpoint:name iteration:count seconds:seconds",
+    "retry": "id:text",
+    "revive": "id:text restarts:flag",
+    "end": "id:text status:status reason:?text error:?text cause:any",
+    "callbacks": "states:list",
+}
+"""What a record has, and of which kind; a question mark for what may be missing, or null."""
 
 
 def has_records(folder: str | os.PathLike[str]) -> bool:

@@ -33,6 +33,7 @@ from typing import Any, BinaryIO, Final
 from hocket import texts
 from hocket.stores import commits, trust
 from hocket.stores import files as files_module
+from hocket.stores import names as names_module
 from hocket.train import errors
 from hocket.train.checkpoints import checkpoint as checkpoint_module
 
@@ -262,6 +263,7 @@ def list_contents(source: str) -> tuple[list[str], list[str]]:
     Links are followed. The manifest of a committed checkpoint, which may be reported again, is left out.
 
     Raises:
+        UnsafeNameError: A file's name could not be read again, such as ``C:``.
         ValueError: There is something else in it: a pipe, a socket or a device, which cannot be read to an end, a link
             that leads nowhere, or one to a folder that it is in.
         OSError: A folder cannot be listed.
@@ -273,9 +275,10 @@ def list_contents(source: str) -> tuple[list[str], list[str]]:
     for folder, inner_folders, names in os.walk(source, onerror=_raise, followlinks=True):
         inner_folders.sort()  # the walk follows them in this order
         outer[folder] = _enter(folder, source, outer.get(str(Path(folder).parent), frozenset()))
+        inner = os.path.relpath(folder, source)
         for name in names:
             _check_kind(Path(folder, name))
-        inner = os.path.relpath(folder, source)
+            names_module.check(os.path.normpath(f"{inner}/{name}"), f"The checkpoint {source!r}")
         folders.append(inner)
         files += [
             str(Path(inner, name)) for name in sorted(names) if name not in (MANIFEST_NAME, f"{MANIFEST_NAME}.tmp")
