@@ -35,9 +35,9 @@ KINDS: dict[str, dict[str, set[str] | None]] = {
         "getmembers": {"archive", "tar"},
         "namelist": None,
         "infolist": None,
-        "find_fault": {"names"},
-        "join": {"names"},
-        "check": {"names"},
+        "find_fault": {"names", "names_module"},
+        "join": {"names", "names_module"},
+        "check": {"names", "names_module"},
     },
 }
 

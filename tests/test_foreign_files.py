@@ -15,7 +15,7 @@ import os
 import random
 import traceback
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -402,7 +402,9 @@ ROWS = {f"{path}:{name}": row for (path, name), row in READERS.items() if not is
 
 
 @pytest.fixture
-def quiet() -> Any:
+def quiet(request: pytest.FixtureRequest) -> Iterator[None]:
+    if request.node.callspec.params["name"] in MORE:
+        request.getfixturevalue("session")  # it searches
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # what is passed over is told
         yield

@@ -177,6 +177,7 @@ def _make_log(folder: Path, trial_folder: str, checkpoint: str) -> None:
     write_lines(folder / "search.jsonl", [*lines, *more])
 
 
+@pytest.mark.usefixtures("session")
 @pytest.mark.parametrize(
     ("trial_folder", "checkpoint"),
     [("../mine", "data"), ("/mine", "data"), ("f_0", "../../mine/data"), ("f_0", ".."), ("a/../../mine", "data")],
@@ -193,6 +194,7 @@ def test_a_log_of_a_search_names_nothing_outside(trial_folder: str, checkpoint: 
     assert (mine.path / "data" / "thesis").read_text() == "x"
 
 
+@pytest.mark.usefixtures("session")
 def test_a_trial_folder_that_is_a_link_is_not_followed(tmp_path: Path) -> None:
     mine = tmp_path / "mine" / "checkpoint_000000"
     mine.mkdir(parents=True)

@@ -149,7 +149,7 @@ def read_manifest(path: str | os.PathLike[str]) -> dict[str, Any]:
     """
     file = Path(path) / MANIFEST
     try:
-        found: Any = json.loads(trust.read_regular(file))
+        found: dict[str, Any] = json.loads(trust.read_regular(file))
     except (FileNotFoundError, NotADirectoryError) as error:
         raise FileNotFoundError(f"{path} is no checkpoint of variables: it has no {MANIFEST}.") from error
     except (ValueError, RecursionError, OSError) as error:  # also what is no UTF-8, or no file
@@ -167,8 +167,8 @@ def _is_manifest(found: Any) -> bool:
         return False
     if any(names.find_fault(name) or not isinstance(digest, str) for name, digest in files.items()):
         return False
-    kinds = {"is_table": bool, "dtype": str, "shape": list, "slots": list, "step": int}
-    table = {"rows": (int, type(None)), "dim": int, "initializer": dict}
+    kinds: dict[str, Any] = {"is_table": bool, "dtype": str, "shape": list, "slots": list, "step": int}
+    table: dict[str, Any] = {"rows": (int, type(None)), "dim": int, "initializer": dict}
     return all(
         isinstance(one, dict)
         and all(isinstance(one.get(key), kind) for key, kind in kinds.items())

@@ -189,7 +189,7 @@ def _find_local(place: places.Place) -> list[Path]:
     filesystem = place.filesystem
     if hasattr(filesystem, "base_fs") and places.is_local(filesystem.base_fs):
         found.append(f"{filesystem.base_path}/{place.path}")
-    inner = getattr(getattr(filesystem, "handler", None), "fs", None)
+    inner: Any = getattr(getattr(filesystem, "handler", None), "fs", None)
     if "file" in getattr(getattr(inner, "fs", None), "protocol", ()):
         found.append(f"{inner.path}/{place.path}")
     archive = getattr(getattr(inner, "fo", None), "name", None)
