@@ -299,7 +299,7 @@ def read_pytree(folder: Path, value: Any) -> None:
     pytest.importorskip("jax")
     found = pytest.importorskip("hocket.train.frameworks.jax.checkpoints")
     text = (value if isinstance(value, bytes) else json.dumps(value).encode()).decode(errors="replace")
-    np.savez(folder / "tree.npz", **{found.DTYPES: np.array(text), "a": np.zeros(2)})
+    np.savez(folder / "tree.npz", allow_pickle=False, **{found.DTYPES: np.array(text), "a": np.zeros(2)})
     with contextlib.suppress(ValueError):
         found.load_pytree(folder / "tree.npz", {"a": np.zeros(2)})
 

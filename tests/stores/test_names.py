@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
 import io
 import os
 import tarfile
@@ -90,9 +91,8 @@ def bucket(tmp_path: Path) -> Any:
 
 
 def _put(memory: Any, key: str, data: bytes = b"evil") -> None:
-    from fsspec.implementations.memory import MemoryFile
-
-    memory.store[key] = MemoryFile(memory, key, data)
+    made: Any = importlib.import_module("fsspec.implementations.memory").MemoryFile(memory, key, data)
+    memory.store[key] = made
 
 
 def _list_outside(tmp_path: Path, inside: Path) -> list[str]:

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import hashlib
 import importlib
 import os
 import re
@@ -92,7 +91,7 @@ def save(tree: object, path: StrPath) -> Path:
             written.append(target / f"{number}-{device}.safetensors")
             writer.save_file(arrays, written[-1])
             store_files.sync(written[-1])
-        found[:] = [(values, {file.name: _digest(file) for file in written})]
+        found[:] = [(values, {file.name: store_files.digest(file) for file in written})]
     with _agreed(backend):  # from here on only process 0 knows whether the manifest names the files
         if backend.get_process() == 0:
             with manifests.removed_after_failure(written):
@@ -255,11 +254,6 @@ def _list_old(target: Path) -> list[Path]:
     return [file for file in found if file.name != manifests.MANIFEST]
 
 
-def _digest(file: Path) -> str:
-    with file.open("rb") as opened:
-        return hashlib.file_digest(opened, "sha256").hexdigest()
-
-
 def _import_safetensors(name: str) -> Any:
     try:
         return importlib.import_module(name)
@@ -414,7 +408,7 @@ def _open_file(file: Path, digest: str) -> object:
     library = _import_safetensors("safetensors")
     try:
         opened = library.safe_open(file, "np")
-        is_changed = digest and _digest(file) != digest
+        is_changed = digest and store_files.digest(file) != digest
     except FileNotFoundError as error:
         raise FileNotFoundError(file.name) from error
     except library.SafetensorError as error:

@@ -14,7 +14,6 @@ manifest is written last (`hocket.stores.commits`). It is one cut: the gate is h
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import json
 import os
 import shutil
@@ -73,7 +72,7 @@ def _save(address: links.Address, made: list[records.VariableRecord], target: Pa
 
     def fill(folder: Path) -> None:
         variables = {one.name: _write(folder, one, states[one.name]) for one in made}
-        files = {str(file.relative_to(folder)): _digest(file) for file in sorted(folder.rglob("*.npy"))}
+        files = {str(file.relative_to(folder)): store_files.digest(file) for file in sorted(folder.rglob("*.npy"))}
         manifest = {"format": _FORMAT, "version": version, "variables": variables, "files": files, "extra": dict(extra)}
         (folder / MANIFEST).write_text(json.dumps(manifest, indent=1))
 
@@ -178,11 +177,6 @@ def _is_manifest(found: Any) -> bool:
     )
 
 
-def _digest(file: Path) -> str:
-    with file.open("rb") as opened:
-        return hashlib.file_digest(opened, "sha256").hexdigest()
-
-
 def _build_damage(file: Path, what: str) -> errors.CheckpointDamagedError:
     return errors.CheckpointDamagedError(
         f"The checkpoint's file {str(file)!r} is damaged: {what}. Use another checkpoint."
@@ -199,7 +193,7 @@ def _verify(path: str | os.PathLike[str], manifest: Mapping[str, Any]) -> None:
     for relative, digest in manifest.get("files", {}).items():
         file = Path(path, relative)
         try:
-            found = _digest(file)
+            found = store_files.digest(file)
         except FileNotFoundError as error:
             raise FileNotFoundError(f"The checkpoint's file {str(file)!r} is gone. Use another checkpoint.") from error
         except OSError as error:

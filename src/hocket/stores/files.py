@@ -157,6 +157,12 @@ def list_sizes(place: places.Place) -> dict[str, int]:
     return found
 
 
+def digest(file: Path) -> str:
+    """Return the sha256 of what is in a file of this machine."""
+    with file.open("rb") as opened:
+        return hashlib.file_digest(opened, "sha256").hexdigest()
+
+
 def sync(path: Path) -> None:
     """Have a file or a folder of this machine be on the disk."""
     descriptor = os.open(path, os.O_RDONLY)

@@ -154,7 +154,10 @@ def _walk(path: Path) -> Iterator[tuple[Path, os.stat_result]]:
         if name == "..":
             here = here.parent
             continue
-        step = here / name  # the root, if the name is that
+        step = here / name
+        if name == "/":  # its owner could replace Python as well; in a user namespace it may be nobody's
+            here = step
+            continue
         try:
             found = step.lstat()
         except (FileNotFoundError, NotADirectoryError):

@@ -191,24 +191,16 @@ _RULES: Final[Mapping[str, str]] = {
     "trial": "id:text number:count config:dict tag:text folder:name",
     "start": "id:text attempt:count iteration:count checkpoint:?name",
     "process": "id:text pid:count host:text",
-    "report": "id:text metrics:dict time:seconds seconds:seconds checkpoint:?name acts:acts",
+    "report": "id:text metrics:dict time:seconds seconds:seconds checkpoint:?name acts:?acts",
     "save": "id:text checkpoint:name",
     "pause": "id:text",
-    "exploit": "id:text source:text config:dict tag:text checkpoint:name iteration:count seconds:seconds",
+    "exploit": "id:text source:text config:dict tag:text checkpoint:name iteration:count seconds:?seconds",
     "retry": "id:text",
     "revive": "id:text restarts:flag",
     "end": "id:text status:status reason:?text error:?text cause:any",
     "callbacks": "states:list",
 }
 """What a record has, and of which kind; a question mark for what may be missing, or null."""
-
-
-def has_records(folder: str | os.PathLike[str]) -> bool:
-    """Tell whether there is a search in a folder."""
-    try:
-        return next(read(folder), None) is not None
-    except OSError:
-        return False
 
 
 def check_folder(folder: str | os.PathLike[str], shown: str | None = None) -> Mapping[str, object]:
