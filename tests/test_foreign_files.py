@@ -81,7 +81,10 @@ def read_run(folder: Path, value: Any) -> None:
     write_json(folder / "checkpoint_000000" / storage.MANIFEST_NAME, value)
     (folder / "checkpoint_000000" / "weights").write_bytes(b"x")
     with contextlib.suppress(RuntimeError):  # there is no checkpoint
-        train.Result.from_path(folder).report(folder / "report.html")
+        found = train.Result.from_path(folder)
+        found.report(folder / "report.html")
+        with contextlib.suppress(ValueError):  # no checkpoint has it
+            found.get_best_checkpoint("loss", "min")
 
 
 def read_metadata(folder: Path, value: Any) -> None:
@@ -237,7 +240,11 @@ def read_search(folder: Path, value: Any) -> None:
         for one in tune_history.read(folder):
             assert Path(one.build_result(folder).path).parent == folder
     with contextlib.suppress(tune.TuneError):
-        tune.ResultGrid(folder).get_dataframe()
+        found = tune.ResultGrid(folder, "loss", "min")
+        found.get_dataframe()
+        for scope in ("last", "all", "avg", "last-5-avg"):
+            with contextlib.suppress(RuntimeError, ValueError, tune.TuneError):  # no trial has it
+                found.get_best_result(scope=scope)
 
 
 def replay_search(folder: Path, value: Any) -> None:
