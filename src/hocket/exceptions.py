@@ -16,6 +16,8 @@
     │   │   └── AuthenticationError                 the cluster wants another token
     │   ├── MissingExtraError (ImportError)         a library that comes with an extra is not installed
     │   ├── UnsupportedPlatformError (RuntimeError) this operating system is not Linux
+    │   ├── UntrustedFolderError (PermissionError)  others may have written what would be unpickled
+    │   ├── UnsafeNameError (ValueError)            a name would lead out of its folder
     │   ├── ObjectRefStreamEndOfStreamError         the generator has no such item
     │   ├── TaskPlacementGroupRemoved               its placement group was removed
     │   └── ActorPlacementGroupRemoved
@@ -124,6 +126,15 @@ class MissingExtraError(HocketError, ImportError):
 
 class UnsupportedPlatformError(HocketError, RuntimeError):
     """What was asked for does not run on this operating system."""
+
+
+class UntrustedFolderError(HocketError, PermissionError):
+    """What is pickled in a folder is not opened, because others than this user may have written it. The message says
+    who may write where, and what to write if they are trusted."""
+
+
+class UnsafeNameError(HocketError, ValueError):
+    """A name in an archive, a manifest, a log or a store would lead out of its folder. The message says which."""
 
 
 class ObjectRefStreamEndOfStreamError(HocketError):

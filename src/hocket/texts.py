@@ -198,14 +198,6 @@ def format_error(error: BaseException) -> str:
         return f"{describe(error)}\n"
 
 
-def format_frames(error: BaseException) -> str:
-    """Return the frames of the traceback of an exception that are the user's, as text without a head line."""
-    try:
-        return _format_frames(error)
-    except BaseException:  # the same
-        return ""
-
-
 def mark_told(error: E) -> E:
     """Mark an error that our code raises on purpose, whose kind is among `_OUR_MISTAKES`: its text says all.
 

@@ -8,6 +8,7 @@ not installed such columns are numpy arrays of objects, and do the same more slo
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import itertools
 import json
@@ -193,8 +194,11 @@ def _list_shapes(schema: Any) -> Iterator[tuple[str, Sequence[int | None]]]:
         known = field.metadata or {}
         if getattr(field.type, "extension_name", "").startswith(_ARRAYS):
             yield field.name, field.type.shape
-        elif known.get(b"ARROW:extension:name", b"").decode().startswith(_ARRAYS):
-            yield field.name, json.loads(known[b"ARROW:extension:metadata"])[0]
+        elif known.get(b"ARROW:extension:name", b"").startswith(_ARRAYS.encode()):
+            with contextlib.suppress(ValueError, LookupError, TypeError, RecursionError):  # then they stay lists
+                shape = json.loads(known[b"ARROW:extension:metadata"])[0]
+                if all(length is None or type(length) is int for length in shape):
+                    yield field.name, shape
 
 
 def _stack(column: Any, shape: Sequence[int | None]) -> object:
@@ -204,7 +208,7 @@ def _stack(column: Any, shape: Sequence[int | None]) -> object:
     values = column.storage if hasattr(column, "storage") else column
     count = len(values)
     for _ in shape:
-        if values.null_count:
+        if values.null_count or not hasattr(values, "flatten"):
             return column
         values = values.flatten()
     known = [length for length in shape if length is not None]

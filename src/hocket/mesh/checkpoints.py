@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import hashlib
 import importlib
 import os
 import re
@@ -29,6 +28,7 @@ import numpy.typing as npt
 from hocket import addresses, texts
 from hocket.mesh import layout_maps, layouts, manifests, operations, tensors
 from hocket.mesh.backends import contract
+from hocket.stores import files as store_files
 
 _OURS: Final = re.compile(r"[0-9a-f]{8}-\d+\.safetensors|manifest\.json\.[0-9a-f]{8}|\.tmp\w+")
 """Names of what a save writes before its manifest; the last are safetensors' own, of files that are not whole."""
@@ -90,13 +90,13 @@ def save(tree: object, path: StrPath) -> Path:
         for device, arrays in files.items():
             written.append(target / f"{number}-{device}.safetensors")
             writer.save_file(arrays, written[-1])
-            manifests.sync(written[-1])
-        found[:] = [(values, {file.name: _digest(file) for file in written})]
+            store_files.sync(written[-1])
+        found[:] = [(values, {file.name: store_files.digest(file) for file in written})]
     with _agreed(backend):  # from here on only process 0 knows whether the manifest names the files
         if backend.get_process() == 0:
             with manifests.removed_after_failure(written):
                 manifests.write(target, number, manifests.join(found, number))
-            manifests.sync(target)
+            store_files.sync(target)
             for file in old:
                 file.unlink(missing_ok=True)
     return target
@@ -180,7 +180,7 @@ def export(tree: object, path: StrPath) -> Path:
             target.parent.mkdir(parents=True, exist_ok=True)
             with manifests.removed_after_failure([beside]):
                 _import_safetensors("safetensors.numpy").save_file(arrays, beside)
-                manifests.sync(beside)
+                store_files.sync(beside)
                 beside.replace(target)
     return target
 
@@ -252,11 +252,6 @@ def _list_old(target: Path) -> list[Path]:
             "exist."
         )
     return [file for file in found if file.name != manifests.MANIFEST]
-
-
-def _digest(file: Path) -> str:
-    with file.open("rb") as opened:
-        return hashlib.file_digest(opened, "sha256").hexdigest()
 
 
 def _import_safetensors(name: str) -> Any:
@@ -413,7 +408,7 @@ def _open_file(file: Path, digest: str) -> object:
     library = _import_safetensors("safetensors")
     try:
         opened = library.safe_open(file, "np")
-        is_changed = digest and _digest(file) != digest
+        is_changed = digest and store_files.digest(file) != digest
     except FileNotFoundError as error:
         raise FileNotFoundError(file.name) from error
     except library.SafetensorError as error:

@@ -9,10 +9,13 @@ import contextlib
 import dataclasses
 import hashlib
 import json
-import os
 from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from pathlib import Path
 from typing import Any, Final, TypeAlias
+
+from hocket.stores import files as files_module
+from hocket.stores import names, trust
 
 Place: TypeAlias = tuple[slice, ...]
 """Where a part lies in the whole: for each dim from where to where."""
@@ -67,8 +70,8 @@ def write(target: Path, number: str, manifest: Mapping[str, object]) -> None:
     beside = target / f"{MANIFEST}.{number}"
     with removed_after_failure([beside]):
         beside.write_text(json.dumps(manifest, indent=1), encoding="utf-8")
-        sync(beside)
-        sync(target)  # the files that it names
+        files_module.sync(beside)
+        files_module.sync(target)  # the files that it names
         beside.replace(target / MANIFEST)
 
 
@@ -83,15 +86,6 @@ def removed_after_failure(files: list[Path]) -> Iterator[None]:
         raise
 
 
-def sync(path: Path) -> None:
-    """Have a file or a folder be on the disk."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
 # --- reading ----------------------------------------------------------------------------------------------------------
 
 
@@ -99,16 +93,17 @@ def read(path: Path) -> tuple[str, dict[str, Saved], dict[str, str]]:
     """Return a manifest's text, what it says of values, and the digests of files."""
     file = path / MANIFEST
     try:
-        text = file.read_text(encoding="utf-8")
+        text = trust.read_regular(file).decode()
         found: Any = json.loads(text)
         if found["format"] != _FORMAT:
             raise ValueError(f"its format is {found['format']!r}, and this version reads {_FORMAT!r}")
         if _digest_text(found) != found.get("digest", _digest_text(found)):  # older ones have none
             raise ValueError("it has changed since it was written")
-        return text, {name: _read_saved(one) for name, one in found["values"].items()}, dict(found["files"])
+        digests = {names.check(name, f"{str(file)!r}"): str(one) for name, one in found["files"].items()}
+        return text, {name: _read_saved(one, digests.keys()) for name, one in found["values"].items()}, digests
     except (FileNotFoundError, NotADirectoryError) as error:
         raise FileNotFoundError(f"{path} is no checkpoint of a mesh: it has no {MANIFEST}.") from error
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
+    except (ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
         raise build_damage(file, f"it is no manifest ({error})") from error
 
 
@@ -117,6 +112,11 @@ def build_damage(file: Path, what: str) -> CheckpointDamagedError:
     return CheckpointDamagedError(f"The checkpoint's file {str(file)!r} is damaged: {what}. Use another checkpoint.")
 
 
-def _read_saved(described: Mapping[str, Any]) -> Saved:
+def _read_saved(described: Mapping[str, Any], files: AbstractSet[str]) -> Saved:
     parts = tuple([Part(file, tuple([slice(*one) for one in bounds])) for file, bounds in described["parts"]])
-    return Saved(tuple(described["shape"]), described["dtype"], parts)
+    shape, bounds = tuple(described["shape"]), [part.place for part in parts]
+    numbers = [*shape, *(end for place in bounds for one in place for end in (one.start, one.stop))]
+    is_sound = all(type(number) is int and number >= 0 for number in numbers) and isinstance(described["dtype"], str)
+    if not (is_sound and all(len(place) == len(shape) for place in bounds) and files >= {part.file for part in parts}):
+        raise ValueError("a value's shape or parts cannot be")
+    return Saved(shape, described["dtype"], parts)

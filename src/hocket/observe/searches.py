@@ -100,7 +100,7 @@ class SearchHistory:
             self.trainable = str(line.get("name") or "")
             metric = line.get("metric")
             self.metric, self.mode = None if metric is None else str(metric), str(line.get("mode") or "max")
-            self.last = history.read_finite(line["time"])
+            self.last = history.read_time(line["time"])
             self.started = self.started or self.last
         elif event == "trial":
             trial_id = str(line["id"])
@@ -118,7 +118,7 @@ class SearchHistory:
         elif event == "process":
             trial.pid = int(line["pid"])
         elif event == "report":
-            self.last = history.read_finite(line["time"])
+            self.last = history.read_time(line["time"])
             trial.seconds += history.read_finite(line["seconds"])
             for name, value in _flatten(line["metrics"]):
                 if isinstance(value, int | float):

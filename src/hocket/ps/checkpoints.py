@@ -14,14 +14,12 @@ manifest is written last (`hocket.stores.commits`). It is one cut: the gate is h
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import json
 import os
 import shutil
 import tempfile
 import urllib.parse
-import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -29,7 +27,8 @@ import numpy as np
 
 from hocket.ps import errors, initializers, links, placement, records, snapshots
 from hocket.ps.memory import Array
-from hocket.stores import commits, places
+from hocket.stores import commits, names, places, trust
+from hocket.stores import files as store_files
 
 MANIFEST: Final = "manifest.json"
 _FORMAT: Final = 1
@@ -64,30 +63,60 @@ def save(
 
 
 def _save(address: links.Address, made: list[records.VariableRecord], target: Path, extra: Mapping[str, object]) -> str:
-    if target.exists() and not (target / MANIFEST).is_file():
+    if find(target).exists() and not (find(target) / MANIFEST).is_file():
         raise FileExistsError(f"{target} exists, and is no checkpoint. Choose a path that does not exist.")
     target.parent.mkdir(parents=True, exist_ok=True)
     link = links.open_link(address)
     with snapshots.open_gate(address).held() as version:
         states = {one.name: [link.stores[part.server].export(part.number) for part in one.parts] for one in made}
-    beside = target.with_name(f".{target.name}-{uuid.uuid4().hex[:8]}")
+
+    def fill(folder: Path) -> None:
+        variables = {one.name: _write(folder, one, states[one.name]) for one in made}
+        files = {str(file.relative_to(folder)): store_files.digest(file) for file in sorted(folder.rglob("*.npy"))}
+        manifest = {"format": _FORMAT, "version": version, "variables": variables, "files": files, "extra": dict(extra)}
+        (folder / MANIFEST).write_text(json.dumps(manifest, indent=1))
+
+    replace(target, fill)
+    return str(target)
+
+
+def replace(target: Path, fill: Callable[[Path], None]) -> None:
+    """Make a checkpoint, on the disk, in place of the one that is there.
+
+    A kill at any moment leaves the old one or the new one, whole, where `find` finds it. One process at a time does
+    this at a path.
+    """
+    beside, old = _name_beside(target)
+    if find(target) == old:
+        old.rename(target)
+    shutil.rmtree(beside, ignore_errors=True)  # a killed process's
     try:
         beside.mkdir()
-        variables = {one.name: _write(beside, one, states[one.name]) for one in made}
-        files = {str(file.relative_to(beside)): _digest(file) for file in sorted(beside.rglob("*.npy"))}
-        manifest = {"format": _FORMAT, "version": version, "variables": variables, "files": files, "extra": dict(extra)}
-        (beside / MANIFEST).write_text(json.dumps(manifest, indent=1))
+        fill(beside)
+        for path in [*beside.rglob("*"), beside]:
+            store_files.sync(path)
         if target.exists():
-            old = target.with_name(f".{target.name}-{uuid.uuid4().hex[:8]}")
+            shutil.rmtree(old, ignore_errors=True)
             target.rename(old)
-            beside.rename(target)
-            shutil.rmtree(old)
-        else:
-            beside.rename(target)
+        beside.rename(target)
+        store_files.sync(target.parent)
+        shutil.rmtree(old, ignore_errors=True)
     except BaseException:
+        if find(target) == old:
+            old.rename(target)
         shutil.rmtree(beside, ignore_errors=True)
         raise
-    return str(target)
+
+
+def find(target: Path) -> Path:
+    """Return where a checkpoint is: at its path, or, if a process was killed while it replaced it, beside that."""
+    beside, old = _name_beside(target)
+    return old if beside.exists() and old.exists() and not target.exists() else target
+
+
+def _name_beside(target: Path) -> tuple[Path, Path]:
+    """Return where a new checkpoint is written, and where the one before lies while the two change places."""
+    return target.with_name(f".{target.name}.new"), target.with_name(f".{target.name}.old")
 
 
 @contextlib.contextmanager
@@ -96,13 +125,17 @@ def opened(path: str | os.PathLike[str]) -> Iterator[str | os.PathLike[str]]:
 
     Raises:
         FileNotFoundError: There is none in the store.
+        CheckpointDamagedError: It is not what was written.
     """
     found = places.locate(path, None, _CALLER)
     if not isinstance(found, places.Place):
-        yield found
+        yield find(Path(found))
         return
     with tempfile.TemporaryDirectory(prefix="checkpoint-") as folder:
-        commits.fetch(found, Path(folder), MANIFEST)
+        try:
+            commits.fetch(found, Path(folder), MANIFEST)
+        except commits.DamagedError as error:
+            raise errors.CheckpointDamagedError(f"The checkpoint {found.shown!r} is damaged: {error}.") from error
         yield folder
 
 
@@ -115,19 +148,33 @@ def read_manifest(path: str | os.PathLike[str]) -> dict[str, Any]:
     """
     file = Path(path) / MANIFEST
     try:
-        found: Any = json.loads(file.read_text(encoding="utf-8"))
+        found: dict[str, Any] = json.loads(trust.read_regular(file))
     except (FileNotFoundError, NotADirectoryError) as error:
         raise FileNotFoundError(f"{path} is no checkpoint of variables: it has no {MANIFEST}.") from error
-    except ValueError as error:  # also what is no UTF-8
+    except (ValueError, RecursionError, OSError) as error:  # also what is no UTF-8, or no file
         raise _build_damage(file, f"it is no JSON ({error})") from error
-    if not isinstance(found, dict) or not {"format", "version", "variables", "extra"} <= found.keys():
+    if not _is_manifest(found):
         raise _build_damage(file, "it is no manifest of variables")
     return found
 
 
-def _digest(file: Path) -> str:
-    with file.open("rb") as opened:
-        return hashlib.file_digest(opened, "sha256").hexdigest()
+def _is_manifest(found: Any) -> bool:
+    if not isinstance(found, dict) or not {"format", "version", "variables", "extra"} <= found.keys():
+        return False
+    kept, files = found["variables"], found.get("files", {})
+    if not all(isinstance(part, dict) for part in (kept, files, found["extra"])) or type(found["version"]) is not int:
+        return False
+    if any(names.find_fault(name) or not isinstance(digest, str) for name, digest in files.items()):
+        return False
+    kinds: dict[str, Any] = {"is_table": bool, "dtype": str, "shape": list, "slots": list, "step": int}
+    table: dict[str, Any] = {"rows": (int, type(None)), "dim": int, "initializer": dict}
+    return all(
+        isinstance(one, dict)
+        and all(isinstance(one.get(key), kind) for key, kind in kinds.items())
+        and (not one["is_table"] or all(isinstance(one.get(key, ...), kind) for key, kind in table.items()))
+        and not any(names.find_fault(part) for part in [_quote(name), *one["slots"]])
+        for name, one in kept.items()
+    )
 
 
 def _build_damage(file: Path, what: str) -> errors.CheckpointDamagedError:
@@ -146,7 +193,7 @@ def _verify(path: str | os.PathLike[str], manifest: Mapping[str, Any]) -> None:
     for relative, digest in manifest.get("files", {}).items():
         file = Path(path, relative)
         try:
-            found = _digest(file)
+            found = store_files.digest(file)
         except FileNotFoundError as error:
             raise FileNotFoundError(f"The checkpoint's file {str(file)!r} is gone. Use another checkpoint.") from error
         except OSError as error:
@@ -227,11 +274,13 @@ def _load(path: str | os.PathLike[str]) -> snapshots.Snapshot:
     values: dict[str, Array | snapshots.Table] = {}
     for name, kept in manifest["variables"].items():
         folder = Path(path) / _quote(name)
-        value = np.load(folder / "value.npy")
+        value = _load_array(folder / "value.npy")
         if not kept["is_table"]:
             values[name] = value
             continue
-        ids = np.load(folder / "ids.npy")
+        ids = _load_array(folder / "ids.npy")
+        if ids.shape != value.shape[:1]:
+            raise _build_damage(folder / "ids.npy", "its length is not that of the values")
         order = np.argsort(ids)
         values[name] = snapshots.Table(ids[order], value[order], kept["rows"], _build_initializer(kept["initializer"]))
     return snapshots.Snapshot(int(manifest["version"]), values)
@@ -261,15 +310,26 @@ def _write(folder: Path, made: records.VariableRecord, shards: list[dict[str, An
 
 def _read(folder: Path, made: records.VariableRecord, kept: Mapping[str, Any]) -> dict[str, Any]:
     place = folder / _quote(made.name)
-    state: dict[str, object] = {
-        "value": np.load(place / "value.npy"),
-        "slots": [np.load(place / f"{slot}.npy") for slot in kept["slots"]],
+    state: dict[str, Any] = {
+        "value": _load_array(place / "value.npy"),
+        "slots": [_load_array(place / f"{slot}.npy") for slot in kept["slots"]],
         "step": int(kept["step"]),
     }
     if made.is_table:
-        state |= {part: np.load(place / f"{part}.npy") for part in ("ids", "hits", "last_steps")}
+        state |= {part: _load_array(place / f"{part}.npy") for part in ("ids", "hits", "last_steps")}
         state["updates"] = int(kept.get("updates", kept["step"]))  # older checkpoints count them as steps
+    expected = (np.size(state["ids"]), made.dim) if made.is_table else tuple(made.shape)
+    if np.shape(state["value"]) != expected:
+        raise _build_damage(place / "value.npy", f"its shape is not {list(expected)}")
     return state
+
+
+def _load_array(file: Path) -> Array:
+    try:
+        found: Array = np.load(file, allow_pickle=False)
+    except (ValueError, EOFError) as error:
+        raise _build_damage(file, f"it is no array ({error})") from error
+    return found
 
 
 def _pick_rows(state: Mapping[str, Any], part: records.TableSpec) -> dict[str, object]:
@@ -289,8 +349,8 @@ def _pick_rows(state: Mapping[str, Any], part: records.TableSpec) -> dict[str, o
 
 
 def _check(made: list[records.VariableRecord], kept: Mapping[str, Any], path: object, *, strict: bool) -> None:
-    names = {one.name for one in made}
-    missing, unknown = sorted(names - set(kept)), sorted(set(kept) - names)
+    here = {one.name for one in made}
+    missing, unknown = sorted(here - set(kept)), sorted(set(kept) - here)
     if strict and (missing or unknown):
         faults = [f"{path} lacks {missing}"] * bool(missing) + [f"{path} has {unknown}, which are not here"] * bool(
             unknown
@@ -319,7 +379,7 @@ def _check(made: list[records.VariableRecord], kept: Mapping[str, Any], path: ob
 
 
 def _quote(name: str) -> str:
-    return urllib.parse.quote(name, safe="") or "%"
+    return "%2E" * len(name) if name in (".", "..") else urllib.parse.quote(name, safe="") or "%"
 
 
 def _describe_initializer(initializer: object) -> dict[str, object]:
@@ -329,8 +389,11 @@ def _describe_initializer(initializer: object) -> dict[str, object]:
 def _build_initializer(kept: Mapping[str, Any]) -> Any:
     by_name: dict[str, Any] = {cls.__name__: cls for cls in _INITIALIZERS}
     settings = dict(kept)
-    cls = by_name.get(settings.pop("kind"))
-    return initializers.Zeros() if cls is None else cls(**settings)
+    cls = by_name.get(str(settings.pop("kind", "")))
+    try:
+        return initializers.Zeros() if cls is None else cls(**settings)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise errors.CheckpointDamagedError(f"An initializer in {MANIFEST} cannot be: {error}.") from error
 
 
 _INITIALIZERS: Final = (initializers.Zeros, initializers.Constant, initializers.Uniform, initializers.Normal)

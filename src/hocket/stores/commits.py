@@ -34,7 +34,7 @@ from pathlib import Path
 from typing import Any, Final, final
 
 from hocket import exceptions
-from hocket.stores import files, places
+from hocket.stores import files, names, places
 
 PENDING: Final = ".pending"
 WRITER: Final = ".writer"
@@ -103,10 +103,13 @@ class Shelf:
         """
         mark, target = self.place.join(PENDING, name), self.place.join(name)
         files.write(mark, b"")
-        names = [inner for inner in files.list_local(folder) if inner != self.manifest]
         manifest = (folder / self.manifest).read_bytes()
-        expected = read_records(json.loads(manifest), self.loose)
-        for inner, record in _do_all(lambda inner: files.send(folder / inner, target.join(inner)), names):
+        found = parse_manifest(manifest)
+        if found is None:
+            raise DamagedError(f"{self.manifest!r} is damaged")
+        expected = read_records(found, self.loose)
+        sent = [inner for inner in files.list_local(folder) if inner != self.manifest]
+        for inner, record in _do_all(lambda inner: files.send(folder / inner, target.join(inner)), sent):
             if expected.get(inner, record) != record:
                 raise DamagedError(f"{inner!r} has changed since it was saved")
         if token:
@@ -177,19 +180,31 @@ def put(place: places.Place, folder: Path, manifest: str) -> None:
     shelf.commit(place.name, folder)
 
 
-def read_manifest(place: places.Place, name: str) -> dict[str, object] | None:
+def read_manifest(place: places.Place, name: str) -> dict[str, Any] | None:
     """Return what the manifest of that name says in a folder; None if there is none that can be read."""
     blob = files.read_optional(place.join(name))
+    return None if blob is None else parse_manifest(blob)
+
+
+def parse_manifest(blob: bytes) -> dict[str, Any] | None:
+    """Return what a manifest says; None if it is none of ours, or names files outside of its folder."""
     try:
-        found = json.loads(blob) if blob is not None else None
-    except ValueError:
+        found = json.loads(blob)
+        records = found.get("files", {})
+        for inner, record in records.items():
+            names.check(inner, "A manifest")
+            if isinstance(record, dict):
+                size, digest = record["size_bytes"], record["sha256"]
+                if type(size) is not int or type(digest) is not str:
+                    return None
+    except (ValueError, LookupError, AttributeError, RecursionError):
         return None
-    return found if isinstance(found, dict) else None
+    return dict(found)
 
 
 def read_records(manifest: Mapping[str, Any], loose: Collection[str] = ()) -> dict[str, files.Record]:
-    """Return what a manifest says of files that do not change after the commit; nothing of those that it describes in
-    another way."""
+    """Return what a manifest that `parse_manifest` gave says of files that do not change after the commit; nothing of
+    those that it describes in another way."""
     return {
         inner: files.Record(record["size_bytes"], record["sha256"])
         for inner, record in manifest.get("files", {}).items()
@@ -221,7 +236,10 @@ def fetch(place: places.Place, target: Path, manifest_name: str, loose: Collecti
         DamagedError: A file is not what was committed.
         StoreError: The store fails.
     """
-    sizes = files.list_sizes(place)
+    try:
+        sizes = files.list_sizes(place)
+    except exceptions.UnsafeNameError as error:
+        raise DamagedError(str(error)) from error
     manifest = read_manifest(place, manifest_name) if manifest_name in sizes else None
     if manifest is None and manifest_name in sizes:
         raise DamagedError(f"{manifest_name!r} is damaged")
@@ -232,9 +250,7 @@ def fetch(place: places.Place, target: Path, manifest_name: str, loose: Collecti
     if missing:
         raise DamagedError(f"{missing[0]!r} is not there")
     target.mkdir(parents=True, exist_ok=True)
-    for inner, found in _do_all(
-        lambda inner: files.bring(place.join(inner), target / inner, sizes[inner]), list(sizes)
-    ):
+    for inner, found in _do_all(lambda inner: files.bring(place, inner, target, sizes[inner]), list(sizes)):
         if records.get(inner, found) != found:
             is_same = found.size_bytes == records[inner].size_bytes
             raise DamagedError(

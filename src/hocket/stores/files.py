@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Final, final
 
 from hocket import extras
-from hocket.stores import calls, places
+from hocket.stores import calls, names, places
 
 _CHUNK_BYTES: Final = 8 << 20  # sent and digested at a time: a part of an upload to S3 has 5 MiB at least
 
@@ -69,12 +69,20 @@ def send(source: Path, place: places.Place) -> Record:
     return calls.ask(place, "write", copy, size_bytes=source.stat().st_size)
 
 
-def bring(place: places.Place, target: Path, size_bytes: int) -> Record:
+def bring(outer: places.Place, name: str, folder: Path, size_bytes: int) -> Record:
     """Write a file of a store to this machine; return what came.
+
+    Args:
+        outer: A folder there.
+        name: The file's path in it, and in the folder here.
+        folder: The folder here.
+        size_bytes: How long the file is.
 
     Raises:
         FileNotFoundError: It is not there.
+        UnsafeNameError: The name leads out of the folder.
     """
+    target, place = names.join(folder, name, f"The store's folder {outer.shown!r}"), outer.join(name)
 
     def copy() -> Record:
         digest, size = hashlib.sha256(), 0
@@ -133,12 +141,35 @@ def list_sizes(place: places.Place) -> dict[str, int]:
     """Return the files in a folder and the folders in it, by path relative to it, with their sizes in bytes.
 
     There is none where there is no folder.
+
+    Raises:
+        UnsafeNameError: One has a path that leads out of the folder. Buckets take any.
     """
     fs = extras.load("pyarrow.fs", "A store", "pyarrow", "Run pip install 'hocket[data]'.")
     selector = fs.FileSelector(place.path, allow_not_found=True, recursive=True)
     infos: list[Any] = calls.ask(place, "list", lambda: place.filesystem.get_file_info(selector))
-    start = len(place.path.strip("/")) + 1  # some give paths without the slash at the beginning
-    return {info.path.strip("/")[start:]: info.size or 0 for info in infos if info.type == fs.FileType.File}
+    outer = place.path.strip("/")
+    found: dict[str, int] = {}
+    for info in infos:
+        if info.type == fs.FileType.File:
+            path = info.path.removeprefix("/").removeprefix(f"{outer}/" if outer else "")  # some give paths without it
+            found[names.check(path, f"The store's folder {place.shown!r}")] = info.size or 0
+    return found
+
+
+def digest(file: Path) -> str:
+    """Return the sha256 of what is in a file of this machine."""
+    with file.open("rb") as opened:
+        return hashlib.file_digest(opened, "sha256").hexdigest()
+
+
+def sync(path: Path) -> None:
+    """Have a file or a folder of this machine be on the disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def list_local(folder: Path) -> list[str]:

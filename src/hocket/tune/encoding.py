@@ -7,14 +7,16 @@ Numbers, texts, lists and dicts stand there as JSON has them, so that anyone can
 from __future__ import annotations
 
 import base64
+import functools
 import json
 import pickle
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 import cloudpickle
 
 from hocket import texts
+from hocket.stores import trust
 from hocket.tune import errors
 
 _PICKLED: Final = "!pickle"
@@ -30,15 +32,22 @@ def encode(record: Mapping[str, object]) -> bytes:
     return json.dumps({name: _simplify(value) for name, value in record.items()}).encode() + b"\n"
 
 
-def decode(line: bytes) -> dict[str, Any]:
+def decode(line: bytes, opener: trust.Opener | None = None) -> dict[str, Any]:
     """Return a record.
+
+    Args:
+        line: The line.
+        opener: Opens what is pickled in it. Default: that stays as it is in the line, and no code runs.
 
     Raises:
         ValueError: The line is none.
+        UntrustedFolderError: Others may have written what is pickled in it.
     """
-    decoder = _RESTORING if _MARK in line else _PLAINLY
+    decoder = _PLAINLY
+    if opener is not None and _MARK in line:
+        decoder = json.JSONDecoder(object_hook=functools.partial(_restore, opener.load))
     record: object = decoder.decode(line.decode())
-    if isinstance(record, dict) and "event" in record:
+    if isinstance(record, dict) and isinstance(record.get("event"), str):
         return record
     raise ValueError("it is no record of a search")
 
@@ -57,18 +66,20 @@ def _simplify(value: Any) -> object:
             f"{texts.safe_repr(value)} cannot be kept in the log of a search: {blob}. Have the space and metrics hold "
             "what can be pickled, and make the rest in the trial's function."
         )
-    return {_PICKLED: base64.b85encode(blob).decode()}
+    return {_PICKLED: base64.b85encode(trust.note(blob)).decode()}
 
 
-def _restore(found: dict[str, Any]) -> object:
+def _restore(load: Callable[[bytes], object], found: dict[str, Any]) -> object:
     if len(found) == 1 and _PICKLED in found:
-        return pickle.loads(base64.b85decode(found[_PICKLED]))
+        try:
+            return load(base64.b85decode(found[_PICKLED]))
+        except TypeError as error:  # it is no text, or no pickle that can be opened
+            raise ValueError(str(error).rstrip(".")) from error
     return found
 
 
 _MARK: Final = json.dumps(_PICKLED).encode()
 _PLAINLY: Final = json.JSONDecoder()
-_RESTORING: Final = json.JSONDecoder(object_hook=_restore)
 
 
 def make_portable(error: BaseException) -> BaseException:

@@ -17,6 +17,7 @@ class ExperimentAnalysis:
         experiment_checkpoint_path: The search's folder, or its `ResultGrid`.
         default_metric: What counts unless a call says otherwise.
         default_mode: ``"max"`` or ``"min"``.
+        trust: See `ResultGrid`.
     """
 
     def __init__(
@@ -25,10 +26,11 @@ class ExperimentAnalysis:
         *,
         default_metric: str | None = None,
         default_mode: str | None = None,
+        trust: bool = False,
     ) -> None:
         given = experiment_checkpoint_path
         if not isinstance(given, result_grid.ResultGrid):
-            given = result_grid.ResultGrid(given, default_metric, default_mode)
+            given = result_grid.ResultGrid(given, default_metric, default_mode, trust=trust)
         self.results_grid: result_grid.ResultGrid = given
         self.default_metric, self.default_mode = default_metric, default_mode
 

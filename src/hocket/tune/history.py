@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
-from hocket.stores import places
+from hocket.stores import places, trust
 from hocket.train.checkpoints import checkpoint as checkpoints
 from hocket.tune import errors, log, result, scores
 from hocket.tune import trial as trials
@@ -149,14 +149,18 @@ class TrialHistory:
         )
 
 
-def read(folder: str | os.PathLike[str]) -> list[TrialHistory]:
+def read(folder: str | os.PathLike[str], opener: trust.Opener | None = None) -> list[TrialHistory]:
     """Return all trials of a search, in the order in which they were proposed.
+
+    Args:
+        folder: Where the log is.
+        opener: See `log.read`.
 
     Raises:
         TuneError: There is no search in the folder, or its log is damaged.
     """
     log.check_folder(folder)
-    return build(log.read(folder))
+    return build(log.read(folder, opener))
 
 
 def build(records: Iterable[Mapping[str, Any]]) -> list[TrialHistory]:
@@ -168,7 +172,7 @@ def build(records: Iterable[Mapping[str, Any]]) -> list[TrialHistory]:
     found: dict[str, TrialHistory] = {}
     keeps: Keeps = (None, "max", None)
     for record in records:
-        if record["event"] == "session" and "keeps" in record:
+        if record["event"] == "session" and record["keeps"] is not None:
             keeps = record["keeps"]
         if record["event"] == "trial":
             trial = trials.Trial(record["id"], record["number"], record["config"], record["tag"])

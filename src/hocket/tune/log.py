@@ -33,11 +33,13 @@ from __future__ import annotations
 
 import fcntl
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final, final
 
-from hocket import showing
+from hocket import showing, texts
+from hocket.observe.runs import log as run_log
+from hocket.stores import names, trust
 from hocket.tune import encoding, errors
 
 NAME: Final = "search.jsonl"
@@ -60,7 +62,8 @@ class Writer:
 
     def __init__(self, folder: Path) -> None:
         self.path = folder / NAME
-        self._descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+        flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
+        self._descriptor = os.open(self.path, flags, 0o644)
         try:
             fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -110,39 +113,94 @@ class Writer:
         os.close(self._descriptor)
 
 
-def read(folder: str | os.PathLike[str]) -> Iterator[dict[str, Any]]:
+def read(folder: str | os.PathLike[str], opener: trust.Opener | None = None) -> Iterator[dict[str, Any]]:
     """Give the records of a search, from the first to the last that is whole; also while it is written.
+
+    Args:
+        folder: Where the log is.
+        opener: See `encoding.decode`.
 
     Raises:
         FileNotFoundError: There is no log.
         TuneError: A line in the middle is not one of ours, or the log is of a newer version.
+        UntrustedFolderError: The opener refuses.
     """
     path = Path(folder, NAME)
-    with path.open("rb") as file:
+    with trust.open_regular(path) as file:
         for number, line in enumerate(file, 1):
             if not line.endswith(b"\n"):
                 return
             try:
-                record = encoding.decode(line)
-            except ValueError as error:
+                record = encoding.decode(line, opener)
+                version = record.get("version") if record["event"] == "session" else None
+                if type(version) is int and version > VERSION:
+                    raise errors.TuneError(
+                        f"{str(path)!r} was written by a newer Hocket (its log's version is {version}, this one reads "
+                        f"{VERSION}). Read it with that version."
+                    )
+                if number == 1 and record["event"] != "session":
+                    raise ValueError("a log begins with a session")
+                _check(record, path)
+            except (ValueError, RecursionError) as error:
                 raise errors.TuneError(
                     f"Line {number} of {str(path)!r} is damaged: {error}. Searches only append to it; has something "
                     "else written there?"
                 ) from error
-            if record.get("version", VERSION) > VERSION:
-                raise errors.TuneError(
-                    f"{str(path)!r} was written by a newer Hocket (its log's version is {record['version']}, this one "
-                    f"reads {VERSION}). Read it with that version."
-                )
             yield record
 
 
-def has_records(folder: str | os.PathLike[str]) -> bool:
-    """Tell whether there is a search in a folder."""
-    try:
-        return next(read(folder), None) is not None
-    except OSError:
-        return False
+def _check(record: dict[str, Any], path: Path) -> None:
+    """Raise for a record that does not have what its event says, or whose names lead out of the search's folder."""
+    event = record["event"]
+    for rule in _RULES.get(event, "id:?text").split():
+        key, _, kind = rule.partition(":")
+        value = record.setdefault(key, None)
+        if not ((value is None and kind[0] == "?") or _KINDS[kind.lstrip("?")](value)):
+            raise ValueError(f"{key!r} of {event!r} is {texts.safe_repr(value)}")
+        if kind.endswith("name") and value is not None:
+            names.check(value, f"The log {str(path)!r}", is_single=True)
+
+
+def _is_count(value: object) -> bool:
+    return type(value) is int and value >= 0
+
+
+_KINDS: Final[Mapping[str, Callable[[Any], bool]]] = {
+    "text": lambda value: isinstance(value, str),
+    "name": lambda value: isinstance(value, str),
+    "flag": lambda value: isinstance(value, bool),
+    "dict": lambda value: isinstance(value, dict),
+    "list": lambda value: isinstance(value, list),
+    "count": _is_count,
+    "seconds": lambda value: type(value) in (int, float) and 0 <= value <= run_log.MOST_TIME,
+    "status": lambda value: value in ("TERMINATED", "ERROR"),
+    "acts": lambda value: isinstance(value, list) and all(map(_is_act, value)),
+    "keeps": lambda value: isinstance(value, list) and len(value) == 3 and value[1] in ("min", "max"),
+    "any": lambda _: True,
+}
+
+
+def _is_act(value: object) -> bool:
+    parts = {"stop": 3, "pause": 2, "exploit": 5}  # see `hocket.tune.run.controls`
+    is_list = isinstance(value, list) and len(value) > 1 and isinstance(value[0], str) and isinstance(value[1], str)
+    return is_list and len(value) == parts.get(value[0])  # type: ignore[arg-type, index]
+
+
+_RULES: Final[Mapping[str, str]] = {
+    "session": "time:seconds seed:?count version:?count prefix:?text metric:?text mode:?text keeps:?keeps",
+    "trial": "id:text number:count config:dict tag:text folder:name",
+    "start": "id:text attempt:count iteration:count checkpoint:?name",
+    "process": "id:text pid:count host:text",
+    "report": "id:text metrics:dict time:seconds seconds:seconds checkpoint:?name acts:?acts",
+    "save": "id:text checkpoint:name",
+    "pause": "id:text",
+    "exploit": "id:text source:text config:dict tag:text checkpoint:name iteration:count seconds:?seconds",
+    "retry": "id:text",
+    "revive": "id:text restarts:flag",
+    "end": "id:text status:status reason:?text error:?text cause:any",
+    "callbacks": "states:list",
+}
+"""What a record has, and of which kind; a question mark for what may be missing, or null."""
 
 
 def check_folder(folder: str | os.PathLike[str], shown: str | None = None) -> Mapping[str, object]:

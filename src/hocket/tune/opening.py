@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from hocket.core import session
+from hocket.stores import trust
 from hocket.train import configs as train_configs
 from hocket.tune import configs, display, encoding, errors, log, program_builder, stopper
 from hocket.tune.run import hosts, replay, settings
@@ -44,21 +45,32 @@ def check_space(setup: Setup) -> None:
 
 
 def run(
-    setup: Setup, folder: Path, resume: configs.ResumeConfig, follow: Callable[[bool], None] = lambda _: None
+    setup: Setup,
+    folder: Path,
+    resume: configs.ResumeConfig,
+    follow: Callable[[bool], None] = lambda _: None,
+    opener: trust.Opener | None = None,
 ) -> None:
     """Run a search to its end.
 
     Args:
         setup: What it was given.
-        folder: Where it is kept; if its log has something, the search goes on.
+        folder: Where it is kept.
         resume: What becomes of trials that had not ended.
         follow: See `hocket.tune.run.search.Search`.
+        opener: Opens what is pickled in the log of a search that goes on. Default: it is a new one.
+
+    Raises:
+        TuneError: It is a new one, and the folder has a log; or the log is damaged.
     """
     described = program_builder.describe(setup.trainable, reuses=bool(setup.tune.reuse_actors))
-    first = log.check_folder(folder) if log.has_records(folder) else {}
-    given = _build_settings(setup, described, folder, first)  # what cannot be is told before anything is written
+    first = log.check_folder(folder) if opener is not None else {}
+    # What cannot be is told before anything is written.
+    given = _build_settings(setup, described, folder, first, trusts=opener is not None and opener.trust)
     with contextlib.closing(log.Writer(folder)) as writer:
-        records, kept = list(log.read(folder)), setup.run.checkpoint_config
+        records, kept = list(log.read(folder, opener)), setup.run.checkpoint_config
+        if records and opener is None:  # it has come since `Tuner.fit` looked
+            raise errors.TuneError(f"Another search has just begun in {str(folder)!r}. Give each another name.")
         writer.append(
             "session",
             version=log.VERSION,
@@ -110,7 +122,7 @@ def _run_in_actors(search: searches.Search, described: program_builder.Described
 
 
 def _build_settings(
-    setup: Setup, described: program_builder.Described, folder: Path, first: Mapping[str, Any]
+    setup: Setup, described: program_builder.Described, folder: Path, first: Mapping[str, Any], *, trusts: bool
 ) -> settings.Settings:
     tune, checkpoint = setup.tune, setup.run.checkpoint_config
     seed = first.get("seed") if tune.seed is None else tune.seed
@@ -144,6 +156,7 @@ def _build_settings(
         saves_on_request=not described.is_function,
         frequency=frequency,
         saves_at_end=saves_at_end,
+        trusts=trusts,
     )
 
 

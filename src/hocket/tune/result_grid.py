@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import Any, Final, final, overload
 
 from hocket.stores import places
+from hocket.stores import trust as trust_module
 from hocket.train.tracking import plain
 from hocket.train.tracking import values as flat_values
-from hocket.tune import errors, history, log, plots, scores, stored, tables
+from hocket.tune import checks, errors, history, log, plots, scores, stored, tables
 from hocket.tune import result as results
 from hocket.tune import trial as trials
 from hocket.tune.run import results as reports
@@ -30,6 +31,7 @@ class ResultGrid(Sequence[results.Result]):
         folder: The search's, here or in a store.
         metric: What counts unless a call says otherwise.
         mode: ``"max"`` or ``"min"``.
+        trust: Whether to open what is pickled in the log, which runs code, if others may write there too.
 
     Example:
         >>> from hocket import tune
@@ -49,18 +51,24 @@ class ResultGrid(Sequence[results.Result]):
         folder: str | os.PathLike[str] | places.Place,
         metric: str | None = None,
         mode: str | None = None,
+        *,
+        trust: bool = False,
     ) -> None:
+        checks.check_flag("trust", trust)
         found = folder if isinstance(folder, places.Place) else places.locate(folder, None, "ResultGrid()")
         self._folder = found if isinstance(found, places.Place) else Path(found)
         self._metric, self._mode = metric, mode
+        home = self._folder
+        source = home if isinstance(home, places.Place) else home / log.NAME
+        self._opener = trust_module.Opener(source, "ResultGrid()", trust=trust)
 
     @functools.cached_property
     def _results(self) -> list[results.Result]:
         if isinstance(self._folder, places.Place):
             committed = stored.list_committed(self._folder)
             with stored.brought(self._folder, log.NAME) as folder:
-                return [one.build_stored_result(self._folder, committed) for one in history.read(folder)]
-        return [one.build_result(self._folder) for one in history.read(self._folder)]
+                return [one.build_stored_result(self._folder, committed) for one in history.read(folder, self._opener)]
+        return [one.build_result(self._folder) for one in history.read(self._folder, self._opener)]
 
     def __len__(self) -> int:
         return len(self._results)

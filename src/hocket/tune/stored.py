@@ -69,7 +69,7 @@ class StoredSearch:
         self._kept = self._find_kept()
         for path, size in names.items():
             if not (_is_in(path, self._kept) or path.startswith(".")):
-                files.bring(self._place.join(path), self._folder / path, size)
+                files.bring(self._place, path, self._folder, size)
                 self._sent[path] = _read_state(self._folder / path)
 
     def follow(self, is_saved: bool) -> None:
@@ -182,7 +182,7 @@ def brought(place: places.Place, *names: str) -> Iterator[Path]:
     with tempfile.TemporaryDirectory(prefix="search-") as folder:
         for name in names:
             with contextlib.suppress(FileNotFoundError):
-                files.bring(place.join(name), Path(folder, name), 0)
+                files.bring(place, name, Path(folder), 0)
         log.check_folder(folder, place.shown)
         yield Path(folder)
 

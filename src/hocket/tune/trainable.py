@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
+from hocket.stores import trust as trust_module
 from hocket.tune import errors
 
 _DICT_NAME: Final = "state.pickle"
@@ -141,7 +142,7 @@ class Trainable:
         Path(folder).mkdir(parents=True, exist_ok=True)
         state: object = self.save_checkpoint(folder)  # some return the folder, as Ray lets them
         if isinstance(state, dict):
-            Path(folder, _DICT_NAME).write_bytes(pickle.dumps(state, pickle.HIGHEST_PROTOCOL))
+            Path(folder, _DICT_NAME).write_bytes(trust_module.note(pickle.dumps(state, pickle.HIGHEST_PROTOCOL)))
         elif state is not None and str(state) != folder:
             raise errors.TuneError(
                 f"save_checkpoint(checkpoint_dir) must write into checkpoint_dir, {folder!r}, and return None, or "
@@ -151,15 +152,27 @@ class Trainable:
         Path(folder, _METADATA_NAME).write_text(json.dumps(told), encoding="utf-8")
         return folder
 
-    def restore(self, checkpoint_path: Any) -> None:
-        """Take the state from a folder that `save` wrote, or a checkpoint."""
+    def restore(self, checkpoint_path: Any, *, trust: bool = False) -> None:
+        """Take the state from a folder that `save` wrote, or a checkpoint.
+
+        Args:
+            checkpoint_path: Which.
+            trust: Whether to open what `save` has pickled there, which runs code, if others may write there too.
+
+        Raises:
+            UntrustedFolderError: Others may, and are not trusted.
+        """
         folder = os.fspath(getattr(checkpoint_path, "path", checkpoint_path))
         file = Path(folder, _DICT_NAME)
         told = Path(folder, _METADATA_NAME)
         if told.exists():
-            found = json.loads(told.read_text(encoding="utf-8"))
-            self._iteration, self._seconds = found["iteration"], found["seconds"]
-        self.load_checkpoint(pickle.loads(file.read_bytes()) if file.exists() else folder)
+            try:
+                found = json.loads(trust_module.read_regular(told))
+                self._iteration, self._seconds = int(found["iteration"]), float(found["seconds"])
+            except (ValueError, TypeError, KeyError, OverflowError, RecursionError) as error:
+                raise errors.TuneError(f"{str(told)!r} is damaged: {error}. Use another checkpoint.") from error
+        pickled = file.exists()
+        self.load_checkpoint(trust_module.load_file(file, "Trainable.restore()", trust=trust) if pickled else folder)
 
     def stop(self) -> None:
         """End: calls `cleanup`."""

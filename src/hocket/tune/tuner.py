@@ -16,6 +16,7 @@ import cloudpickle
 
 from hocket import constructors, texts
 from hocket.stores import places
+from hocket.stores import trust as trust_module
 from hocket.train.checkpoints import storage
 from hocket.tune import checks, configs, encoding, errors, log, opening, program_builder, result_grid, stored
 
@@ -80,6 +81,7 @@ class Tuner:
         opening.check_space(self._setup)
         self._restored: Path | places.Place | None = None
         self._resume = configs.ResumeConfig()
+        self._trust = False
 
     def __repr__(self) -> str:
         name = getattr(self._setup.trainable, "__name__", None) or repr(self._setup.trainable)
@@ -99,6 +101,7 @@ class Tuner:
         *,
         tune_config: configs.TuneConfig | None = None,
         run_config: configs.AnyRunConfig | None = None,
+        trust: bool = False,
     ) -> Tuner:
         """Return a tuner that goes on with a search, however it ended: `fit` runs what is left of it.
 
@@ -116,15 +119,18 @@ class Tuner:
                 unless the path is an address.
             tune_config: Changed settings, such as more samples or another scheduler. Default: those of the search.
             run_config: Changed settings, such as another stop rule; its name and path do not count. Default: as above.
+            trust: Whether to go on if others than this user may write in the folder. What a search has pickled there
+                is opened, which runs code of whoever has written it.
 
         Raises:
             TuneError: There is no search in the folder.
+            UntrustedFolderError: Others may write there, and are not trusted.
             StoreError: The store does not answer, or refuses.
         """
         home = _locate(path, storage_filesystem)
-        for name, flag in (("unfinished", resume_unfinished), ("errored", resume_errored)):
-            checks.check_flag(f"resume_{name}", flag)
-        checks.check_flag("restart_errored", restart_errored)
+        flags = {"resume_unfinished": resume_unfinished, "resume_errored": resume_errored}
+        for name, flag in {**flags, "restart_errored": restart_errored, "trust": trust}.items():
+            checks.check_flag(name, flag)
         if run_config is not None:
             run_config = _check("run_config", configs.read_run_config(run_config), configs.RunConfig)
         if _resume_config is not None:
@@ -138,10 +144,12 @@ class Tuner:
         given = {"space": param_space, "tune": tune_config, "run": run_config}
         with _opened(home) as folder:
             log.check_folder(folder)
-            known = _read_setup(folder, [name for name, value in given.items() if value is None])
+            _build_opener(home, log.NAME, trust=trust).check()
+            opener = _build_opener(home, SETUP_NAME, trust=trust)
+            known = _read_setup(folder, [name for name, value in given.items() if value is None], opener)
         tuner._setup = dataclasses.replace(tuner._setup, **known)
         opening.check_space(tuner._setup)
-        tuner._restored = home
+        tuner._restored, tuner._trust = home, trust
         kinds = configs.ResumeType
         errored = kinds.RESUME if resume_errored else kinds.RESTART if restart_errored else kinds.SKIP
         unfinished = kinds.RESUME if resume_unfinished else kinds.SKIP
@@ -201,7 +209,9 @@ class Tuner:
         if is_new:
             storage.open_storage(storage.Storage(str(folder.parent), folder.name))
             storage.write_whole(folder / SETUP_NAME, _pickle_setup(self._setup))
-        opening.run(self._setup, folder, self._resume, follow)
+        home = self._restored or folder
+        opener = None if is_new else _build_opener(home, log.NAME, trust=self._trust)
+        opening.run(self._setup, folder, self._resume, follow, opener)
 
     def get_results(self) -> result_grid.ResultGrid:
         """Return what became of the trials so far.
@@ -211,7 +221,7 @@ class Tuner:
         """
         if self._restored is None:
             raise RuntimeError("get_results() was called before fit(). Call fit(), which returns the results.")
-        return result_grid.ResultGrid(self._restored, self._setup.tune.metric, self._setup.tune.mode)
+        return result_grid.ResultGrid(self._restored, self._setup.tune.metric, self._setup.tune.mode, trust=self._trust)
 
 
 def build_name(of: str) -> str:
@@ -228,23 +238,34 @@ def _pickle_setup(setup: opening.Setup) -> bytes:
     return blob
 
 
-def _read_setup(folder: Path, names: Sequence[str]) -> dict[str, Any]:
+def _build_opener(home: Path | places.Place, name: str, *, trust: bool) -> trust_module.Opener:
+    """Return what opens pickles in a file of a search's folder."""
+    source = home if isinstance(home, places.Place) else home / name
+    return trust_module.Opener(source, "Tuner.restore()", trust=trust)
+
+
+def _read_setup(folder: Path, names: Sequence[str], opener: trust_module.Opener) -> dict[str, Any]:
     """Return what a search was given, by name.
 
     Raises:
         TuneError: It could not be kept.
     """
+    found: Any
     try:
-        found = cloudpickle.loads((folder / SETUP_NAME).read_bytes())
+        kept = opener.load(trust_module.read_regular(folder / SETUP_NAME))
+        found = {name: kept[name] for name in names}
+        found = {name: one if isinstance(one, str) else [opener.load(one)] for name, one in found.items()}
     except FileNotFoundError:
         found = dict.fromkeys(names, f"{SETUP_NAME} is not there")
+    except (TypeError, LookupError) as error:
+        found = dict.fromkeys(names, f"{SETUP_NAME} cannot be opened: {error}")
     for name in names:
         if isinstance(found[name], str):
             raise errors.TuneError(
                 f"What the search in {str(folder)!r} was given as {_ARGUMENTS[name]} could not be kept "
                 f"({found[name]}). Pass it to Tuner.restore(..., {_ARGUMENTS[name]}=...)."
             )
-    return {name: cloudpickle.loads(found[name]) for name in names}
+    return {name: found[name][0] for name in names}
 
 
 def _locate(given: object, filesystem: object) -> Path | places.Place:

@@ -116,7 +116,7 @@ def parse_recorded(data: bytes) -> str:
     text = data.decode(errors="replace").strip()
     try:
         message = json.loads(text)["message"]
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, LookupError, TypeError, RecursionError):
         return text
     if isinstance(message, dict):
         extra = message.get("extraInfo")

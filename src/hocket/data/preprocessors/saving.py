@@ -18,6 +18,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from hocket import texts
 from hocket.data.preprocessors import categories
 
 _FORMAT = 1
@@ -58,7 +59,7 @@ def read(text: str, *, allow_functions: bool) -> object:
     """
     try:
         found = json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ValueError(f"This is no saved preprocessor, as it is no JSON: {error}. Pass what save() wrote.") from None
     version = found.get("hocket_preprocessor") if isinstance(found, dict) else None
     if version != _FORMAT:
@@ -66,7 +67,12 @@ def read(text: str, *, allow_functions: bool) -> object:
             f'A saved preprocessor begins with "hocket_preprocessor": {_FORMAT}, but this has {version!r}. Pass what '
             "save() of this version of Hocket wrote."
         )
-    return _build(found, allow_functions)
+    try:
+        return _build(found, allow_functions)
+    except (TypeError, LookupError, AttributeError, ArithmeticError, RecursionError) as error:
+        raise ValueError(
+            f"This saved preprocessor is damaged: {texts.describe(error, 200)}. Pass what save() wrote."
+        ) from error
 
 
 def _list_parts(preprocessor: Saved) -> dict[str, object]:

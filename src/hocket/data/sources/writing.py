@@ -28,7 +28,7 @@ from hocket import extras, texts
 from hocket.data import arrow, blocks
 from hocket.data.sources import filesystems, naming, partitions
 from hocket.stores import files as store_files
-from hocket.stores import places
+from hocket.stores import names, places
 
 MANIFEST: Final = "_MANIFEST"
 
@@ -338,7 +338,7 @@ def open_folder(caller: str, path: object, filesystem: object, mode: str, ending
         if any(one.path == manifest for one in inside):
             with place.filesystem.open_input_stream(manifest, compression=None) as stream:
                 before = stream.read()
-        kept = json.loads(before)["files"] if before is not None else []
+        kept = parse_manifest(before, caller, place.shown) if before is not None and mode != "overwrite" else []
         place.filesystem.create_dir(place.path, recursive=True)
         store_files.write(place.join(mark), b"")
         if before is not None:
@@ -352,6 +352,28 @@ def open_folder(caller: str, path: object, filesystem: object, mode: str, ending
     is_file = fs.FileType.File
     replaced = [one for one in inside if one.path.endswith(ending) or filesystems.is_mark(place, one)]
     return Folder(place, tuple(one.path for one in replaced if one.type == is_file), (), before, mark)
+
+
+def parse_manifest(blob: bytes, caller: str, shown: str) -> list[dict[str, Any]]:
+    """Return what a folder's manifest says of its files.
+
+    Raises:
+        ValueError: It is none.
+        UnsafeNameError: It names a file that is elsewhere.
+    """
+    try:
+        found = json.loads(blob)["files"]
+        paths = [(one["path"], one["rows"]) for one in found if isinstance(one, dict)]
+        if len(paths) < len(found) or any(type(rows) is not int for _, rows in paths):
+            raise ValueError("it has entries that describe no file")
+    except (ValueError, TypeError, LookupError, RecursionError) as error:
+        raise ValueError(
+            f"{caller}: {MANIFEST} of {shown!r} is damaged, or was not written by Hocket: {error!r:.200}. Choose "
+            "another folder, or write it anew with mode='overwrite'."
+        ) from error
+    for path, _ in paths:
+        names.check(path, f"{caller}: {MANIFEST} of {shown!r}")
+    return list(found)
 
 
 def undo(folder: Folder, run: str) -> None:

@@ -8,7 +8,6 @@ read; one of another content when its turn comes.
 from __future__ import annotations
 
 import hashlib
-import json
 import secrets
 from collections.abc import Iterator, Sequence
 from concurrent import futures
@@ -87,16 +86,16 @@ def read(caller: str, place: places.Place) -> list[Record]:
     path = f"{place.path}/{writing.MANIFEST}"
     try:
         with place.filesystem.open_input_stream(path, compression=None) as stream:
-            found = json.loads(stream.read())["files"]
+            blob = stream.read()
     except FileNotFoundError as error:
         raise FileNotFoundError(
             f"{caller}: the folder {place.shown!r} has no {writing.MANIFEST}, so it was never finished, or "
             "hocket.data.from_spark() has not written it. Read its files as they are with hocket.data.read_parquet()."
         ) from error
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError) as error:
         raise filesystems.explain(error, caller, path) from error
     try:
-        return [Record(**one) for one in found]
+        return [Record(**one) for one in writing.parse_manifest(blob, caller, place.shown)]
     except TypeError:
         raise ValueError(
             f"{caller}: {path!r} notes no digests, so others than hocket.data.from_spark() have written it. Read its "

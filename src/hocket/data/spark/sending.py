@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import secrets
@@ -87,7 +86,7 @@ def build_frame(spark: access.Session, folder: access.Folder) -> access.Frame:
     """Return a data frame of the files that were written."""
     place = folder.place
     with place.filesystem.open_input_stream(f"{place.path}/{writing.MANIFEST}", compression=None) as stream:
-        names = [one["path"] for one in json.loads(stream.read())["files"]]
+        names = [one["path"] for one in writing.parse_manifest(stream.read(), CALLER, place.shown)]
     if not names or not _unify(place, names):
         return spark.createDataFrame([], access.load(CALLER, "pyspark.sql.types").StructType([]))
     return spark.read.parquet(_PATTERN.sub(r"\\\g<0>", folder.address))

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from hocket.observe.runs import history
+
 _RUN: Final = b'{"is":"run",'
 _ATTEMPT: Final = b'\n{"is":"attempt",'
 _ROW: Final = b'\n{"is":"row",'
@@ -48,8 +50,8 @@ def take(file: Path) -> Glimpse | None:
         return Glimpse(
             size=len(data),
             name=str(begun["name"]),
-            started=float(begun["at"]),
-            ended=float(end["at"]),
+            started=history.read_time(begun["at"]),
+            ended=history.read_time(end["at"]),
             error=None if end["error"] is None else str(end["error"]),
             rows=data.count(_ROW),
             ranks=int(attempt["ranks"]),

@@ -161,7 +161,7 @@ class RunHistory:
     def _take(self, line: bytes) -> None:
         try:
             found = json.loads(line)
-            found["at"] = self.facts.last = read_finite(found["at"])
+            found["at"] = self.facts.last = read_time(found["at"])
             take = _TAKERS.get(found["is"])
             if take is not None:  # a later version may write more
                 take(self, found)
@@ -348,12 +348,24 @@ def read_finite(value: Any) -> float:
     return found
 
 
+def read_time(value: Any) -> float:
+    """Return a time of a log, in seconds since 1970.
+
+    Raises:
+        ValueError: It is none, or later than any log.
+    """
+    found = float(value)
+    if not 0 <= found <= log.MOST_TIME:
+        raise ValueError(value)
+    return found
+
+
 def read_number(value: float) -> float:
     """Return a metric; an integer beyond all floats is infinite."""
     try:
         return float(value)
     except OverflowError:
-        return math.copysign(math.inf, value)
+        return math.inf if value > 0 else -math.inf
 
 
 def name_end(error: str | None) -> str:

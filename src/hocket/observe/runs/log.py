@@ -36,6 +36,9 @@ MOST_DEPTH = 4
 MOST_BITS = 1023
 """How long an integer may be: what is longer is beyond all floats, and written as infinite."""
 
+MOST_TIME: Final = 1e11
+"""A later time, in seconds since 1970, is not believed: calendars of Python end in the year 9999, and this is 5138."""
+
 AHEAD_SECONDS = 0.2
 """How often it is written that some ranks have reported more than others."""
 

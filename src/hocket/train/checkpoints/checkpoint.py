@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Final, final
 
 from hocket import missing
-from hocket.stores import commits, files, places
+from hocket.stores import commits, files, places, trust
 from hocket.train import errors
 
 METADATA_NAME: Final = ".metadata.json"
@@ -157,14 +157,27 @@ class Checkpoint(metaclass=missing.Explaining):
             yield folder
 
     def get_metadata(self) -> dict[str, Any]:
-        """Return what `set_metadata` stored; an empty dict if nothing."""
-        if self._place is not None:
-            return commits.read_manifest(self._place, METADATA_NAME) or {}
+        """Return what `set_metadata` stored; an empty dict if nothing.
+
+        Raises:
+            ValueError: Something else has written there since.
+        """
         try:
-            metadata: dict[str, object] = json.loads(self._metadata_path.read_text(encoding="utf-8"))
+            if self._place is None:
+                text: bytes | None = trust.read_regular(self._metadata_path)
+            else:
+                text = files.read_optional(self._place.join(METADATA_NAME))
+            found: object = {} if text is None else json.loads(text)
         except FileNotFoundError:
             return {}
-        return metadata
+        except (ValueError, RecursionError) as error:
+            found = error
+        if not isinstance(found, dict):
+            raise ValueError(
+                f"{METADATA_NAME} of {self!r} is damaged: it is {found!r:.200}, and no dict. Write it anew by "
+                "set_metadata()."
+            )
+        return found
 
     def set_metadata(self, metadata: Mapping[str, object]) -> None:
         """Store a dict with the files, in place of what was stored.

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from hocket.engine import faults
+from hocket.stores import names
 from hocket.train import errors
 from hocket.train.checkpoints import storage
 
@@ -136,7 +137,8 @@ class Unpacker:
         """
         with storage.explained_if_full(self.target):
             for folder in chunk.folders:
-                (self.target / folder).mkdir(parents=True, exist_ok=True)
+                if folder != ".":  # the first one
+                    names.join(self.target, folder, self._what).mkdir(parents=True, exist_ok=True)
             try:
                 for piece in chunk.pieces:
                     self._write(piece)
@@ -151,7 +153,7 @@ class Unpacker:
 
     def _write(self, piece: Piece) -> None:
         if self._file is None:
-            path = self.target / piece.file
+            path = names.join(self.target, piece.file, self._what)
             path.parent.mkdir(parents=True, exist_ok=True)
             self._file = path.open("wb")
             self._name, self._digest, self._size = piece.file, hashlib.sha256(), 0

@@ -68,7 +68,7 @@ class Replica:
                 for inner, size in sizes.items():
                     path = f"{name}/{inner}" if name else inner
                     if not path.startswith("."):
-                        files.bring(self.place.join(path), self._folder / path, size)
+                        files.bring(self.place, path, self._folder, size)
                         self._sent[path] = _read_state(self._folder / path)
 
     def close(self) -> None:

@@ -31,8 +31,9 @@ from pathlib import Path
 from typing import Any, BinaryIO, Final
 
 from hocket import texts
-from hocket.stores import commits
+from hocket.stores import commits, trust
 from hocket.stores import files as files_module
+from hocket.stores import names as names_module
 from hocket.train import errors
 from hocket.train.checkpoints import checkpoint as checkpoint_module
 
@@ -262,6 +263,7 @@ def list_contents(source: str) -> tuple[list[str], list[str]]:
     Links are followed. The manifest of a committed checkpoint, which may be reported again, is left out.
 
     Raises:
+        UnsafeNameError: A file's name could not be read again, such as ``C:``.
         ValueError: There is something else in it: a pipe, a socket or a device, which cannot be read to an end, a link
             that leads nowhere, or one to a folder that it is in.
         OSError: A folder cannot be listed.
@@ -273,9 +275,10 @@ def list_contents(source: str) -> tuple[list[str], list[str]]:
     for folder, inner_folders, names in os.walk(source, onerror=_raise, followlinks=True):
         inner_folders.sort()  # the walk follows them in this order
         outer[folder] = _enter(folder, source, outer.get(str(Path(folder).parent), frozenset()))
+        inner = os.path.relpath(folder, source)
         for name in names:
             _check_kind(Path(folder, name))
-        inner = os.path.relpath(folder, source)
+            names_module.check(os.path.normpath(f"{inner}/{name}"), f"The checkpoint {source!r}")
         folders.append(inner)
         files += [
             str(Path(inner, name)) for name in sorted(names) if name not in (MANIFEST_NAME, f"{MANIFEST_NAME}.tmp")
@@ -379,7 +382,7 @@ def commit(storage: Storage, name: str, parts: list[Staged], extra: Mapping[str,
     with explained_if_full(whole):
         _write_manifest(whole, files, extra)
     whole.replace(final)
-    _sync_folder(storage.path)
+    files_module.sync(storage.path)
     return disputed
 
 
@@ -399,7 +402,7 @@ def adopt(folder: Path, extra: Mapping[str, object]) -> None:
             files[name] = _digest(file)
             os.fsync(file.fileno())
     _write_manifest(folder, files, extra)
-    _sync_folder(folder.parent)
+    files_module.sync(folder.parent)
 
 
 def _write_manifest(folder: Path, files: Mapping[str, FileRecord], extra: Mapping[str, object]) -> None:
@@ -408,13 +411,13 @@ def _write_manifest(folder: Path, files: Mapping[str, FileRecord], extra: Mappin
     }
     replace_manifest(folder, {**extra, "files": described})
     for inner, _, _ in os.walk(folder, onerror=_raise):
-        _sync_folder(Path(inner))
+        files_module.sync(Path(inner))
 
 
 def replace_manifest(folder: Path, manifest: Mapping[str, object]) -> None:
     """Write a checkpoint's manifest, in place of the one that it may have: a reader finds one of them, whole."""
     write_whole(folder / MANIFEST_NAME, encode_manifest(manifest))
-    _sync_folder(folder)
+    files_module.sync(folder)
 
 
 def encode_manifest(manifest: Mapping[str, object]) -> bytes:
@@ -425,7 +428,8 @@ def encode_manifest(manifest: Mapping[str, object]) -> bytes:
 def write_whole(path: Path, data: bytes) -> None:
     """Write a file that is there whole, and on the disk, or not at all."""
     beside = path.with_name(f"{path.name}.tmp")
-    with beside.open("wb") as file:
+    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW  # the name is known to others
+    with os.fdopen(os.open(beside, flags, 0o666), "wb") as file:
         file.write(data)
         sync_file(file)
     beside.replace(path)
@@ -436,21 +440,12 @@ def _simplify(value: object) -> object:
     return value.item() if hasattr(value, "item") and getattr(value, "size", 0) == 1 else texts.safe_repr(value)
 
 
-def _sync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
 def get_optional_manifest(folder: Path) -> dict[str, Any] | None:
     """Return the manifest of a committed checkpoint; None if the folder is none."""
     try:
-        manifest: dict[str, object] = json.loads((folder / MANIFEST_NAME).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        return commits.parse_manifest(trust.read_regular(folder / MANIFEST_NAME))
+    except OSError:
         return None
-    return manifest
 
 
 def read_records(manifest: Mapping[str, object]) -> dict[str, FileRecord]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from hocket.stores import names
 from hocket.train.checkpoints import checkpoint as checkpoint_module
 from hocket.train.checkpoints import storage, uploads
 
@@ -28,7 +29,7 @@ def check_checkpoint(checkpoint: object, dir_name: str | None) -> None:
             "Write with checkpoint.as_directory() as folder: report(metrics, checkpoint=Checkpoint(folder)); what is "
             "reported goes to the run's own store, RunConfig(storage_path=...)."
         )
-    if dir_name is not None and (not dir_name or "/" in dir_name or dir_name.startswith(".")):
+    if dir_name is not None and (names.find_fault(dir_name) or "/" in dir_name or dir_name.startswith(".")):
         raise ValueError(
             "checkpoint_dir_name must be the name of one folder that does not start with '.', but received "
             f"{dir_name!r}. Leave it out for a numbered one."

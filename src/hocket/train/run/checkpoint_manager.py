@@ -9,13 +9,16 @@ import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from hocket.train import configs, errors, validation
 from hocket.train.checkpoints import checkpoint as checkpoint_module
 from hocket.train.checkpoints import kept, replica, reported, storage
 from hocket.train.rank import reports
 from hocket.train.tracking import plain
+
+_MOST_NUMBER: Final = 1 << 53
+"""How many commits a run is believed to have made."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,21 +88,11 @@ class CheckpointManager:
         found: list[Committed] = []
         listed = kept.list_local(self._storage.path) if self._replica is None else self._replica.list_kept()
         for one in listed:
-            if one.damage is not None:
-                self._note_damage(one.name, one.shown, one.damage)
-                continue
-            status, task = _parse(one.manifest.get("validation"))
-            found.append(
-                Committed(
-                    number=one.manifest["number"],
-                    name=one.name,
-                    checkpoint=one.checkpoint,
-                    metrics=one.manifest["metrics"],
-                    status=status,
-                    task=task,
-                    positions=one.manifest.get("positions", {}),  # earlier versions wrote none
-                )
-            )
+            committed = _read_committed(one) if one.damage is None else None
+            if committed is None:
+                self._note_damage(one.name, one.shown, one.damage or "its manifest is none of a run's checkpoint")
+            else:
+                found.append(committed)
         return sorted(found, key=lambda record: record.number)
 
     def is_up_to(self, number: int) -> bool:
@@ -359,6 +352,28 @@ def _describe(
     if task is None:
         return None
     return {"status": status.value, "fn_kwargs": task.fn_kwargs, "timeout_s": task.timeout_s}
+
+
+def _read_committed(one: kept.Kept) -> Committed | None:
+    """Return what is known of a whole checkpoint; None if its manifest does not say that."""
+    number, metrics = one.manifest.get("number"), one.manifest.get("metrics")
+    positions = one.manifest.get("positions", {})  # earlier versions wrote none
+    dicts = [metrics, positions, *positions.values()] if isinstance(positions, dict) else [positions]
+    if type(number) is not int or not 0 <= number < _MOST_NUMBER or not all(isinstance(part, dict) for part in dicts):
+        return None
+    try:
+        status, task = _parse(one.manifest.get("validation"))
+    except (ValueError, TypeError, LookupError):
+        return None
+    return Committed(
+        number=number,
+        name=one.name,
+        checkpoint=one.checkpoint,
+        metrics=one.manifest["metrics"],
+        status=status,
+        task=task,
+        positions=positions,
+    )
 
 
 def _parse(

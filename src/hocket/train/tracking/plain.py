@@ -8,6 +8,7 @@ arrays of numpy, JAX and TensorFlow, and tuples, which become lists.
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Mapping
 from typing import Any, Final
@@ -137,12 +138,15 @@ def _build_refusal(value: object, where: str) -> TypeError:
 
 
 def get_metric(metrics: Mapping[str, object], name: str) -> Any:
-    """Return a metric, None if it is missing; ``"a/b"`` looks into nested dicts if no key has that name."""
-    if name in metrics:
-        return metrics[name]
+    """Return a metric, None if it is missing; ``"a/b"`` looks into nested dicts if no key has that name.
+
+    An integer beyond all floats is infinite.
+    """
     value: Any = metrics
-    for part in name.split("/"):
+    for part in (name,) if name in metrics else name.split("/"):
         if not isinstance(value, Mapping) or part not in value:
             return None
         value = value[part]
+    if isinstance(value, int) and value.bit_length() > sys.float_info.max_exp - 1:
+        return math.inf if value > 0 else -math.inf
     return value

@@ -34,7 +34,12 @@ def get_optional_number(value: object) -> float | None:
     """Return a value as a float; None if it is no number."""
     if hasattr(value, "item") and getattr(value, "ndim", 1) == 0:
         value = value.item()
-    return float(value) if isinstance(value, bool | int | float) else None
+    if not isinstance(value, bool | int | float):
+        return None
+    try:
+        return float(value)
+    except OverflowError:
+        return math.inf if value > 0 else -math.inf
 
 
 def encode(value: object, indent: int | None = None) -> str:

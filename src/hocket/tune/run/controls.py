@@ -6,6 +6,7 @@ import contextlib
 from collections.abc import Iterator, Sequence
 from typing import Any, Protocol, TypeAlias, final
 
+from hocket.stores import names
 from hocket.tune import errors, log
 from hocket.tune import trial as trials
 from hocket.tune.run import live_trial, retention, settings
@@ -146,9 +147,12 @@ class Controls:
             live.trial.status = trials.Status.RUNNING  # nobody has it go on before
             return
         (source_folder, latest), name = self._get_source(source), f"checkpoint_{live.saved:06d}"
-        folder = search.settings.folder / live.folder
-        folder.mkdir(parents=True, exist_ok=True)
-        retention.give(search.settings.folder / source_folder / latest.name, folder / name)
+        source_path, target = (
+            names.join(search.settings.folder, path, "The log of the search")
+            for path in (f"{source_folder}/{latest.name}", f"{live.folder}/{name}")
+        )
+        target.parent.mkdir(parents=True, exist_ok=True)
+        retention.give(source_path, target)
         tag = live.trial.experiment_tag + tag
         search.log.append(
             "exploit",

@@ -40,7 +40,7 @@ def replay(search: searches.Search, records: Sequence[Mapping[str, Any]], resume
             ) from error
         if event in ("start", "pause", "exploit", "retry", "end"):
             undone.pop(record["id"], None)
-        undone.update({act[1]: act for act in record.get("acts", ())})
+        undone.update({act[1]: act for act in record.get("acts") or ()})
     search.is_replaying = False
     for act in undone.values():
         _catch_up(search, act)
@@ -128,7 +128,7 @@ def _report(search: searches.Search, record: Mapping[str, Any]) -> None:
     with contextlib.suppress(errors.TuneError):  # another stop rule may be about metrics that were not reported then
         search.settings.stopper(live.trial.trial_id, live.trial.last_result)
     is_ruled = any(
-        act[:2] == ["stop", live.trial.trial_id] and act[2] != live_trial.BY_SCHEDULER for act in record["acts"]
+        act[:2] == ["stop", live.trial.trial_id] and act[2] != live_trial.BY_SCHEDULER for act in record["acts"] or ()
     )
     live.trial.last_result["done"] = is_ruled
     if not is_ruled:
@@ -147,7 +147,7 @@ def _pause(search: searches.Search, record: Mapping[str, Any]) -> None:
 
 def _exploit(search: searches.Search, record: Mapping[str, Any]) -> None:
     live = search.live[record["id"]]
-    latest = live_trial.SavedCheckpoint(record["checkpoint"], record["iteration"], record["seconds"], {})
+    latest = live_trial.SavedCheckpoint(record["checkpoint"], record["iteration"], record["seconds"] or 0.0, {})
     search.controls.take_exploit(live, latest, record["config"], record["tag"], record["checkpoint"])
 
 

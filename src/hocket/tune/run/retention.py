@@ -7,6 +7,7 @@ import shutil
 from collections.abc import Iterable
 from pathlib import Path
 
+from hocket.stores import names
 from hocket.train import configs as train_configs
 from hocket.train.checkpoints import storage
 from hocket.tune import scores
@@ -31,6 +32,7 @@ def choose_surplus(
 
 def remove(folder: Path, checkpoint: live_trial.SavedCheckpoint) -> None:
     """Remove a checkpoint of the trial whose folder it is."""
+    names.join(folder.parent, f"{folder.name}/{checkpoint.name}", "The log of the search")
     storage.remove(storage.Storage(str(folder.parent), folder.name), folder / checkpoint.name)
 
 
@@ -42,12 +44,13 @@ def remove_strays(folder: Path, known: Iterable[str]) -> None:
         folder: The trial's.
         known: The names of the checkpoints that are in the log.
     """
-    if not folder.is_dir():
+    if not folder.is_dir() or folder.is_symlink():
         return
     own = storage.Storage(str(folder.parent), folder.name)
     kept = set(known)
     for inner in folder.iterdir():
-        if inner.name not in kept and inner.is_dir() and storage.get_optional_manifest(inner) is not None:
+        is_own = inner.is_dir() and not inner.is_symlink()
+        if inner.name not in kept and is_own and storage.get_optional_manifest(inner) is not None:
             storage.remove(own, inner)
     storage.close_storage(own)
 

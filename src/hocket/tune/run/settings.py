@@ -45,3 +45,5 @@ class Settings:
     """After how many steps a `Trainable` saves."""
     saves_at_end: bool = False
     """Whether a `Trainable` saves when it ends."""
+    trusts: bool = False
+    """Whether a `Trainable` opens what is pickled in its checkpoints, whoever may write there."""

@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable
 from typing import Final, final
 
+from hocket.stores import names
 from hocket.tune import errors, log
 from hocket.tune import trial as trials
 from hocket.tune.run import live_trial, proposals, settings
@@ -114,7 +115,7 @@ class TrialSource:
         if folder is None:
             creator = self._settings.tune.trial_dirname_creator
             folder = name if creator is None else str(creator(trial))
-            if {"/", "\0"} & {*folder} or folder in ("", ".", "..") or len(os.fsencode(folder)) > _MOST_BYTES:
+            if names.find_fault(folder) or "/" in folder or len(os.fsencode(folder)) > _MOST_BYTES:
                 raise ValueError(
                     "trial_dirname_creator, or trial_name_creator without it, must return the name of one folder, of "
                     f"{_MOST_BYTES} bytes at most, but returned {folder!r} for trial {trial.trial_id}."

@@ -59,10 +59,10 @@ def read(source: str | pathlib.Path | Sequence[Policy | Sequence[Any]]) -> list[
     if not path.is_file():
         raise ValueError(f"policy_file must be a file of policies, but there is none at {str(path)!r}.")
     policies = []
-    for number, line in enumerate(path.read_text().splitlines(), 1):
+    for number, line in enumerate(path.read_bytes().splitlines(), 1):
         try:
             row = json.loads(line)
-        except json.JSONDecodeError as error:
+        except (ValueError, RecursionError) as error:
             raise _build_error(f"line {number} of {str(path)!r}", line) from error
         policies.append(_parse(row, f"line {number} of {str(path)!r}"))
     return policies
@@ -78,5 +78,5 @@ def _parse(row: Sequence[Any], where: str) -> Policy:
 def _build_error(where: str, row: object) -> ValueError:
     return ValueError(
         "A policy must be a list [tag, source's tag, time, source's time, old config, new config], but "
-        f"{where} is {row!r}. Give PopulationBasedTraining.policies, or a file with one such JSON list a line."
+        f"{where} is {row!r:.200}. Give PopulationBasedTraining.policies, or a file with one such JSON list a line."
     )

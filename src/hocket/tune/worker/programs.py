@@ -98,7 +98,7 @@ class ClassProgram:
             seconds=told.seconds,
         )
         if session.checkpoint is not None:
-            instance.restore(session.checkpoint)
+            instance.restore(session.checkpoint, **({"trust": True} if told.trusts else {}))
         return instance
 
     def _drop(self) -> None:

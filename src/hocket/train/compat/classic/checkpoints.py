@@ -12,6 +12,7 @@ from typing import Any
 import cloudpickle
 
 from hocket import addresses, texts
+from hocket.stores import trust as trust_module
 from hocket.train import configs
 from hocket.train.checkpoints import storage
 from hocket.train.compat.classic import session
@@ -94,7 +95,7 @@ class CheckpointStore:
         assert saved.score is not None, "what is kept as a file has a score"
         path = self.folder / f"checkpoint_{self._count:06d}"
         self.folder.mkdir(parents=True, exist_ok=True)
-        storage.write_whole(path, saved.blob)
+        storage.write_whole(path, trust_module.note(saved.blob))
         self._kept.append(_Kept(self._count, saved.score, path))
         self._kept.sort(key=self._rank, reverse=True)
         keep = self.strategy.num_to_keep
@@ -108,14 +109,15 @@ class CheckpointStore:
         return (kept.score if self.strategy.checkpoint_score_order == "max" else -kept.score), kept.number
 
 
-def load(path: str | Path) -> dict[str, Any]:
+def load(path: str | Path, *, trust: bool = False) -> dict[str, Any]:
     """Read a file that a run has kept.
 
     Raises:
+        UntrustedFolderError: Others may write it, and are not trusted.
         FileNotFoundError: There is none.
         ValueError: It is no checkpoint.
     """
-    found = cloudpickle.loads(_read(path))
+    found = cloudpickle.loads(_read(path, trust=trust))
     if not isinstance(found, dict):
         raise ValueError(
             f"A checkpoint must be a dict, but {str(path)!r} holds {texts.name_kind(found)}. Pass a file of "
@@ -129,12 +131,13 @@ def encode(checkpoint: Mapping[str, object] | str | Path | None) -> bytes | None
 
     Raises:
         TypeError: It is neither a dict nor a path.
+        UntrustedFolderError: Others may write the file.
         FileNotFoundError: There is no such file.
     """
     if checkpoint is None:
         return None
     if isinstance(checkpoint, str | os.PathLike):
-        return _read(checkpoint)
+        return _read(checkpoint, trust=False)
     if isinstance(checkpoint, dict):
         blob: bytes = cloudpickle.dumps(checkpoint)
         return blob
@@ -144,7 +147,7 @@ def encode(checkpoint: Mapping[str, object] | str | Path | None) -> bytes | None
     )
 
 
-def _read(path: str | os.PathLike[str]) -> bytes:
+def _read(path: str | os.PathLike[str], *, trust: bool) -> bytes:
     addresses.refuse(path, "checkpoint")
     file = Path(path).expanduser()
     if not file.is_file():
@@ -152,4 +155,6 @@ def _read(path: str | os.PathLike[str]) -> bytes:
             f"There is no checkpoint file {str(file)!r}. Was it removed (CheckpointStrategy.num_to_keep)? "
             "Trainer.latest_checkpoint_dir lists them."
         )
-    return file.read_bytes()
+    blob = trust_module.read_regular(file)
+    trust_module.Opener(file, "Trainer.load_checkpoint_from_path()", trust=trust).check(blob)
+    return blob

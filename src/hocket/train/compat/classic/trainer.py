@@ -268,14 +268,19 @@ class Trainer:
         return None if path is None else checkpoints.load(path)
 
     @staticmethod
-    def load_checkpoint_from_path(checkpoint_file_path: str | Path) -> dict[str, Any]:
+    def load_checkpoint_from_path(checkpoint_file_path: str | Path, *, trust: bool = False) -> dict[str, Any]:
         """Read a file that a run has kept.
 
+        Args:
+            checkpoint_file_path: Which.
+            trust: Whether to read it if others than this user may write it. It is pickled: reading it runs code.
+
         Raises:
+            UntrustedFolderError: Others may, and are not trusted.
             FileNotFoundError: There is none.
             ValueError: It is no checkpoint.
         """
-        return checkpoints.load(checkpoint_file_path)
+        return checkpoints.load(checkpoint_file_path, trust=trust)
 
     def _check_active(self) -> None:
         if not self._is_active:

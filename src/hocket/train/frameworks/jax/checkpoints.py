@@ -128,6 +128,13 @@ def _place_like(array: object, like: object) -> object:
     return jax.make_array_from_callback(whole.shape, like.sharding, whole.__getitem__)
 
 
+_DAMAGE: Final = (
+    *(OSError, ValueError, LookupError, EOFError, TypeError, AttributeError, RecursionError),
+    zipfile.BadZipFile,
+)
+"""What reading raises of a file that is something else."""
+
+
 def _read(path: str | os.PathLike[str]) -> dict[str, Any]:
     try:
         with Path(path).open("rb") as opened, np.load(opened, allow_pickle=False) as file:
@@ -135,7 +142,7 @@ def _read(path: str | os.PathLike[str]) -> dict[str, Any]:
             return {name: _from_plain(file[name], dtype) for name, dtype in dtypes.items()}
     except FileNotFoundError:
         raise
-    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
+    except _DAMAGE as error:
         raise ValueError(
             f"{os.fspath(path)!r} cannot be read as a pytree: {error}. Pass a file that save_pytree() has written; if "
             "it has, it was damaged since."

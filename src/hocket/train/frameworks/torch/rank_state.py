@@ -80,11 +80,6 @@ class RankState:
         self._closing.callback(before.remove)
         self._closing.callback(after.remove)
 
-    def owns_all(self, optimizer: torch.optim.Optimizer) -> bool:
-        """Tell whether an optimizer steps parameters of prepared models only."""
-        known = self._list_parameters()
-        return all(id(p) in known for group in optimizer.param_groups for p in group["params"])
-
     def close(self) -> None:
         """Give everything back. If the training function has ended well, say what it has forgotten."""
         self._closing.close()

@@ -22,6 +22,7 @@ from typing import Any, Final, final
 import cloudpickle
 
 from hocket import keywords
+from hocket.stores import trust
 from hocket.train.tracking import plain
 from hocket.tune import errors
 from hocket.tune.search import paths, points, searcher
@@ -243,7 +244,7 @@ class OptunaSearch(searcher.Searcher):
         Path(checkpoint_path).write_bytes(cloudpickle.dumps(state))
 
     def restore(self, checkpoint_path: str) -> None:
-        vars(self).update(cloudpickle.loads(Path(checkpoint_path).read_bytes()))
+        vars(self).update(trust.load_file(checkpoint_path, "OptunaSearch.restore()"))
 
     # --- the study ----------------------------------------------------------------------------------------------------
 

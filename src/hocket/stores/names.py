@@ -1,0 +1,82 @@
+"""Names from outside, joined to a folder without leaving it.
+
+An archive, a manifest, a log or a bucket may have been written by somebody else, and may name ``../../.bashrc`` or
+``/etc/passwd``. Every such name goes through this module before it becomes a path.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+from typing import Final
+
+from hocket import exceptions, texts
+
+_DRIVE: Final = re.compile(r"[A-Za-z]:(?:[\\/]|$)")
+
+
+def find_fault(name: object) -> str | None:
+    """Return what is wrong with a name that must be a path below a folder, such as ``"a/b.npy"``; None if nothing is.
+
+    Example:
+        >>> from hocket.stores import names
+        >>> names.find_fault("a/b.npy"), names.find_fault("../b.npy")
+        (None, "it has '..' in it")
+    """
+    if not isinstance(name, str):
+        return "it is no text"
+    if "\0" in name:
+        return "it has a NUL in it"
+    if name.startswith("/") or _DRIVE.match(name):
+        return "it is an absolute path"
+    parts = re.split(r"[\\/]", name)
+    strange = next((part for part in parts if part in (".", "..")), None)
+    if strange is not None:
+        return f"it has {strange!r} in it"
+    return "it has a part without letters" if "" in name.split("/") else None
+
+
+def check(name: object, where: str, *, is_single: bool = False) -> str:
+    """Return a name that leads to something below a folder.
+
+    Args:
+        name: What was found.
+        where: For the message: who has it, as in ``"The bucket 's3://b'"``.
+        is_single: Whether it must name something in the folder itself.
+
+    Raises:
+        UnsafeNameError: It leads elsewhere.
+    """
+    fault = find_fault(name) or ("it has a slash in it" if is_single and "/" in str(name) else None)
+    if fault is not None:
+        raise exceptions.UnsafeNameError(
+            f"{where} has the name {texts.safe_repr(name)}, which is refused: {fault}. Names must stay in their "
+            f"folder, as {'model' if is_single else 'weights/a.npy'!r} does. Nothing was read, written or removed; "
+            "rename or remove that entry, or use another source."
+        )
+    return str(name)
+
+
+def join(folder: str | os.PathLike[str], name: object, where: str, *, is_single: bool = False) -> Path:
+    """Return the path of a name in a folder of this machine, to write or remove something there.
+
+    Args:
+        folder: The folder, which may be a link itself.
+        name: See `check`, as the others.
+        where: See `name`.
+        is_single: See `name`.
+
+    Raises:
+        UnsafeNameError: It leads elsewhere, or through a link.
+    """
+    path = Path(folder)
+    for part in check(name, where, is_single=is_single).split("/"):
+        path /= part
+        if path.is_symlink():
+            raise exceptions.UnsafeNameError(
+                f"{where} has the name {texts.safe_repr(name)}, and {str(path)!r} is a link to "
+                f"{str(path.readlink())!r}: what is written or removed under that name would be elsewhere. Remove the "
+                "link, or choose another folder."
+            )
+    return path

@@ -1,0 +1,203 @@
+"""Who may have written a file, and whether what is pickled in it may be opened: that runs its writer's code.
+
+A file is this user's if the file and all folders and links on the way to it belong to this user or to root, and nobody
+else may write to them. A folder with the sticky bit, such as ``/tmp``, may have other writers: they cannot replace what
+is ours in it. A group counts as nobody else if it is this user's own, with the user's name and no other member.
+File systems may have lists of writers that their modes do not show (NFS 4); that is not seen.
+
+Of a store such as S3 nobody can say who may write. Its credentials decide that, so what a program names there by itself
+is opened.
+
+What this process has pickled itself may be opened wherever it lay: it is known by its digest.
+"""
+
+from __future__ import annotations
+
+import errno
+import grp
+import hashlib
+import os
+import pickle
+import pwd
+import re
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, BinaryIO, Final, final
+
+from hocket import exceptions, texts
+from hocket.stores import places
+
+TRUSTED: Final = "HOCKET_TRUSTED_FOLDERS"
+"""The variable of the environment that names folders, with colons between them, whose other writers are trusted."""
+
+_MOST_LINKS: Final = 40  # as in Linux
+_ADDRESS_OF_FILE: Final = re.compile(r"(?!\w+:)|(file|local):")
+
+_own: Final[set[bytes]] = set()
+"""The digests of what this process has pickled, and written where others may write."""
+
+
+@final
+class Opener:
+    """Opens what is pickled in a file.
+
+    Args:
+        source: The file, or what it is a copy of in a store.
+        caller: For the message: the call, as in ``"Tuner.restore()"``.
+        trust: Whether all who may write there are trusted.
+    """
+
+    def __init__(self, source: Path | places.Place, caller: str, *, trust: bool = False) -> None:
+        self.trust = trust
+        self._source, self._caller = source, caller
+        self._is_checked = trust
+
+    def check(self, blob: bytes | None = None) -> None:
+        """Raise if others may have written the file, or a pickle that was found in it.
+
+        Raises:
+            UntrustedFolderError: Others than this user may write there.
+        """
+        if self._is_checked or (blob is not None and _digest(blob) in _own):
+            return
+        for path in [self._source] if isinstance(self._source, Path) else _find_local(self._source):
+            fault = find_stranger(path)
+            if fault is not None and not _is_named(path):
+                raise exceptions.UntrustedFolderError(
+                    f"{self._caller} would run code of whoever wrote {str(path)!r}, as that file has pickled objects, "
+                    f"and {fault}. If you trust all who may write there, pass trust=True, or name the folder in "
+                    f"{TRUSTED} in the environment; else take away what others may do there (chown, chmod go-w), or "
+                    "use a folder of your own."
+                )
+        self._is_checked = True
+
+    def load(self, blob: bytes) -> Any:
+        """Return what was pickled.
+
+        Raises:
+            UntrustedFolderError: As `check`.
+            SerializationError: It cannot be opened: it is damaged, or of a class that is not here.
+        """
+        self.check(blob)
+        try:
+            return pickle.loads(blob)
+        except Exception as error:
+            raise exceptions.SerializationError(
+                f"{self._caller} cannot open what is pickled in {self._shown!r}: {texts.describe(error, 500)}. Import "
+                "what it was made of, or use another file."
+            ) from error
+
+    @property
+    def _shown(self) -> str:
+        return str(self._source) if isinstance(self._source, Path) else self._source.shown
+
+
+def note(blob: bytes) -> bytes:
+    """Note that this process has made a pickle, which it may open again; return it."""
+    _own.add(_digest(blob))
+    return blob
+
+
+def load_file(path: str | os.PathLike[str], caller: str, *, trust: bool = False) -> Any:
+    """Return what is pickled in a file.
+
+    Raises:
+        UntrustedFolderError: Others than this user may write there.
+        OSError: It is no file, or cannot be read.
+    """
+    return Opener(Path(path), caller, trust=trust).load(read_regular(path))
+
+
+def read_regular(path: str | os.PathLike[str]) -> bytes:
+    """Return what is in a file.
+
+    Raises:
+        OSError: It cannot be read, or is a pipe or a device, which might never end.
+    """
+    with open_regular(path) as file:
+        return file.read()
+
+
+def open_regular(path: str | os.PathLike[str]) -> BinaryIO:
+    """Open a file to read it; see `read_regular`."""
+    file = os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb")
+    if stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+        return file
+    file.close()
+    raise OSError(errno.EINVAL, "it is no file", os.fspath(path))
+
+
+def find_stranger(path: str | os.PathLike[str]) -> str | None:
+    """Return who else may write a file, or replace it, as a clause of a message; None if nobody may.
+
+    Of a path that is not there, what is there of it counts.
+    """
+    for step, found in _walk(Path(path).absolute()):
+        if found.st_uid not in (os.geteuid(), 0):
+            return f"{str(step)!r} belongs to user {found.st_uid}, and this process runs as user {os.geteuid()}"
+        is_shared = stat.S_ISDIR(found.st_mode) and found.st_mode & stat.S_ISVTX
+        if stat.S_ISLNK(found.st_mode) or is_shared:
+            continue
+        if found.st_mode & stat.S_IWOTH:
+            return f"everybody may write to {str(step)!r}"
+        if found.st_mode & stat.S_IWGRP and not _is_own_group(found.st_gid):
+            return f"the members of group {found.st_gid} may write to {str(step)!r}"
+    return None
+
+
+def _walk(path: Path) -> Iterator[tuple[Path, os.stat_result]]:
+    """Give each folder, link and file on the way to a path, and to where links lead."""
+    here, left, links = Path("/"), list(reversed(path.parts)), 0
+    while left:
+        name = left.pop()
+        if name == "..":
+            here = here.parent
+            continue
+        step = here / name
+        if name == "/":  # its owner could replace Python as well; in a user namespace it may be nobody's
+            here = step
+            continue
+        try:
+            found = step.lstat()
+        except (FileNotFoundError, NotADirectoryError):
+            return
+        yield step, found
+        if not stat.S_ISLNK(found.st_mode):
+            here = step
+            continue
+        links += 1
+        if links > _MOST_LINKS:
+            raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), os.fspath(path))
+        left += reversed(step.readlink().parts)
+
+
+def _is_own_group(number: int) -> bool:
+    try:
+        user, group = pwd.getpwuid(os.geteuid()).pw_name, grp.getgrgid(number)
+    except KeyError:
+        return False
+    return group.gr_name == user and {*group.gr_mem} <= {user}
+
+
+def _is_named(path: Path) -> bool:
+    """Tell whether the environment says that all who may write in the path's folder are trusted."""
+    named = [Path(one).resolve() for one in os.environ.get(TRUSTED, "").split(":") if one]
+    return any(path.resolve().is_relative_to(one) for one in named)
+
+
+def _find_local(place: places.Place) -> list[Path]:
+    """Return the files of this machine that a store is kept in, as in ``zip://a::/tmp/b.zip``."""
+    found = [one for one in place.given.split("::")[1:] if _ADDRESS_OF_FILE.match(one)]
+    filesystem = place.filesystem
+    if hasattr(filesystem, "base_fs") and places.is_local(filesystem.base_fs):
+        found.append(f"{filesystem.base_path}/{place.path}")
+    inner: Any = getattr(getattr(filesystem, "handler", None), "fs", None)
+    if "file" in getattr(getattr(inner, "fs", None), "protocol", ()):
+        found.append(f"{inner.path}/{place.path}")
+    archive = getattr(getattr(inner, "fo", None), "name", None)
+    return [Path(places.strip_address(one)) for one in [*found, archive] if isinstance(one, str)]
+
+
+def _digest(blob: bytes) -> bytes:
+    return hashlib.sha256(blob).digest()
