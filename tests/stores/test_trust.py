@@ -225,19 +225,6 @@ class Evil:
         return os.mkdir, (self.mark,)
 
 
-@pytest.mark.parametrize("kind", ["pipe", "folder", "device"])
-def test_what_is_no_file_does_not_hang(kind: str, tmp_path: Path) -> None:
-    path = tmp_path / "odd"
-    if kind == "pipe":
-        os.mkfifo(path)
-    elif kind == "folder":
-        path.mkdir()
-    else:
-        path.symlink_to("/dev/zero")
-    with pytest.raises(OSError, match=r"no file|directory"):
-        trust.read_regular(path)
-
-
 @pytest.mark.parametrize("blob", [b"", b"x", b"\x80\x05", pickle.dumps(3)[:-1], b"cnowhere\nClass\n."])
 def test_what_cannot_be_opened_is_named(blob: bytes, tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(blob)

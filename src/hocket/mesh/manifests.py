@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Final, TypeAlias
 
 from hocket.stores import files as files_module
-from hocket.stores import names, trust
+from hocket.stores import names, regular
 
 Place: TypeAlias = tuple[slice, ...]
 """Where a part lies in the whole: for each dim from where to where."""
@@ -93,7 +93,7 @@ def read(path: Path) -> tuple[str, dict[str, Saved], dict[str, str]]:
     """Return a manifest's text, what it says of values, and the digests of files."""
     file = path / MANIFEST
     try:
-        text = trust.read_regular(file).decode()
+        text = regular.read_text(file)
         found: Any = json.loads(text)
         if found["format"] != _FORMAT:
             raise ValueError(f"its format is {found['format']!r}, and this version reads {_FORMAT!r}")

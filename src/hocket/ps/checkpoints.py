@@ -27,7 +27,7 @@ import numpy as np
 
 from hocket.ps import errors, initializers, links, placement, records, snapshots
 from hocket.ps.memory import Array
-from hocket.stores import commits, names, places, trust
+from hocket.stores import commits, names, places, regular
 from hocket.stores import files as store_files
 
 MANIFEST: Final = "manifest.json"
@@ -148,7 +148,7 @@ def read_manifest(path: str | os.PathLike[str]) -> dict[str, Any]:
     """
     file = Path(path) / MANIFEST
     try:
-        found: dict[str, Any] = json.loads(trust.read_regular(file))
+        found: dict[str, Any] = json.loads(regular.read_text(file))
     except (FileNotFoundError, NotADirectoryError) as error:
         raise FileNotFoundError(f"{path} is no checkpoint of variables: it has no {MANIFEST}.") from error
     except (ValueError, RecursionError, OSError) as error:  # also what is no UTF-8, or no file

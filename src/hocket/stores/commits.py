@@ -186,7 +186,7 @@ def read_manifest(place: places.Place, name: str) -> dict[str, Any] | None:
     return None if blob is None else parse_manifest(blob)
 
 
-def parse_manifest(blob: bytes) -> dict[str, Any] | None:
+def parse_manifest(blob: str | bytes) -> dict[str, Any] | None:
     """Return what a manifest says; None if it is none of ours, or names files outside of its folder."""
     try:
         found = json.loads(blob)

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Final, final
 
 from hocket import extras
-from hocket.stores import calls, names, places
+from hocket.stores import calls, names, places, regular
 
 _CHUNK_BYTES: Final = 8 << 20  # sent and digested at a time: a part of an upload to S3 has 5 MiB at least
 
@@ -159,7 +159,7 @@ def list_sizes(place: places.Place) -> dict[str, int]:
 
 def digest(file: Path) -> str:
     """Return the sha256 of what is in a file of this machine."""
-    with file.open("rb") as opened:
+    with regular.open_regular(file) as opened:
         return hashlib.file_digest(opened, "sha256").hexdigest()
 
 

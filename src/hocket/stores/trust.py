@@ -23,10 +23,10 @@ import re
 import stat
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, BinaryIO, Final, final
+from typing import Any, Final, final
 
 from hocket import exceptions, texts
-from hocket.stores import places
+from hocket.stores import places, regular
 
 TRUSTED: Final = "HOCKET_TRUSTED_FOLDERS"
 """The variable of the environment that names folders, with colons between them, whose other writers are trusted."""
@@ -106,26 +106,8 @@ def load_file(path: str | os.PathLike[str], caller: str, *, trust: bool = False)
         UntrustedFolderError: Others than this user may write there.
         OSError: It is no file, or cannot be read.
     """
-    return Opener(Path(path), caller, trust=trust).load(read_regular(path))
-
-
-def read_regular(path: str | os.PathLike[str]) -> bytes:
-    """Return what is in a file.
-
-    Raises:
-        OSError: It cannot be read, or is a pipe or a device, which might never end.
-    """
-    with open_regular(path) as file:
-        return file.read()
-
-
-def open_regular(path: str | os.PathLike[str]) -> BinaryIO:
-    """Open a file to read it; see `read_regular`."""
-    file = os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb")
-    if stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-        return file
-    file.close()
-    raise OSError(errno.EINVAL, "it is no file", os.fspath(path))
+    with regular.open_regular(path) as file:
+        return Opener(Path(path), caller, trust=trust).load(file.read())
 
 
 def find_stranger(path: str | os.PathLike[str]) -> str | None:

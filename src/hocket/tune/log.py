@@ -39,7 +39,7 @@ from typing import Any, Final, final
 
 from hocket import showing, texts
 from hocket.observe.runs import log as run_log
-from hocket.stores import names, trust
+from hocket.stores import names, regular, trust
 from hocket.tune import encoding, errors
 
 NAME: Final = "search.jsonl"
@@ -126,7 +126,7 @@ def read(folder: str | os.PathLike[str], opener: trust.Opener | None = None) -> 
         UntrustedFolderError: The opener refuses.
     """
     path = Path(folder, NAME)
-    with trust.open_regular(path) as file:
+    with regular.open_regular(path) as file:
         for number, line in enumerate(file, 1):
             if not line.endswith(b"\n"):
                 return

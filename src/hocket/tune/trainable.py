@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
+from hocket.stores import regular
 from hocket.stores import trust as trust_module
 from hocket.tune import errors
 
@@ -167,7 +168,7 @@ class Trainable:
         told = Path(folder, _METADATA_NAME)
         if told.exists():
             try:
-                found = json.loads(trust_module.read_regular(told))
+                found = json.loads(regular.read_bytes(told))
                 self._iteration, self._seconds = int(found["iteration"]), float(found["seconds"])
             except (ValueError, TypeError, KeyError, OverflowError, RecursionError) as error:
                 raise errors.TuneError(f"{str(told)!r} is damaged: {error}. Use another checkpoint.") from error

@@ -15,7 +15,7 @@ from typing import Any, Final, final
 import cloudpickle
 
 from hocket import constructors, texts
-from hocket.stores import places
+from hocket.stores import places, regular
 from hocket.stores import trust as trust_module
 from hocket.train.checkpoints import storage
 from hocket.tune import checks, configs, encoding, errors, log, opening, program_builder, result_grid, stored
@@ -252,7 +252,7 @@ def _read_setup(folder: Path, names: Sequence[str], opener: trust_module.Opener)
     """
     found: Any
     try:
-        kept = opener.load(trust_module.read_regular(folder / SETUP_NAME))
+        kept = opener.load(regular.read_bytes(folder / SETUP_NAME))
         found = {name: kept[name] for name in names}
         found = {name: one if isinstance(one, str) else [opener.load(one)] for name, one in found.items()}
     except FileNotFoundError:

@@ -31,7 +31,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, Final
 
 from hocket import texts
-from hocket.stores import commits, trust
+from hocket.stores import commits, regular
 from hocket.stores import files as files_module
 from hocket.stores import names as names_module
 from hocket.train import errors
@@ -428,8 +428,8 @@ def encode_manifest(manifest: Mapping[str, object]) -> bytes:
 def write_whole(path: Path, data: bytes) -> None:
     """Write a file that is there whole, and on the disk, or not at all."""
     beside = path.with_name(f"{path.name}.tmp")
-    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW  # the name is known to others
-    with os.fdopen(os.open(beside, flags, 0o666), "wb") as file:
+    beside.unlink(missing_ok=True)  # of a process that was killed
+    with beside.open("xb") as file:
         file.write(data)
         sync_file(file)
     beside.replace(path)
@@ -443,8 +443,8 @@ def _simplify(value: object) -> object:
 def get_optional_manifest(folder: Path) -> dict[str, Any] | None:
     """Return the manifest of a committed checkpoint; None if the folder is none."""
     try:
-        return commits.parse_manifest(trust.read_regular(folder / MANIFEST_NAME))
-    except OSError:
+        return commits.parse_manifest(regular.read_text(folder / MANIFEST_NAME))
+    except (OSError, ValueError):
         return None
 
 
@@ -457,7 +457,7 @@ def find_damage(folder: Path, manifest: Mapping[str, object]) -> str | None:
     """Compare a checkpoint's files with its manifest; return what is wrong, or None."""
     for relative, record in read_records(manifest).items():
         try:
-            with (folder / relative).open("rb") as file:
+            with regular.open_regular(folder / relative) as file:
                 found = _digest(file)
         except OSError as error:
             return f"{relative!r} cannot be read: {error}"

@@ -12,6 +12,7 @@ from typing import Any
 import cloudpickle
 
 from hocket import addresses, texts
+from hocket.stores import regular
 from hocket.stores import trust as trust_module
 from hocket.train import configs
 from hocket.train.checkpoints import storage
@@ -155,6 +156,7 @@ def _read(path: str | os.PathLike[str], *, trust: bool) -> bytes:
             f"There is no checkpoint file {str(file)!r}. Was it removed (CheckpointStrategy.num_to_keep)? "
             "Trainer.latest_checkpoint_dir lists them."
         )
-    blob = trust_module.read_regular(file)
+    with regular.open_regular(file) as opened:
+        blob = opened.read()
     trust_module.Opener(file, "Trainer.load_checkpoint_from_path()", trust=trust).check(blob)
     return blob
