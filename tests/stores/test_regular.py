@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from hocket import ps
 from hocket.mesh import manifests
 from hocket.observe.runs import glimpse, history, lines
 from hocket.ps import checkpoints
@@ -117,7 +118,7 @@ READERS: dict[str, tuple[str, Callable[[Path], None]]] = {
     "a mesh's manifest": ("manifest.json", lambda folder: refuses(OSError, lambda: manifests.read(folder))()),
     "variables": (
         checkpoints.MANIFEST,
-        lambda folder: refuses(OSError, lambda: checkpoints.read_manifest(folder))(),
+        lambda folder: refuses(ps.CheckpointDamagedError, lambda: checkpoints.read_manifest(folder))(),
     ),
 }
 
