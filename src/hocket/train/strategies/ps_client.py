@@ -38,7 +38,7 @@ from hocket.ps import errors as ps_errors
 from hocket.ps import strategy as strategy_module
 from hocket.train import strategies
 from hocket.train.rank import worker_session
-from hocket.train.strategies import hosting, strategy
+from hocket.train.strategies import hosting, parameter_server, strategy
 
 _log = logging.getLogger("hocket.train")
 
@@ -58,22 +58,6 @@ _CHUNK_ROWS: Final = 1 << 16
 
 
 # --- in the driver ---------------------------------------------------------------------------------------------------
-
-
-@final
-@dataclass(frozen=True)
-class OpenParameterServer(strategies.Strategy):
-    """`ParameterServer` of a run whose servers are there. What the ranks are given."""
-
-    settings: strategies.ParameterServer
-    num_workers: int
-    """How many ranks there will be at most."""
-    remote: strategy_module.RemoteStrategy
-    """Where the servers are."""
-
-    def open(self, ranks: strategy.Ranks) -> strategy.StrategyRuntime:
-        """Begin on host arrays."""
-        return ServedSteps(open_client(self, "strategies.ParameterServer"), ranks.world)
 
 
 @final
@@ -101,9 +85,9 @@ class _Servers(hosting.Host):
             hosted=True,
         )
 
-    def _describe(self) -> OpenParameterServer:
+    def _describe(self) -> parameter_server.OpenParameterServer:
         remote = strategy_module.RemoteStrategy(self._opened.address)
-        return OpenParameterServer(self._settings, self._num_workers, remote)
+        return parameter_server.OpenParameterServer(self._settings, self._num_workers, remote)
 
     def renew(self) -> bool:
         """Begin with empty servers if memory is gone with the process that kept it."""
@@ -163,7 +147,7 @@ class Client:
         session: The rank's.
     """
 
-    def __init__(self, opened: OpenParameterServer, session: worker_session.WorkerSession) -> None:
+    def __init__(self, opened: parameter_server.OpenParameterServer, session: worker_session.WorkerSession) -> None:
         info = session.info
         self.settings: Final = opened.settings
         self.rank: Final = info.rank
@@ -487,7 +471,12 @@ class ServedSteps(strategy.StrategyRuntime):
         self._seen = model.read_flat()
 
 
-def open_client(opened: OpenParameterServer, caller: str) -> Client:
+def open_steps(opened: parameter_server.OpenParameterServer, ranks: strategy.Ranks) -> ServedSteps:
+    """Begin in the calling rank, on host arrays."""
+    return ServedSteps(open_client(opened, "strategies.ParameterServer"), ranks.world)
+
+
+def open_client(opened: parameter_server.OpenParameterServer, caller: str) -> Client:
     """Begin in the calling rank.
 
     Args:
