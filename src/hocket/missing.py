@@ -266,10 +266,13 @@ def explain(module: str, later: Collection[str] = ()) -> None:
         return found
 
     def list_names() -> list[str]:
-        loaded = vars(package).items()
-        if module == "hocket":  # whose other modules are its own affair
-            loaded = [(name, value) for name, value in loaded if not isinstance(value, types.ModuleType)]
-        return sorted({name for name, _ in loaded} | {*list_later()})
+        # The other modules of the root are its own affair.
+        loaded = [
+            name
+            for name, value in vars(package).items()
+            if module != "hocket" or not isinstance(value, types.ModuleType)
+        ]
+        return sorted({*loaded, *list_later()})
 
     vars(package).update(__getattr__=find, __dir__=list_names)
 
