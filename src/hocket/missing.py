@@ -256,7 +256,9 @@ def explain(module: str, later: Collection[str] = ()) -> None:
 
     def find(name: str) -> Any:
         if name == "__all__":  # asked for by ``from package import *``, which is to load no room
-            return [name for name in package.__dir__() if name[0] != "_" and list_later().get(name, [""])[0] != module]
+            here = {name for name, value in vars(package).items() if not isinstance(value, types.ModuleType)}
+            named = {name for name, (origin, _) in list_later().items() if origin != module}
+            return sorted(name for name in here | named if name[0] != "_")
         if name.startswith("__") or name not in list_later():
             raise build_error(package, name, sys._getframe(1))
         origin, original = list_later()[name]
@@ -266,13 +268,8 @@ def explain(module: str, later: Collection[str] = ()) -> None:
         return found
 
     def list_names() -> list[str]:
-        # The other modules of the root are its own affair.
-        loaded = [
-            name
-            for name, value in vars(package).items()
-            if module != "hocket" or not isinstance(value, types.ModuleType)
-        ]
-        return sorted({*loaded, *list_later()})
+        rooms = types.ModuleType if module == "hocket" else ()  # the root's other modules are its own affair
+        return sorted({name for name, value in vars(package).items() if not isinstance(value, rooms)} | {*list_later()})
 
     vars(package).update(__getattr__=find, __dir__=list_names)
 
@@ -298,13 +295,7 @@ def _list_imports(code: types.CodeType) -> dict[str, tuple[str, str]]:
 
 
 def build_error(module: types.ModuleType, name: str, asker: types.FrameType) -> AttributeError | ImportError:
-    """Return the error of a name that a module does not have.
-
-    Args:
-        module: The module.
-        name: The name.
-        asker: Who asks for it.
-    """
+    """Return the error of a name that a module does not have, for the frame that asks for it."""
     reason = get_optional_reason(module.__name__, name)
     if reason is None:
         # With the name and the module Python can add "Did you mean".

@@ -184,14 +184,8 @@ class Client:
     # -- making --
 
     def make_variable(self, name: str, value: Array, optimizer: ps.Optimizer, *, is_made: bool = False) -> object:
-        """Return a variable; if it is there already, with the value that it has.
-
-        Args:
-            name: What it is called.
-            value: What it begins with.
-            optimizer: What turns gradients into updates.
-            is_made: Whether it is known to be there, so that the value need not travel.
-        """
+        """Return a variable; if it is there already, with the value that it has. With `is_made` the value does not
+        travel."""
         return self._remote.make_variable(
             np.zeros if is_made else value,
             name=name,
@@ -202,14 +196,7 @@ class Client:
         )
 
     def make_table(self, name: str, value: Array, optimizer: ps.Optimizer, *, is_made: bool = False) -> Any:
-        """Return a table; if it is there already, with the rows that it has.
-
-        Args:
-            name: What it is called.
-            value: Its rows.
-            optimizer: What turns gradients into updates.
-            is_made: Whether it is known to be there, so that the rows need not travel.
-        """
+        """Return a table; if it is there already, with the rows that it has. With `is_made` the rows do not travel."""
         return self._remote.make_embedding(
             *value.shape,
             name=name,
@@ -477,10 +464,5 @@ def open_steps(opened: parameter_server.OpenParameterServer, ranks: strategy.Ran
 
 
 def open_client(opened: parameter_server.OpenParameterServer, caller: str) -> Client:
-    """Begin in the calling rank.
-
-    Args:
-        opened: What it was given.
-        caller: The trainer's name, for messages.
-    """
+    """Begin in the calling rank. Messages have the caller's name, which is the trainer's."""
     return Client(opened, worker_session.get_session(caller))

@@ -154,5 +154,6 @@ def _spread_like(whole: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
         return whole
     from torch.distributed import tensor as dtensors  # with sympy, as long to import as torch: whoever spreads has it
 
+    assert isinstance(value, dtensors.DTensor)
     whole = whole.to(value.device, value.dtype)
     return dtensors.distribute_tensor(whole, value.device_mesh, value.placements)

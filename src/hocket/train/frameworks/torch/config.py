@@ -28,7 +28,10 @@ from hocket.train.frameworks.torch import strategies as torch_strategies
 from hocket.train.rank import rank_placement
 from hocket.train.run import backend, joining, worker_group
 
-_CALLED: Final = tuple(f"hocket.train.frameworks.torch.{name}" for name in ("loaders", "models", "optimizers"))
+_CALLED: Final = (
+    "hocket.train.torch",
+    *(f"hocket.train.frameworks.torch.{name}" for name in ("loaders", "models", "optimizers")),
+)
 
 _COMPILER: Final = "torch._dynamo"
 
