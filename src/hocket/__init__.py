@@ -20,72 +20,54 @@ Example:
     [0, 1, 4, 9]
 """
 
-import importlib as _importlib
-import sys as _sys
 import typing as _typing
-from types import ModuleType as _ModuleType
 
-from hocket import actor as actor
-from hocket import exceptions as exceptions
 from hocket import missing as _missing
-from hocket import runtime_env as runtime_env
-from hocket.core.actor import ActorClass as ActorClass
-from hocket.core.actor import ActorHandle as ActorHandle
-from hocket.core.actor import method as method
-from hocket.core.api import available_resources as available_resources
-from hocket.core.api import cancel as cancel
-from hocket.core.api import cluster_resources as cluster_resources
-from hocket.core.api import error_info as error_info
-from hocket.core.api import get as get
-from hocket.core.api import get_actor as get_actor
-from hocket.core.api import get_gpu_ids as get_gpu_ids
-from hocket.core.api import get_runtime_context as get_runtime_context
-from hocket.core.api import kill as kill
-from hocket.core.api import nodes as nodes
-from hocket.core.api import put as put
-from hocket.core.api import remote as remote
-from hocket.core.api import wait as wait
-from hocket.core.context import RuntimeContext as RuntimeContext
-from hocket.core.generators import DynamicObjectRefGenerator as DynamicObjectRefGenerator
-from hocket.core.generators import ObjectRefGenerator as ObjectRefGenerator
-from hocket.core.remote_function import RemoteFunction as RemoteFunction
-from hocket.core.session import SessionContext as SessionContext
-from hocket.core.session import init as init
-from hocket.core.session import is_initialized as is_initialized
-from hocket.core.session import shutdown as shutdown
-from hocket.core.timeline import timeline as timeline
-from hocket.core.typed import TypedActor as TypedActor
-from hocket.engine.contract import ObjectRef as ObjectRef
 from hocket.version import __version__ as __version__
 
-ObjectID = ObjectRef
-"""Ray's older name."""
-
-_missing.install()
-
-_LATER = ("cloudpickle", "collective", "dag", "data", "mesh", "ps", "spark", "testing", "train", "tune", "util")
-_ROOMS = ("actor", "exceptions", "runtime_env")
-
 if _typing.TYPE_CHECKING:
+    from hocket import actor as actor
     from hocket import cloudpickle as cloudpickle
     from hocket import collective as collective
     from hocket import dag as dag
     from hocket import data as data
+    from hocket import exceptions as exceptions
     from hocket import mesh as mesh
     from hocket import ps as ps
+    from hocket import runtime_env as runtime_env
     from hocket import spark as spark
     from hocket import train as train
     from hocket import tune as tune
     from hocket import util as util
-else:  # or no wrong name would be found
+    from hocket.core.actor import ActorClass as ActorClass
+    from hocket.core.actor import ActorHandle as ActorHandle
+    from hocket.core.actor import method as method
+    from hocket.core.api import available_resources as available_resources
+    from hocket.core.api import cancel as cancel
+    from hocket.core.api import cluster_resources as cluster_resources
+    from hocket.core.api import error_info as error_info
+    from hocket.core.api import get as get
+    from hocket.core.api import get_actor as get_actor
+    from hocket.core.api import get_gpu_ids as get_gpu_ids
+    from hocket.core.api import get_runtime_context as get_runtime_context
+    from hocket.core.api import kill as kill
+    from hocket.core.api import nodes as nodes
+    from hocket.core.api import put as put
+    from hocket.core.api import remote as remote
+    from hocket.core.api import wait as wait
+    from hocket.core.context import RuntimeContext as RuntimeContext
+    from hocket.core.generators import DynamicObjectRefGenerator as DynamicObjectRefGenerator
+    from hocket.core.generators import ObjectRefGenerator as ObjectRefGenerator
+    from hocket.core.remote_function import RemoteFunction as RemoteFunction
+    from hocket.core.session import SessionContext as SessionContext
+    from hocket.core.session import init as init
+    from hocket.core.session import is_initialized as is_initialized
+    from hocket.core.session import shutdown as shutdown
+    from hocket.core.timeline import timeline as timeline
+    from hocket.core.typed import TypedActor as TypedActor
+    from hocket.engine.contract import ObjectRef as ObjectRef
 
-    def __getattr__(name: str) -> _ModuleType:
-        """Import a room when it is first asked for: ``hocket.data``, as programs for Ray have it, costs nothing
-        where it is not used."""
-        if name in _LATER:
-            return _importlib.import_module(f"hocket.{name}")
-        raise _missing.build_error(_sys.modules[__name__], name, _sys._getframe(1))
+    ObjectID = ObjectRef  # Ray's older name
 
-    def __dir__() -> list[str]:
-        inner = {name for name, value in globals().items() if type(value) is _ModuleType} - {*_LATER, *_ROOMS}
-        return sorted({*globals(), *_LATER, *_ROOMS} - inner)
+_missing.install()
+_missing.explain(__name__, ("testing",))

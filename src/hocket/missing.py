@@ -12,10 +12,12 @@ instruction that asks.
 
 from __future__ import annotations
 
+import dis
+import functools
 import importlib
 import sys
+import types
 from collections.abc import Collection
-from types import FrameType, ModuleType
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 K = TypeVar("K", bound=type)
@@ -238,31 +240,62 @@ def get_optional_reason(owner: str, name: str) -> str | None:
 
 
 def explain(module: str, later: Collection[str] = ()) -> None:
-    """Have a module say of names that are not there what to write instead. Called by the module itself.
+    """Have a package answer for the names that it has not loaded. Called by the package's own code.
+
+    What that code imports under ``TYPE_CHECKING`` is imported when it is first asked for: a program pays for what it
+    uses. Of other names the error says what to write instead.
 
     Args:
-        module: Its name.
-        later: Modules in it that are imported when they are first asked for.
+        module: The package's name.
+        later: Modules in it that its code does not name and that are imported in the same way.
 
     At run time only: with a ``__getattr__`` that a type checker sees, it would find no wrong name.
     """
+    package, code = sys.modules[module], sys._getframe(1).f_code
+    list_later = functools.cache(lambda: {**_list_imports(code), **{name: (module, name) for name in later}})
 
-    def tell(name: str) -> Any:
-        if name in later:
-            return importlib.import_module(f"{module}.{name}")
-        raise build_error(sys.modules[module], name, sys._getframe(1))
+    def find(name: str) -> Any:
+        if name == "__all__":  # asked for by ``from package import *``, which is to load no room
+            here = {name for name, value in vars(package).items() if not isinstance(value, types.ModuleType)}
+            named = {name for name, (origin, _) in list_later().items() if origin != module}
+            return sorted(name for name in here | named if name[0] != "_")
+        if name.startswith("__") or name not in list_later():
+            raise build_error(package, name, sys._getframe(1))
+        origin, original = list_later()[name]
+        if origin == module:
+            return importlib.import_module(f"{module}.{original}")
+        found = vars(package)[name] = getattr(importlib.import_module(origin), original)
+        return found
 
-    vars(sys.modules[module])["__getattr__"] = tell
+    def list_names() -> list[str]:
+        rooms = types.ModuleType if module == "hocket" else ()  # the root's other modules are its own affair
+        return sorted({name for name, value in vars(package).items() if not isinstance(value, rooms)} | {*list_later()})
+
+    vars(package).update(__getattr__=find, __dir__=list_names)
 
 
-def build_error(module: ModuleType, name: str, asker: FrameType) -> AttributeError | ImportError:
-    """Return the error of a name that a module does not have.
+def _list_imports(code: types.CodeType) -> dict[str, tuple[str, str]]:
+    """Return what a module's code imports from others, and second names of it (``B = A``), run or not: by its name
+    here, the module and the name there. The code object has it, and is there where the source is not."""
+    found: dict[str, tuple[str, str]] = {}
+    origin, held = "", None
+    for instruction in dis.get_instructions(code):
+        match instruction.opname:
+            case "IMPORT_NAME":
+                origin = instruction.argval
+            case "IMPORT_FROM":
+                held = origin, instruction.argval
+            case "LOAD_NAME":
+                held = found.get(instruction.argval)
+            case "STORE_NAME" if held is not None:
+                found[instruction.argval], held = held, None
+            case name if name != "EXTENDED_ARG":
+                held = None
+    return found
 
-    Args:
-        module: The module.
-        name: The name.
-        asker: Who asks for it.
-    """
+
+def build_error(module: types.ModuleType, name: str, asker: types.FrameType) -> AttributeError | ImportError:
+    """Return the error of a name that a module does not have, for the frame that asks for it."""
     reason = get_optional_reason(module.__name__, name)
     if reason is None:
         # With the name and the module Python can add "Did you mean".
@@ -271,11 +304,9 @@ def build_error(module: ModuleType, name: str, asker: FrameType) -> AttributeErr
     return ImportError(text, name=module.__name__) if _is_import(asker) else AttributeError(text)
 
 
-def _is_import(frame: FrameType) -> bool:
+def _is_import(frame: types.FrameType) -> bool:
     """Return whether a frame stands at the instruction behind ``from module import name``."""
-    import opcode  # here, because a program without a mistake never needs it
-
-    return frame.f_lasti >= 0 and frame.f_code.co_code[frame.f_lasti] == opcode.opmap["IMPORT_FROM"]
+    return frame.f_lasti >= 0 and frame.f_code.co_code[frame.f_lasti] == dis.opmap["IMPORT_FROM"]
 
 
 def explain_attributes(kind: K) -> K:

@@ -22,7 +22,7 @@ from hocket import ps, train
 from hocket.ps import links
 from hocket.train import torch as hocket_torch
 from hocket.train.frameworks.torch import framework
-from hocket.train.strategies import ParameterServer, hosting, ps_client
+from hocket.train.strategies import ParameterServer, hosting, parameter_server, ps_client
 from hocket.util import state as session_state
 from tests.train.on_servers import fit, make_digits
 from tests.train.ranks import be_rank
@@ -59,7 +59,7 @@ def test_bad_settings_are_refused(given: dict[str, Any], message: str) -> None:
 
 
 def open_rank(host: hosting.Host, rank: int = 0, attempt: int = 0, world_size: int = 1) -> Any:
-    assert isinstance(host.strategy, ps_client.OpenParameterServer)
+    assert isinstance(host.strategy, parameter_server.OpenParameterServer)
     with be_rank(rank, world_size, attempt=attempt) as _:
         return ps_client.open_client(host.strategy, "a test")
 
@@ -323,7 +323,7 @@ def count_down(config: dict[str, Any]) -> float:
     """Push a gradient of 1 in each step; be killed in the middle of two of them, in the middle of the servers'
     update."""
     strategy = framework.FRAMEWORK.get_state("a test").strategy
-    assert isinstance(strategy, ps_client.OpenParameterServer)
+    assert isinstance(strategy, parameter_server.OpenParameterServer)
     rank, attempt = train.get_context().get_world_rank(), len(list(Path(config["folder"]).iterdir()))
     model: Any = hocket_torch.prepare_model(torch.nn.Linear(1, 1, bias=False))
     torch.nn.init.zeros_(model.weight)

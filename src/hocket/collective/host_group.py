@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Sequence
-from typing import Any, Final, final
+from typing import Any, Final, TypeAlias, final
 
 import numpy as np
 import numpy.typing as npt
@@ -35,6 +35,9 @@ ALL_REDUCE, REDUCE, BROADCAST, ALL_GATHER, GATHER, SCATTER, REDUCE_SCATTER, ALL_
 )
 
 _TURNS: Final = segment.ROUNDS - 1
+
+_Known: TypeAlias = tuple[int, int, int, list[list[object]]]
+"""An operation in a word, bytes and elements of a slot, and the slots by turn and rank."""
 
 _groups: weakref.WeakSet[HostGroup] = weakref.WeakSet()
 """Those of this process."""
@@ -68,13 +71,15 @@ class HostGroup:
         self._rounds = rounds.Rounds(memory, rank, timeout_s, names or range(self.size))
         self.messages = self._rounds.messages
         self._operation = self._rounds.operation
-        self._views: dict[tuple[str, object], list[list[object]]] = {}
+        #: What was found out about operations and dtypes that there were: a call of 4 KB looks it up.
+        self._known: dict[object, _Known] = {}
+        self._sums: dict[object, Callable[[object, Sequence[object], int], None]] = {}
         _groups.add(self)
 
     def close(self) -> None:
         """Leave the group. A rank that waits for this one gets an error."""
         self._rounds.close()
-        self._views.clear()
+        self._known.clear()
 
     def end(self) -> None:
         """Say that this rank's program is over: it can still be asked, but will not come to another operation."""
@@ -85,11 +90,11 @@ class HostGroup:
     def all_reduce(self, array: Any, op: ReduceOp = ReduceOp.SUM, calc: Arithmetic = NUMPY) -> None:
         """Put the sum of all ranks' arrays, or what `op` makes of them, into each."""
         count = len(array)
-        _check_op(op, array, calc)
+        combine = self._get_sum(op, array, calc)
         with self._operation:
             views, step = self._begin(ALL_REDUCE, array, op, 0, calc)
             if self.size == 2 or array.dtype.itemsize * count <= SYMMETRIC_BYTES:
-                self._exchange(array, count, step, views, calc.copy, self._build_sum(op, calc))
+                self._exchange(array, count, step, views, calc.copy, combine)
             else:
                 self._share_out(array, count, step, views, op, calc)
 
@@ -98,12 +103,11 @@ class HostGroup:
 
         The others keep theirs.
         """
-        _check_op(op, array, calc)
+        combine = self._get_sum(op, array, calc)
         _check_root(root, self.size)
         with self._operation:
             views, step = self._begin(REDUCE, array, op, root, calc)
-            combine = self._build_sum(op, calc) if self.rank == root else _do_nothing
-            self._exchange(array, len(array), step, views, calc.copy, combine)
+            self._exchange(array, len(array), step, views, calc.copy, combine if self.rank == root else _do_nothing)
 
     def broadcast(self, array: Bytes, root: int, dtype: str = "u8") -> None:
         """Put the root's array into that of each rank."""
@@ -175,7 +179,7 @@ class HostGroup:
 
         All are of one length.
         """
-        _check_op(op, target, calc)
+        self._get_sum(op, target, calc)
         _check_parts("sources", sources, target, self.size)
         with self._operation:
             views, step = self._begin(REDUCE_SCATTER, target, op, 0, calc)
@@ -220,20 +224,21 @@ class HostGroup:
         self, kind: int, array: Any, op: int, root: int, calc: Arithmetic, dtype: str = ""
     ) -> tuple[list[list[object]], int]:
         """Say what begins; return the slots by turn and rank, and how many elements each has."""
-        key = (calc.name, array.dtype)
-        views = self._views.get(key)
-        size = array.dtype.itemsize
-        if views is None:
-            views = self._views[key] = self._build_views(calc, array.dtype, segment.CHUNK_BYTES // size)
-        self._rounds.announce(peer_monitor.pack(kind, op, root, dtype or str(array.dtype)), size * len(array))
-        return views, segment.CHUNK_BYTES // size
+        key = (kind, op, root, calc.name, array.dtype, dtype)
+        known = self._known.get(key)
+        if known is None:
+            known = self._known[key] = self._look(kind, op, root, calc, array.dtype, dtype)
+        doing, itemsize, step, views = known
+        self._rounds.announce(doing, itemsize * len(array))
+        return views, step
 
-    def _build_views(self, calc: Arithmetic, dtype: object, count: int) -> list[list[object]]:
-        memory = self._rounds.memory.view()
-        return [
-            [calc.view(memory, dtype, count, segment.find_slot(self.size, turn, rank)) for rank in range(self.size)]
+    def _look(self, kind: int, op: int, root: int, calc: Arithmetic, dtype: Any, name: str) -> _Known:
+        memory, step = self._rounds.memory.view(), segment.CHUNK_BYTES // dtype.itemsize
+        views = [
+            [calc.view(memory, dtype, step, segment.find_slot(self.size, turn, rank)) for rank in range(self.size)]
             for turn in range(segment.ROUNDS)
         ]
+        return peer_monitor.pack(kind, op, root, name or str(dtype)), dtype.itemsize, step, views
 
     def _exchange(
         self,
@@ -321,6 +326,15 @@ class HostGroup:
         if op == ReduceOp.MEAN:
             calc.divide(out, self.size, out=out)
 
+    def _get_sum(self, op: ReduceOp, array: Any, calc: Arithmetic) -> Callable[[object, Sequence[object], int], None]:
+        """Return what `_build_sum` does. Refuse what cannot be computed before the other ranks see anything of it."""
+        key = (op, array.dtype, calc.name)
+        found = self._sums.get(key)
+        if found is None:
+            _check_op(op, array, calc)
+            found = self._sums[key] = self._build_sum(op, calc)
+        return found
+
     def _build_sum(self, op: ReduceOp, calc: Arithmetic) -> Callable[[object, Sequence[object], int], None]:
         """Return what adds up the slots into a part that has this rank's own numbers."""
         combine, divide, size = calc.combine[op], calc.divide, self.size
@@ -354,12 +368,7 @@ def _give_parts(sources: Sequence[Any], copy: Callable[[Any, Any], object]) -> C
     return give
 
 
-_possible: set[tuple[str, object, int]] = set()
-"""What was found to be possible: arithmetic, dtype and operation."""
-
-
 def _check_op(op: ReduceOp, array: Any, calc: Arithmetic) -> None:
-    """Refuse what cannot be computed before the other ranks see anything of it."""
     if op == ReduceOp.MEAN and not calc.is_inexact(array.dtype):
         raise TypeError(
             f"op=MEAN needs floats, but received {array.dtype}, whose mean is no whole number. Use SUM and divide as "
@@ -367,17 +376,14 @@ def _check_op(op: ReduceOp, array: Any, calc: Arithmetic) -> None:
         )
     if op in arithmetic.BITWISE and calc.is_inexact(array.dtype):
         raise TypeError(arithmetic.explain_bitwise(op, array.dtype))
-    key = (calc.name, array.dtype, int(op))
-    if key not in _possible:
-        one, other = (calc.view(bytearray(array.dtype.itemsize), array.dtype, 1, 0) for _ in range(2))
-        try:
-            calc.combine[op](one, other, out=one)
-        except Exception as error:  # noqa: BLE001 (frameworks raise what they like)
-            raise TypeError(
-                f"op={op.name} cannot be done with {array.dtype} ({texts.describe(error)}). Convert the tensor first, "
-                "as to float32 or int64."
-            ) from None
-        _possible.add(key)
+    one, other = (calc.view(bytearray(array.dtype.itemsize), array.dtype, 1, 0) for _ in range(2))
+    try:
+        calc.combine[op](one, other, out=one)
+    except Exception as error:  # noqa: BLE001 (frameworks raise what they like)
+        raise TypeError(
+            f"op={op.name} cannot be done with {array.dtype} ({texts.describe(error)}). Convert the tensor first, "
+            "as to float32 or int64."
+        ) from None
 
 
 def _check_parts(name: str, parts: Sequence[Any], array: Any, size: int) -> None:

@@ -57,6 +57,7 @@ class Rounds:
         #: Why nothing can be called any more.
         self.error: errors.CollectiveError | None = None
         self._tag = 0
+        self._doing = self._amount = -1
         self._marks = memory.words
         self._own_marks = [segment.find_mark(size, turn, rank) for turn in range(segment.ROUNDS)]
         others = [other for other in range(size) if other != rank]
@@ -91,6 +92,9 @@ class Rounds:
 
     def announce(self, doing: int, amount: int) -> None:
         """Say what begins: an operation as `peer_monitor.pack` returns it, and how many bytes it is about."""
+        if doing == self._doing and amount == self._amount:  # as in a loop over one tensor
+            return
+        self._doing, self._amount = doing, amount
         words, header = self._marks, self._header
         words[header + segment.DOING] = doing
         words[header + segment.AMOUNT] = amount
@@ -104,7 +108,8 @@ class Rounds:
         """Say that this rank's part of the next turn is there; return the turn's mark."""
         self.seq = seq = self.seq + 1 & _MASK
         mark = seq << 32 | self._tag
-        futex.order()  # what this rank has written, or read, is so before its mark
+        if not futex.IS_ORDERED:
+            futex.order()  # what this rank has written, or read, is so before its mark
         self._marks[self._own_marks[seq & _TURNS]] = mark
         futex.fence()
         halves = self.memory.halves
@@ -135,7 +140,8 @@ class Rounds:
                     self._linger(place, other, mark)
                 finally:
                     spending.OWN.wait += time.perf_counter() - begun
-        futex.order()  # what the others have written is read after their marks
+        if not futex.IS_ORDERED:
+            futex.order()  # what the others have written is read after their marks
 
     def _linger(self, place: int, other: int, mark: int) -> None:
         marks, until = self._marks, time.perf_counter() + (SPIN_SECONDS if self._turns is None else 0)
@@ -263,9 +269,12 @@ class _Operation:
         rounds, spent = self._rounds, spending.OWN
         spent.collective += time.perf_counter() - self._begun
         spent.operations += 1
+        if error is None:
+            self._lock.release()
+            return
         try:
             is_local = rounds.seq == self._seq and isinstance(error, Exception)  # nothing of it was shown to the others
-            if error is not None and not is_local:
+            if not is_local:
                 doing, why = rounds.describe(), texts.describe(error, 1_000)
                 rounds.give_up(
                     errors.CollectiveError(

@@ -162,8 +162,10 @@ class ActorClass:
         self, engine: contract.Engine, args: tuple[object, ...], kwargs: dict[str, object], record: records.ActorOptions
     ) -> ActorHandle:
         self._signature.check(args, kwargs)
+        modules = remote_function.list_modules(self._cls)
+        if self._exported is None or modules:
+            engine.expect_work(modules)
         if self._exported is None:
-            engine.expect_work()
             self._exported = values.encode_function(self._cls, f"actor class `{self._cls.__name__}`")
         info = engine.create_actor(self._exported, args, kwargs, record)
         return ActorHandle(info.ref, info.options, self._cls)

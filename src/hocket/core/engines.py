@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import importlib
 import os
-import sys
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hocket.engine import contract
 from hocket.kernel import resources
 
-if sys.platform.startswith("linux"):
+if TYPE_CHECKING:
     from hocket.engine.local import driver
 
 NAMES = ("local", "inprocess", "ray")
@@ -73,14 +72,13 @@ def find_place(engine: contract.Engine) -> tuple[str, str]:
 
 
 def _get_local() -> type[driver.DriverEngine]:
-    """Return the engine that has worker processes.
+    """Return the engine that has worker processes: loaded by name, on use, because workers have another one.
 
     Raises:
         UnsupportedPlatformError: This system is another one than Linux.
     """
-    if not sys.platform.startswith("linux"):
-        importlib.import_module("hocket.engine.local")  # raises
-    return driver.DriverEngine
+    found: type[driver.DriverEngine] = _load("local.driver").DriverEngine
+    return found
 
 
 def _load(kind: str) -> Any:

@@ -12,6 +12,8 @@ from hocket.core import dag, environments, generators, options, placement, sessi
 from hocket.engine import contract, values
 from hocket.kernel import records
 
+_PACKAGE = __name__.partition(".")[0]
+
 P = ParamSpec("P")
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
@@ -32,6 +34,7 @@ class RemoteFunction(Generic[P, T_co]):
         self._needs_ray = environments.check_supported("runtime_env", given.get("runtime_env") or {})
         self._signature = Signature(function, function.__name__)
         self._exported: contract.RemoteFunction | None = None
+        self._modules = list_modules(function)
         itself: Any = self
         functools.update_wrapper(itself, function)
 
@@ -68,8 +71,9 @@ class RemoteFunction(Generic[P, T_co]):
         try:
             engine = contract.get_optional_current_engine() or session.get_engine()
             exported = self._exported
+            if exported is None or self._modules:
+                engine.expect_work(self._modules)
             if exported is None:
-                engine.expect_work()
                 exported = self._exported = self._export()
             if engine.inherited is not None:
                 record = options.inherit(record, engine.inherited)
@@ -175,6 +179,13 @@ class Signature:
                 f"{self._name}({shown}) does not fit {self._name}{self._signature}: {error}. Give the arguments that "
                 "the signature names."
             ) from None
+
+
+def list_modules(work: object) -> list[str]:
+    """Return what is imported before a process forks for a function or an actor's class: where it is defined, if that
+    is this package. What our functions and actors need is thereby named once, by the imports of their modules."""
+    module = getattr(work, "__module__", None)
+    return [module] if isinstance(module, str) and module.partition(".")[0] == _PACKAGE else []
 
 
 def describe(kind: str, what: str, given: Mapping[str, object]) -> str:

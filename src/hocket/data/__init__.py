@@ -13,55 +13,59 @@ shuffle behind it; `exact` adds up an evaluation so that the number of ranks can
 numpy alone.
 """
 
+import typing as _typing
+
 from hocket import missing as _missing
-from hocket.data import aggregate as aggregate
-from hocket.data.blocks import Schema as Schema
-from hocket.data.calls import ActorPoolStrategy as ActorPoolStrategy
-from hocket.data.calls import TaskPoolStrategy as TaskPoolStrategy
-from hocket.data.conversions import DatasetSummary as DatasetSummary
-from hocket.data.creation import from_arrow as from_arrow
-from hocket.data.creation import from_arrow_refs as from_arrow_refs
-from hocket.data.creation import from_blocks as from_blocks
-from hocket.data.creation import from_generators as from_generators
-from hocket.data.creation import from_huggingface as from_huggingface
-from hocket.data.creation import from_items as from_items
-from hocket.data.creation import from_numpy as from_numpy
-from hocket.data.creation import from_numpy_refs as from_numpy_refs
-from hocket.data.creation import from_pandas as from_pandas
-from hocket.data.creation import from_pandas_refs as from_pandas_refs
-from hocket.data.creation import from_spark as from_spark
-from hocket.data.creation import from_tf as from_tf
-from hocket.data.creation import from_torch as from_torch
-from hocket.data.creation import range as range
-from hocket.data.creation import range_tensor as range_tensor
-from hocket.data.creation import read_datasource as read_datasource
-from hocket.data.creation import read_sql as read_sql
-from hocket.data.dataset import Dataset as Dataset
-from hocket.data.exact import ExactMean as ExactMean
-from hocket.data.ledger import Ledger as Ledger
-from hocket.data.ledger import Slice as Slice
-from hocket.data.operations import RandomSeedConfig as RandomSeedConfig
-from hocket.data.preprocessors.base import Preprocessor as Preprocessor
-from hocket.data.readers import read_binary_files as read_binary_files
-from hocket.data.readers import read_csv as read_csv
-from hocket.data.readers import read_images as read_images
-from hocket.data.readers import read_json as read_json
-from hocket.data.readers import read_numpy as read_numpy
-from hocket.data.readers import read_orc as read_orc
-from hocket.data.readers import read_parquet as read_parquet
-from hocket.data.readers import read_text as read_text
-from hocket.data.readers import read_tfrecords as read_tfrecords
-from hocket.data.readers import read_webdataset as read_webdataset
-from hocket.data.settings import DataContext as DataContext
-from hocket.data.settings import ExecutionOptions as ExecutionOptions
-from hocket.data.shard import DataIterator as DataIterator
-from hocket.data.sources.choosing import FileShuffleConfig as FileShuffleConfig
-from hocket.data.sources.custom import Datasink as Datasink
-from hocket.data.sources.custom import Datasource as Datasource
-from hocket.data.sources.custom import ReadTask as ReadTask
-from hocket.data.sources.sinks import BlockBasedFileDatasink as BlockBasedFileDatasink
-from hocket.data.sources.sinks import RowBasedFileDatasink as RowBasedFileDatasink
-from hocket.data.sources.writing import SaveMode as SaveMode
-from hocket.data.tables import GroupedData as GroupedData
+
+if _typing.TYPE_CHECKING:
+    from hocket.data import aggregate as aggregate
+    from hocket.data.blocks import Schema as Schema
+    from hocket.data.calls import ActorPoolStrategy as ActorPoolStrategy
+    from hocket.data.calls import TaskPoolStrategy as TaskPoolStrategy
+    from hocket.data.conversions import DatasetSummary as DatasetSummary
+    from hocket.data.creation import from_arrow as from_arrow
+    from hocket.data.creation import from_arrow_refs as from_arrow_refs
+    from hocket.data.creation import from_blocks as from_blocks
+    from hocket.data.creation import from_generators as from_generators
+    from hocket.data.creation import from_huggingface as from_huggingface
+    from hocket.data.creation import from_items as from_items
+    from hocket.data.creation import from_numpy as from_numpy
+    from hocket.data.creation import from_numpy_refs as from_numpy_refs
+    from hocket.data.creation import from_pandas as from_pandas
+    from hocket.data.creation import from_pandas_refs as from_pandas_refs
+    from hocket.data.creation import from_spark as from_spark
+    from hocket.data.creation import from_tf as from_tf
+    from hocket.data.creation import from_torch as from_torch
+    from hocket.data.creation import range as range
+    from hocket.data.creation import range_tensor as range_tensor
+    from hocket.data.creation import read_datasource as read_datasource
+    from hocket.data.creation import read_sql as read_sql
+    from hocket.data.dataset import Dataset as Dataset
+    from hocket.data.exact import ExactMean as ExactMean
+    from hocket.data.ledger import Ledger as Ledger
+    from hocket.data.ledger import Slice as Slice
+    from hocket.data.operations import RandomSeedConfig as RandomSeedConfig
+    from hocket.data.preprocessors.base import Preprocessor as Preprocessor
+    from hocket.data.readers import read_binary_files as read_binary_files
+    from hocket.data.readers import read_csv as read_csv
+    from hocket.data.readers import read_images as read_images
+    from hocket.data.readers import read_json as read_json
+    from hocket.data.readers import read_numpy as read_numpy
+    from hocket.data.readers import read_orc as read_orc
+    from hocket.data.readers import read_parquet as read_parquet
+    from hocket.data.readers import read_text as read_text
+    from hocket.data.readers import read_tfrecords as read_tfrecords
+    from hocket.data.readers import read_webdataset as read_webdataset
+    from hocket.data.settings import DataContext as DataContext
+    from hocket.data.settings import ExecutionOptions as ExecutionOptions
+    from hocket.data.shard import DataIterator as DataIterator
+    from hocket.data.sources.choosing import FileShuffleConfig as FileShuffleConfig
+    from hocket.data.sources.custom import Datasink as Datasink
+    from hocket.data.sources.custom import Datasource as Datasource
+    from hocket.data.sources.custom import ReadTask as ReadTask
+    from hocket.data.sources.sinks import BlockBasedFileDatasink as BlockBasedFileDatasink
+    from hocket.data.sources.sinks import RowBasedFileDatasink as RowBasedFileDatasink
+    from hocket.data.sources.writing import SaveMode as SaveMode
+    from hocket.data.tables import GroupedData as GroupedData
 
 _missing.explain(__name__)

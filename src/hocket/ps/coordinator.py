@@ -28,6 +28,9 @@ from hocket.ps import (
 MAX_QUEUED: Final = 256 * 1024
 """How many closures may wait before `Coordinator.schedule` does. TensorFlow's number."""
 
+_NEEDED: Final = ("hocket.ps.worker", "hocket.ps.variable", "hocket.ps.embedding")
+"""What closures refer to, and workers have from their birth."""
+
 
 @final
 class Coordinator:
@@ -91,8 +94,7 @@ class Coordinator:
         checks.require_count("max_queued", max_queued, f"Leave it out for {MAX_QUEUED:,} closures.")
         watchdog.check(watchdog_s)
         self.strategy: Final = strategy
-        if modules:
-            session.get_engine().expect_work(modules)
+        session.get_engine().expect_work([*_NEEDED, *modules])
         self._link = links.open_link(strategy.address)
         self._scheduler = scheduler.ClosureScheduler(max_queued)
         first_sequence = next(_generations.setdefault(strategy, itertools.count())) * _SEQUENCES

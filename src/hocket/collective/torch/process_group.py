@@ -104,11 +104,9 @@ class ProcessGroup(dist.ProcessGroup):
         return self.allreduce(given, opts)
 
     def _all_reduce(self, tensor: torch.Tensor, op: ReduceOp) -> None:
-        flat, calc = tensors.flatten(tensor)
-        if self._is_apart:
-            self._hosts.all_reduce(flat, op, calc)
-        else:
-            self._local.all_reduce(flat, op, calc)
+        flat = tensors.lay_flat(tensor)
+        array, calc = tensors.as_array(flat)
+        (self._hosts if self._is_apart else self._local).all_reduce(array, op, calc)
         tensors.put_back(tensor, flat)
 
     def reduce(self, given: list[torch.Tensor], opts: Any) -> dist.Work:
@@ -118,8 +116,9 @@ class ProcessGroup(dist.ProcessGroup):
             if self._is_apart:
                 self._hosts.reduce(tensor, inner, opts.rootRank)
             else:
-                flat, calc = tensors.flatten(tensor)
-                self._local.reduce(flat, opts.rootRank, inner, calc)
+                flat = tensors.lay_flat(tensor)
+                array, calc = tensors.as_array(flat)
+                self._local.reduce(array, opts.rootRank, inner, calc)
                 if self._rank == opts.rootRank:
                     tensors.put_back(tensor, flat)
             if is_whole_mean and self._rank == opts.rootRank:
@@ -160,8 +159,10 @@ class ProcessGroup(dist.ProcessGroup):
             self._all_reduce(whole, op)
             output.copy_(whole.chunk(self._size)[self._rank].view(output.shape))
         else:
-            flat, calc = tensors.flatten(output)
-            self._local.reduce_scatter(flat, [tensors.flatten(part)[0] for part in parts], op, calc)
+            flat = tensors.lay_flat(output)
+            array, calc = tensors.as_array(flat)
+            sources = [tensors.as_array(tensors.lay_flat(part))[0] for part in parts]
+            self._local.reduce_scatter(array, sources, op, calc)
             tensors.put_back(output, flat)
         if is_whole_mean:
             tensors.divide_whole(output, self._size)

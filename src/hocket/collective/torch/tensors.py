@@ -101,31 +101,30 @@ def build_options(options: Any, op: ReduceOp) -> Any:
     return options
 
 
-def flatten(tensor: torch.Tensor) -> tuple[Any, Arithmetic]:
-    """Return a one-dimensional, contiguous array of a tensor's numbers, and what adds such arrays.
-
-    It looks into the tensor if it can.
-    """
+def lay_flat(tensor: torch.Tensor) -> torch.Tensor:
+    """Return a one-dimensional, contiguous tensor of the same numbers: itself, or a look into it, if it can be."""
     if tensor.device.type != "cpu" or tensor.layout is not torch.strided:
         _refuse(tensor)
     if tensor.requires_grad:
         tensor = tensor.detach()
     if tensor.dim() != 1 or not tensor.is_contiguous() or tensor.is_complex() or tensor.is_neg():
         tensor = _straighten(tensor)
-    if tensor.dtype in _NUMPY_DTYPES:
-        return tensor.numpy(), arithmetic.NUMPY
-    return tensor, TORCH
+    return tensor
+
+
+def as_array(flat: torch.Tensor) -> tuple[Any, Arithmetic]:
+    """Return an array that looks into what `lay_flat` has returned, and what adds such arrays."""
+    return (flat.numpy(), arithmetic.NUMPY) if flat.dtype in _NUMPY_DTYPES else (flat, TORCH)
 
 
 def as_tensor(flat: object) -> torch.Tensor:
     return flat if isinstance(flat, torch.Tensor) else torch.from_numpy(flat)
 
 
-def put_back(tensor: torch.Tensor, flat: object) -> None:
+def put_back(tensor: torch.Tensor, flat: torch.Tensor) -> None:
     """Copy the numbers into the tensor, if they are not there yet."""
-    whole = as_tensor(flat)
-    if whole.data_ptr() != tensor.data_ptr():
-        tensor.detach().copy_(whole.view(tensor.shape))
+    if flat is not tensor and flat.data_ptr() != tensor.data_ptr():
+        tensor.detach().copy_(flat.view(tensor.shape))
 
 
 def lay_out(tensor: torch.Tensor) -> torch.Tensor:

@@ -20,7 +20,8 @@ _largest = [0]
 
 def note_sizes(tensors: Iterable[torch.Tensor]) -> None:
     """Note that these were in an operation, of whatever kind."""
-    _largest[0] = max(_largest[0], *(tensor.numel() for tensor in tensors), 0)
+    for tensor in tensors:
+        _largest[0] = max(_largest[0], tensor.numel())
 
 
 def find_largest() -> int:
@@ -35,7 +36,7 @@ def forget_sizes() -> None:
 
 def count(kind: str, tensor: torch.Tensor, times: int, parts: int = 1) -> None:
     """Note that this rank receives a tensor's bytes so many times, or so many of its parts."""
-    _received[kind] += tensor.numel() * tensor.element_size() * times // parts
+    _received[kind] += tensor.nbytes * times // parts
 
 
 def read() -> dict[str, int]:

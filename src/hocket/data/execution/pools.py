@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, final
 
-from hocket.core import actor, api
+from hocket.core import actor, api, session
 from hocket.data import block_reads, blocks, plan, settings
 from hocket.data.execution import tasks
 
@@ -49,6 +49,7 @@ class _Team:
 
     def __init__(self, pool: plan.Pool, share: Share) -> None:
         self._pool, self._share = pool, share
+        session.get_engine().expect_work(["hocket.data.calls"])  # whose classes the members get
         self._members: list[tuple[actor.ActorHandle, list[int]]] = []
         self.assigned: list[list[int]] = []
         """Of each block that was sent and not yet given: the count of the actor that has it."""

@@ -33,7 +33,7 @@ from collections import deque
 from typing import NoReturn
 
 from hocket.engine import descendants, descriptors, faults, forks, values
-from hocket.engine.local import channel, debugger, late, messages, stderr_relay, surroundings, worker
+from hocket.engine.local import channel, debugger, messages, stderr_relay, surroundings, worker
 
 GRACE_SECONDS = 0.25
 """How long workers may take to exit by themselves at the end of a session. Only busy ones need so long."""
@@ -44,6 +44,10 @@ OOM_SECONDS = 1.0
 IDLE_SECONDS = 0.02
 """After so long without anything to do the rest of the package is loaded. A guess: the first task should be over by
 then."""
+
+_PUBLIC = importlib.import_module("hocket")
+"""The package, whose names are loaded when they are first asked for: that takes 30 ms and more, and the first worker
+is to be forked before."""
 
 _OURS = (os.path.dirname(os.path.abspath(__file__)), '"<string>", line 1')
 """Frames below the user's own, which say nothing to a user."""
@@ -156,7 +160,8 @@ class Guardian:
     def _load_rest(self) -> None:
         """Load what the next workers may need, for them to share."""
         self._patience = None
-        late.finish()
+        for name in _PUBLIC.__all__:
+            getattr(_PUBLIC, name)
         values.prepare()  # measured: a worker's first `.remote()` takes 1.3 ms of CPU time with it, and 5.3 without
         gc.collect()
         gc.freeze()
@@ -169,11 +174,11 @@ class Guardian:
         gc.disable()  # measured: looking for garbage takes a fifth of the time that torch takes to load
         try:
             for name in modules:
-                os.environ[late.LOADING] = name
+                os.environ[messages.LOADING] = name
                 with contextlib.suppress(BaseException):  # a worker that imports it will say it better
                     importlib.import_module(name)
         finally:
-            os.environ.pop(late.LOADING, None)
+            os.environ.pop(messages.LOADING, None)
             sys.path[:] = usual
             gc.enable()
             gc.freeze()
@@ -325,7 +330,6 @@ def main(
     descendants.allow_forks()
     gc.freeze()  # what is here now is never garbage; workers then share its pages
     gc.enable()
-    late.defer()
     guardian = Guardian(socket.socket(fileno=control_fd), status_fd, driver_pid, terminal, words_fd)
     guardian.run()
     os._exit(0)  # with the socket open: closing it is the kernel's business now

@@ -40,6 +40,9 @@ STATUS_BYTES = STATUS_SLOTS * 16
 EVENTS_AT = STATUS_BYTES
 """Where the slots for events begin, behind the table."""
 
+LOADING = "HOCKET_LOADING"
+"""The environment variable that names what the guardian imports just now for its workers."""
+
 # driver -> worker
 SETUP = _declare(1, "facts")
 """The first message to each worker; the keys are those of `processes.build_setup`."""

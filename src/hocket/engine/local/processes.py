@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from hocket import exceptions
 from hocket.engine import descendants, descriptors, events
 from hocket.engine.events import layout, reader
-from hocket.engine.local import channel, journal, late, messages
+from hocket.engine.local import channel, journal, messages
 
 WORDS_BYTES = 4096
 """How much of the last that the guardian wrote is shown."""
@@ -33,15 +33,12 @@ END_SECONDS = 10.0
 
 _BOOT = """
 import gc; gc.disable()
-import importlib.util, sys
+import sys
 sys.path.insert(0, {source!r})
-sys.modules[{package!r}] = importlib.util.module_from_spec(importlib.util.find_spec({package!r}))
 from hocket.engine.local import guardian
 guardian.main({control}, {status}, {driver}, {words}, {stderr})
 """
-"""What the guardian runs. All that it loads it keeps, so the garbage collector would look in vain; `late` says why the
-package's own code does not run."""
-_PACKAGE = __name__.partition(".")[0]
+"""What the guardian runs. All that it loads it keeps, so the garbage collector would look in vain."""
 _SOURCE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
 """The folder that this package was imported from, so that the guardian imports the same one."""
 
@@ -50,7 +47,7 @@ class GuardianProcess:
     """Starts the guardian, commands it, and waits for its end. Called with the driver's lock held."""
 
     def __init__(self) -> None:
-        loading = os.environ.get(late.LOADING)
+        loading = os.environ.get(messages.LOADING)
         if loading is not None:  # else each session would start the next
             raise RuntimeError(
                 f"A session was opened by an import, while {loading!r} was loaded for workers. Is a program of yours "
@@ -85,7 +82,6 @@ class GuardianProcess:
         stderr_fd = os.dup(2)
         boot = _BOOT.format(
             source=_SOURCE,
-            package=_PACKAGE,
             control=theirs.fileno(),
             status=self._status_fd,
             driver=os.getpid(),

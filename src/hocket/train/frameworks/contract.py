@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import abc
 import contextlib
+import importlib
 import os
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -36,6 +37,12 @@ S = TypeVar("S", bound=rank_states.RankState)
 
 Change: TypeAlias = Callable[[Sequence[strategies.Array]], None]
 """Changes arrays in place, on the host."""
+
+
+def open_late(module: str) -> Callable[[Any, strategies.Ranks], Any]:
+    """Return what begins a strategy in a rank in a framework's own way: the ``Exchange`` of a module that is imported
+    then."""
+    return lambda settings, ranks: importlib.import_module(module).Exchange(settings, ranks)
 
 
 class Framework(abc.ABC, Generic[S]):

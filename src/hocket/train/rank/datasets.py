@@ -9,11 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, final
+from typing import TYPE_CHECKING, Literal, final
 
 from hocket import constructors, data, texts
-from hocket.data import execution, shard
+from hocket.core import session as session_module
 from hocket.train.rank import worker_session
+
+if TYPE_CHECKING:
+    from hocket.data import execution
 
 TRAIN_DATASET_KEY = "train"
 """The name of the data set that is trained on, by convention. Ray's."""
@@ -128,6 +131,8 @@ def prepare(datasets: Mapping[str, data.Dataset], config: DataConfig, *, stays_h
         ValueError: A data set has no rows.
         TaskError: A step of its plan failed.
     """
+    if datasets and not stays_here:
+        session_module.get_engine().expect_work([__name__, "hocket.data.shard"])
     found = {}
     for name, one in datasets.items():
         source = one.build_source(config.execution_options, stays_here=stays_here)
@@ -142,7 +147,7 @@ def prepare(datasets: Mapping[str, data.Dataset], config: DataConfig, *, stays_h
     return found
 
 
-def get_dataset_shard(dataset_name: str | None = None) -> shard.DataIterator:
+def get_dataset_shard(dataset_name: str | None = None) -> data.DataIterator:
     """Return the calling rank's part of one of the trainer's datasets: the same one each time.
 
     Args:
@@ -189,15 +194,15 @@ def get_dataset_shard(dataset_name: str | None = None) -> shard.DataIterator:
         )
     if dataset_name not in session.shards:
         session.shards[dataset_name] = _open(session, dataset_name, supplies[dataset_name])
-    found: shard.DataIterator = session.shards[dataset_name]
+    found: data.DataIterator = session.shards[dataset_name]
     return found
 
 
-def _open(session: worker_session.WorkerSession, name: str, supply: Supply) -> shard.DataIterator:
+def _open(session: worker_session.WorkerSession, name: str, supply: Supply) -> data.DataIterator:
     info = session.info
     rank, world_size = session.batch_part if supply.is_split else (0, 1)
     known = f"dataset {name}"  # loaders may have the same name
-    return shard.DataIterator(
+    return data.DataIterator(
         supply.source,
         name,
         rank,

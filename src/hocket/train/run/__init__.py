@@ -1,9 +1,8 @@
 """The driver's side of a run: what starts the ranks, hears of them, keeps what they report, and starts them again.
 
 `controller` takes a run (`training_run`) from its start to its end. Each start of the ranks is an `attempt`:
-`worker_group` starts them (`turn_group` in this process, for `in_process`), `backend` joins them, and
-`attempt_monitor` takes what they say until all have ended, from one `poll_loop`. `budget` says how many failures are
-too many.
+`worker_group` starts them (`in_process` has its own), `backend` joins them, and `attempt_monitor` takes what they say
+until all have ended, from one `poll_loop`. `budget` says how many failures are too many.
 
 Behind the monitor: `question_resolver` answers ranks, `report_intake` and `report_book` put their reports together,
 `checkpoint_sender` sends them files, `validation_queue` validates checkpoints. Its policies look now and then:

@@ -131,7 +131,7 @@ class BackendConfig:
 
         It is then loaded once on a machine, not once in each rank. Default: what ranks import of Hocket.
         """
-        return ("hocket.train",)
+        return tuple(f"hocket.train.{name}" for name in ("rank.rank_actor", "rank.context", "strategies.hosting"))
 
     def list_roles(self, scaling: configs.ScalingConfig) -> Sequence[roles.Role]:
         """Return what each rank is, if they are not alike, those that report first: as many as the group then has.

@@ -14,15 +14,17 @@ import functools
 import os
 import random
 import threading
-from typing import Any, Final
+from collections.abc import Callable, Sequence
+from typing import Any, Final, final
 
 import numpy as np
 
 from hocket.collective import turns
-from hocket.core import api
+from hocket.core import api, placement
+from hocket.train import configs
 from hocket.train.checkpoints import cache
 from hocket.train.rank import questions, rank_info, rank_placement, reports, usage, worker_session, world
-from hocket.train.run import question_resolver, training_run, turn_group, validation_queue
+from hocket.train.run import question_resolver, training_run, validation_queue, worker_group
 
 
 def train(run: training_run.Run) -> Any:
@@ -44,7 +46,7 @@ def train(run: training_run.Run) -> Any:
             "hocket.init(engine='local')."
         )
     with run.backend_config.share_process() as framework_locals:
-        group = turn_group.TurnGroup(run.scaling, ranks.places, [*_LOCALS, *framework_locals])
+        group = TurnGroup(run.scaling, ranks.places, [*_LOCALS, *framework_locals])
         try:
             run.backend_config.on_start(group)
             return group.run([functools.partial(ranks.call, rank) for rank in range(size)])[0]
@@ -131,3 +133,41 @@ _LOCALS: Final = (
     turns.Local(lambda: np.random.get_state(legacy=False), np.random.set_state),  # noqa: NPY002 (whose users mean the global one)
 )
 """What a Python process has once, and a rank for itself."""
+
+
+@final
+class TurnGroup(worker_group.WorkerGroup):
+    """Ranks of this process, for backends that set up what they need in a `WorkerGroup`. `shutdown` must be called."""
+
+    def __init__(
+        self,
+        scaling: configs.ScalingConfig,
+        ranks_places: Sequence[rank_placement.RankPlacement],
+        process_locals: Sequence[turns.Local],
+    ) -> None:
+        super().__init__(placement.PlacementGroup.empty(), (), ranks_places, scaling)
+        self._turns = turns.Turns(len(ranks_places), process_locals)
+
+    shares_process = True
+
+    def __len__(self) -> int:
+        return self._turns.size
+
+    def run(self, bodies: Sequence[Callable[[], object]]) -> list[Any]:
+        """Call one function in each rank; return what they return."""
+        return self._turns.run(bodies)
+
+    def execute(self, function: Callable[..., object], args_by_rank: Sequence[tuple[object, ...]]) -> list[Any]:
+        """Call a function in all ranks; return what it returns, by rank."""
+        return self.run([functools.partial(function, *args) for args in args_by_rank])
+
+    def call(self, rank: int, function: Callable[..., object], *args: object) -> Any:
+        """Call a function in one rank; return what it returns."""
+        bodies: list[Callable[[], object]] = [object] * len(self)
+        bodies[rank] = functools.partial(function, *args)
+        return self.run(bodies)[rank]
+
+    def shutdown(self) -> None:
+        """End the threads."""
+        with self.resources:
+            self._turns.close()

@@ -12,10 +12,11 @@ What happens is in `hocket.train.strategies.ps_client`; each adapter says when.
 
 from __future__ import annotations
 
+import importlib
 from dataclasses import KW_ONLY, dataclass
 from typing import ClassVar, Final, final
 
-from hocket import constructors
+from hocket import constructors, ps
 from hocket.train.strategies import strategy
 
 MIN_TABLE_ROWS: Final = 100_000
@@ -92,6 +93,23 @@ class ParameterServer(strategy.Strategy):
                 f"timeout_s must be more than 0 seconds, but received {self.timeout_s!r}. Leave it out for "
                 f"{TIMEOUT_SECONDS:.0f}."
             )
+
+
+@final
+@dataclass(frozen=True)
+class OpenParameterServer(strategy.Strategy):
+    """`ParameterServer` of a run whose servers are there. What the ranks are given."""
+
+    settings: ParameterServer
+    num_workers: int
+    """How many ranks there will be at most."""
+    remote: ps.RemoteStrategy
+    """Where the servers are."""
+
+    def open(self, ranks: strategy.Ranks) -> strategy.StrategyRuntime:
+        """Begin on host arrays."""
+        opened: strategy.StrategyRuntime = importlib.import_module(self.settings.hosted_by).open_steps(self, ranks)
+        return opened
 
 
 def _is_count(value: object, least: int) -> bool:

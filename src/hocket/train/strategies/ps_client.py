@@ -38,7 +38,7 @@ from hocket.ps import errors as ps_errors
 from hocket.ps import strategy as strategy_module
 from hocket.train import strategies
 from hocket.train.rank import worker_session
-from hocket.train.strategies import hosting, strategy
+from hocket.train.strategies import hosting, parameter_server, strategy
 
 _log = logging.getLogger("hocket.train")
 
@@ -58,22 +58,6 @@ _CHUNK_ROWS: Final = 1 << 16
 
 
 # --- in the driver ---------------------------------------------------------------------------------------------------
-
-
-@final
-@dataclass(frozen=True)
-class OpenParameterServer(strategies.Strategy):
-    """`ParameterServer` of a run whose servers are there. What the ranks are given."""
-
-    settings: strategies.ParameterServer
-    num_workers: int
-    """How many ranks there will be at most."""
-    remote: strategy_module.RemoteStrategy
-    """Where the servers are."""
-
-    def open(self, ranks: strategy.Ranks) -> strategy.StrategyRuntime:
-        """Begin on host arrays."""
-        return ServedSteps(open_client(self, "strategies.ParameterServer"), ranks.world)
 
 
 @final
@@ -101,9 +85,9 @@ class _Servers(hosting.Host):
             hosted=True,
         )
 
-    def _describe(self) -> OpenParameterServer:
+    def _describe(self) -> parameter_server.OpenParameterServer:
         remote = strategy_module.RemoteStrategy(self._opened.address)
-        return OpenParameterServer(self._settings, self._num_workers, remote)
+        return parameter_server.OpenParameterServer(self._settings, self._num_workers, remote)
 
     def renew(self) -> bool:
         """Begin with empty servers if memory is gone with the process that kept it."""
@@ -163,7 +147,7 @@ class Client:
         session: The rank's.
     """
 
-    def __init__(self, opened: OpenParameterServer, session: worker_session.WorkerSession) -> None:
+    def __init__(self, opened: parameter_server.OpenParameterServer, session: worker_session.WorkerSession) -> None:
         info = session.info
         self.settings: Final = opened.settings
         self.rank: Final = info.rank
@@ -200,14 +184,8 @@ class Client:
     # -- making --
 
     def make_variable(self, name: str, value: Array, optimizer: ps.Optimizer, *, is_made: bool = False) -> object:
-        """Return a variable; if it is there already, with the value that it has.
-
-        Args:
-            name: What it is called.
-            value: What it begins with.
-            optimizer: What turns gradients into updates.
-            is_made: Whether it is known to be there, so that the value need not travel.
-        """
+        """Return a variable; if it is there already, with the value that it has. With `is_made` the value does not
+        travel."""
         return self._remote.make_variable(
             np.zeros if is_made else value,
             name=name,
@@ -218,14 +196,7 @@ class Client:
         )
 
     def make_table(self, name: str, value: Array, optimizer: ps.Optimizer, *, is_made: bool = False) -> Any:
-        """Return a table; if it is there already, with the rows that it has.
-
-        Args:
-            name: What it is called.
-            value: Its rows.
-            optimizer: What turns gradients into updates.
-            is_made: Whether it is known to be there, so that the rows need not travel.
-        """
+        """Return a table; if it is there already, with the rows that it has. With `is_made` the rows do not travel."""
         return self._remote.make_embedding(
             *value.shape,
             name=name,
@@ -487,11 +458,11 @@ class ServedSteps(strategy.StrategyRuntime):
         self._seen = model.read_flat()
 
 
-def open_client(opened: OpenParameterServer, caller: str) -> Client:
-    """Begin in the calling rank.
+def open_steps(opened: parameter_server.OpenParameterServer, ranks: strategy.Ranks) -> ServedSteps:
+    """Begin in the calling rank, on host arrays."""
+    return ServedSteps(open_client(opened, "strategies.ParameterServer"), ranks.world)
 
-    Args:
-        opened: What it was given.
-        caller: The trainer's name, for messages.
-    """
+
+def open_client(opened: parameter_server.OpenParameterServer, caller: str) -> Client:
+    """Begin in the calling rank. Messages have the caller's name, which is the trainer's."""
     return Client(opened, worker_session.get_session(caller))

@@ -14,31 +14,35 @@ except ImportError as _error:
         "hocket.train.torch needs PyTorch, which cannot be imported. Run pip install 'hocket[torch]'."
     ) from _error
 
+import typing as _typing
+
 from hocket import missing as _missing
-from hocket.train.frameworks.torch.checkpoints import load_model as load_model
-from hocket.train.frameworks.torch.checkpoints import save_model as save_model
-from hocket.train.frameworks.torch.config import TorchConfig as TorchConfig
-from hocket.train.frameworks.torch.devices import get_device as get_device
-from hocket.train.frameworks.torch.devices import get_devices as get_devices
-from hocket.train.frameworks.torch.evaluation import GlobalMean as GlobalMean
-from hocket.train.frameworks.torch.loaders import PreparedDataLoader as PreparedDataLoader
-from hocket.train.frameworks.torch.loaders import prepare_data_loader as prepare_data_loader
-from hocket.train.frameworks.torch.models import no_sync as no_sync
-from hocket.train.frameworks.torch.models import prepare_model as prepare_model
-from hocket.train.frameworks.torch.models import synchronize as synchronize
-from hocket.train.frameworks.torch.optimizers import accelerate as accelerate
-from hocket.train.frameworks.torch.optimizers import backward as backward
-from hocket.train.frameworks.torch.optimizers import prepare_optimizer as prepare_optimizer
-from hocket.train.frameworks.torch.seeds import enable_reproducibility as enable_reproducibility
-from hocket.train.frameworks.torch.strategies import Exchange as Exchange
-from hocket.train.frameworks.torch.trainer import TorchTrainer as TorchTrainer
-from hocket.train.strategies import AllReduce as AllReduce
-from hocket.train.strategies import LocalSGD as LocalSGD
-from hocket.train.strategies import Nesterov as Nesterov
-from hocket.train.strategies import ParameterServer as ParameterServer
-from hocket.train.strategies import PowerSGD as PowerSGD
-from hocket.train.strategies import Ranks as Ranks
-from hocket.train.strategies import Sharded as Sharded
-from hocket.train.strategies import Strategy as Strategy
+
+if _typing.TYPE_CHECKING:
+    from hocket.train.frameworks.torch.checkpoints import load_model as load_model
+    from hocket.train.frameworks.torch.checkpoints import save_model as save_model
+    from hocket.train.frameworks.torch.config import TorchConfig as TorchConfig
+    from hocket.train.frameworks.torch.devices import get_device as get_device
+    from hocket.train.frameworks.torch.devices import get_devices as get_devices
+    from hocket.train.frameworks.torch.evaluation import GlobalMean as GlobalMean
+    from hocket.train.frameworks.torch.loaders import PreparedDataLoader as PreparedDataLoader
+    from hocket.train.frameworks.torch.loaders import prepare_data_loader as prepare_data_loader
+    from hocket.train.frameworks.torch.models import no_sync as no_sync
+    from hocket.train.frameworks.torch.models import prepare_model as prepare_model
+    from hocket.train.frameworks.torch.models import synchronize as synchronize
+    from hocket.train.frameworks.torch.optimizers import accelerate as accelerate
+    from hocket.train.frameworks.torch.optimizers import backward as backward
+    from hocket.train.frameworks.torch.optimizers import prepare_optimizer as prepare_optimizer
+    from hocket.train.frameworks.torch.seeds import enable_reproducibility as enable_reproducibility
+    from hocket.train.frameworks.torch.strategies import Exchange as Exchange
+    from hocket.train.frameworks.torch.trainer import TorchTrainer as TorchTrainer
+    from hocket.train.strategies import AllReduce as AllReduce
+    from hocket.train.strategies import LocalSGD as LocalSGD
+    from hocket.train.strategies import Nesterov as Nesterov
+    from hocket.train.strategies import ParameterServer as ParameterServer
+    from hocket.train.strategies import PowerSGD as PowerSGD
+    from hocket.train.strategies import Ranks as Ranks
+    from hocket.train.strategies import Sharded as Sharded
+    from hocket.train.strategies import Strategy as Strategy
 
 _missing.explain(__name__)

@@ -56,9 +56,9 @@ class JaxConfig(backend.BackendConfig):
     def list_modules(self, function: Callable[..., object]) -> Sequence[str]:
         """Return jax, optax if it is installed (most training functions use it, and it takes a tenth of jax's time),
         and what spreads arrays if the strategy is to."""
-        needed = [_OURS, "optax"] if importlib.util.find_spec("optax") else [_OURS]
+        needed = [*super().list_modules(function), _OURS, *(["optax"] if importlib.util.find_spec("optax") else [])]
         if isinstance(getattr(function, "strategy", None), strategies.Sharded):
-            needed.append(jax_strategies.SHARDED)
+            needed.append(jax_strategies.MODULES[strategies.Sharded])
         return needed
 
     def list_blind_ranks(self, num_workers: int) -> Sequence[int]:

@@ -9,6 +9,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from hocket.train import strategies
 from hocket.train.frameworks.jax import devices, framework, host_calls, trees
 from hocket.train.frameworks.jax import strategies as jax_strategies
 from hocket.train.rank import world
@@ -81,7 +82,7 @@ def gather(tree: object) -> Any:
             "Call it on what the jitted function returns."
         )
     if any(map(trees.is_spread, values)):
-        found = importlib.import_module(jax_strategies.SHARDED).gather
+        found = importlib.import_module(jax_strategies.MODULES[strategies.Sharded]).gather
         values = [found(value) for value in values]
     return jax.tree_util.tree_unflatten(structure, values)
 

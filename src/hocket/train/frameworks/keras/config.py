@@ -69,7 +69,7 @@ class KerasConfig(backend.BackendConfig):
     def list_modules(self, function: Callable[..., object]) -> Sequence[str]:
         """Return what imports Keras with the backend, and what spreads models if the strategy is to: once on a
         machine."""
-        needed = [f"hocket.train.frameworks.keras_preloads.{self.choose_backend()}"]
+        needed = [*super().list_modules(function), f"hocket.train.frameworks.keras_preloads.{self.choose_backend()}"]
         if isinstance(getattr(function, "strategy", None), strategies.Sharded):
             needed += [sharding.JOINED, sharding.SPREAD_MODELS]
         return needed

@@ -54,7 +54,7 @@ class TensorflowConfig(backend.BackendConfig):
 
     def list_modules(self, function: Callable[..., object]) -> Sequence[str]:
         """Return what imports TensorFlow."""
-        return (PRELOADED,)
+        return (*super().list_modules(function), PRELOADED)
 
     def list_task_types(self, num_workers: int) -> list[str]:
         """Return what each rank is, by rank.

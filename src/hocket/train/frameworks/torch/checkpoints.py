@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any, Final
 
 import torch
-from torch.distributed import tensor as dtensors
 from torch.nn import parallel
 
 from hocket import extras
@@ -60,7 +59,7 @@ def save_model(model: torch.nn.Module, folder: str | os.PathLike[str]) -> None:
         )
     whole: dict[str, torch.Tensor] = {}
     for name, value in _list_untied(model):
-        gathered = value.full_tensor() if isinstance(value, dtensors.DTensor) else value  # all ranks do
+        gathered = value.full_tensor() if hasattr(value, "full_tensor") else value  # all ranks do, of a DTensor
         if writes:
             whole[name] = gathered.detach().to("cpu").contiguous()
     if writes:
@@ -151,7 +150,10 @@ def _compare(
 
 
 def _spread_like(whole: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
-    if not isinstance(value, dtensors.DTensor):
+    if not hasattr(value, "full_tensor"):
         return whole
+    from torch.distributed import tensor as dtensors  # with sympy, as long to import as torch: whoever spreads has it
+
+    assert isinstance(value, dtensors.DTensor)
     whole = whole.to(value.device, value.dtype)
     return dtensors.distribute_tensor(whole, value.device_mesh, value.placements)

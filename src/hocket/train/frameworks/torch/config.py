@@ -28,7 +28,10 @@ from hocket.train.frameworks.torch import strategies as torch_strategies
 from hocket.train.rank import rank_placement
 from hocket.train.run import backend, joining, worker_group
 
-_OURS: Final = "hocket.train.torch"
+_CALLED: Final = (
+    "hocket.train.torch",
+    *(f"hocket.train.frameworks.torch.{name}" for name in ("loaders", "models", "optimizers")),
+)
 
 _COMPILER: Final = "torch._dynamo"
 
@@ -62,14 +65,12 @@ class TorchConfig(backend.BackendConfig):
             )
 
     def list_modules(self, function: Callable[..., object]) -> Sequence[str]:
-        """Return torch, its compiler if the function names an optimizer (the first step of one loads it), and what
-        spreads a model if the strategy is to."""
-        needed = [_OURS]
-        if mentions.finds(function, "torch.optim"):
-            needed.append(_COMPILER)
-        if isinstance(getattr(function, "strategy", None), strategies.Sharded):
-            needed.append(torch_strategies.SHARDED)
-        return needed
+        """Return what training functions call, what the strategy stands on, and torch's compiler if the function
+        names an optimizer: the first step of one loads it."""
+        strategy = getattr(function, "strategy", None) or strategies.AllReduce()
+        needed = [*super().list_modules(function), *_CALLED, *filter(None, [strategy.hosted_by])]
+        needed += [module for kind, module in torch_strategies.MODULES.items() if type(strategy) is kind]
+        return [*needed, _COMPILER] if mentions.finds(function, "torch.optim") else needed
 
     @contextlib.contextmanager
     def share_process(self) -> Iterator[Sequence[turns.Local]]:

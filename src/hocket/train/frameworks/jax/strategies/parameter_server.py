@@ -28,7 +28,7 @@ from hocket.train import strategies
 from hocket.train.frameworks.jax import host_calls, trees
 from hocket.train.frameworks.jax.strategies import averaging, strategy
 from hocket.train.rank import worker_session
-from hocket.train.strategies import ps_client
+from hocket.train.strategies import parameter_server, ps_client
 
 _CALLER: Final = "prepare_optimizer"
 _VISITOR: Final = "hocket.train.jax.parameter_server"
@@ -60,7 +60,7 @@ _exchanges: weakref.WeakKeyDictionary[worker_session.WorkerSession, Exchange] = 
 
 @final
 class Exchange(strategy.Exchange):
-    def __init__(self, settings: ps_client.OpenParameterServer, ranks: strategies.Ranks) -> None:
+    def __init__(self, settings: parameter_server.OpenParameterServer, ranks: strategies.Ranks) -> None:
         self._client = ps_client.open_client(settings, "jax.JaxTrainer")
         self._made: dict[str, Any] = {}
         """What the servers hold, by the leaves' names."""

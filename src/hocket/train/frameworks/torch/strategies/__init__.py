@@ -7,31 +7,29 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 import torch.distributed as dist
 
 from hocket.train import strategies
-from hocket.train.frameworks.torch.strategies import all_reduce, local_sgd, on_arrays, parameter_server
+from hocket.train.frameworks import contract
+from hocket.train.frameworks.torch.strategies import on_arrays
 from hocket.train.frameworks.torch.strategies.strategy import Exchange as Exchange
-from hocket.train.strategies import ps_client
+from hocket.train.strategies import parameter_server
 
-SHARDED: Final = "hocket.train.frameworks.torch.strategies.sharded"
-"""The module of `Sharded`, which takes a second and a half to import, because of torch's: few runs need it."""
-
-
-def _open_sharded(settings: strategies.Sharded, ranks: strategies.Ranks) -> Exchange:
-    found: Exchange = importlib.import_module(SHARDED).Exchange(settings, ranks)
-    return found
-
+MODULES: Final[Mapping[type[strategies.Strategy], str]] = {
+    strategies.AllReduce: f"{__name__}.all_reduce",
+    strategies.LocalSGD: f"{__name__}.local_sgd",
+    strategies.Sharded: f"{__name__}.sharded",
+    strategies.ParameterServer: f"{__name__}.parameter_server",
+}
+"""Where a strategy's own way is. A run has one, so it is imported by name, on use; `Sharded` brings `hocket.mesh` and a
+second and a half of torch's own."""
 
 OVERRIDES: Final[Mapping[type[strategies.Strategy], Callable[[Any, strategies.Ranks], Exchange]]] = {
-    strategies.AllReduce: all_reduce.Exchange,
-    strategies.LocalSGD: local_sgd.Exchange,
-    strategies.Sharded: _open_sharded,
-    ps_client.OpenParameterServer: parameter_server.Exchange,
+    parameter_server.OpenParameterServer if kind is strategies.ParameterServer else kind: contract.open_late(module)
+    for kind, module in MODULES.items()
 }
 """Which strategies PyTorch has a way of its own for: DistributedDataParallel's hooks, meetings on the tensors' device,
 and tables by rows."""

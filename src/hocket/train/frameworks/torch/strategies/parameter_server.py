@@ -23,7 +23,7 @@ import torch.distributed as dist
 from hocket import ps
 from hocket.train import strategies
 from hocket.train.frameworks.torch.strategies import averaging, closures, served_optimizers, strategy, tables
-from hocket.train.strategies import ps_client
+from hocket.train.strategies import parameter_server, ps_client
 
 STEPS_KEY: Final = "hocket_steps"
 """Where an optimizer's first parameter group has how many steps were taken, so that it is saved and loaded with the
@@ -35,7 +35,7 @@ class Exchange(strategy.Exchange):
     needs_optimizer = True
     shares_gradients = False
 
-    def __init__(self, settings: ps_client.OpenParameterServer, ranks: strategies.Ranks) -> None:
+    def __init__(self, settings: parameter_server.OpenParameterServer, ranks: strategies.Ranks) -> None:
         self._min_rows = settings.settings.min_table_rows
         self._ranks = ranks
         self._client = ps_client.open_client(settings, "torch.TorchTrainer")

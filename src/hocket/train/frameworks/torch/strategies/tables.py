@@ -6,14 +6,16 @@ A forward pass fetches the rows that its batch names; the rank has no others.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, final
+from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
 from hocket import ps
-from hocket.train.strategies import ps_client
+
+if TYPE_CHECKING:
+    from hocket.train.strategies import ps_client
 
 
 def find_tables(model: torch.nn.Module, min_rows: int) -> Iterator[tuple[torch.nn.Embedding, torch.Tensor]]:
