@@ -373,6 +373,12 @@ def get_engine() -> contract.Engine:
     return current
 
 
+def get_limits() -> Mapping[str, str]:
+    """Return what the session's engine cannot do; without a session, that of the engine which the first use opens."""
+    current = contract.get_optional_current_engine()
+    return engines.get_limits(_choose_engine(None, None)[0]) if current is None else current.limits
+
+
 def check_environment(engine: contract.Engine, problem: str | None) -> None:
     """Refuse a runtime environment that only Ray can make, on another engine.
 

@@ -149,14 +149,19 @@ class TrialHistory:
         )
 
 
-def read(folder: str | os.PathLike[str]) -> list[TrialHistory]:
+def read(folder: str | os.PathLike[str], prefix: str = "") -> list[TrialHistory]:
     """Return all trials of a search, in the order in which they were proposed.
+
+    Args:
+        folder: The search's.
+        prefix: What the ids of its trials begin with. Default: those of the latest search of the folder.
 
     Raises:
         TuneError: There is no search in the folder, or its log is damaged.
     """
     log.check_folder(folder)
-    return build(log.read(folder))
+    earlier = log.name_earlier(prefix)
+    return build(log.read(folder, earlier if Path(folder, earlier).exists() else log.NAME))
 
 
 def build(records: Iterable[Mapping[str, Any]]) -> list[TrialHistory]:

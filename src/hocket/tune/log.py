@@ -31,8 +31,11 @@ end         It has ended: ``id``, ``status``, ``reason``, ``error`` (text), ``ca
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
+import re
+import secrets
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final, final
@@ -60,17 +63,7 @@ class Writer:
 
     def __init__(self, folder: Path) -> None:
         self.path = folder / NAME
-        self._descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
-        try:
-            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            os.close(self._descriptor)
-            raise errors.TuneError(
-                f"The search in {str(folder)!r} goes on already: another fit(), here or in another process, has not "
-                "returned. Wait for it, or give RunConfig(name=...) another name."
-            ) from None
-        except OSError:  # file systems that cannot lock (NFS) keep nobody out
-            pass
+        self._descriptor = _open_locked(self.path)
         self._cut()
         showing.note_log(self.path)
 
@@ -110,14 +103,76 @@ class Writer:
         os.close(self._descriptor)
 
 
-def read(folder: str | os.PathLike[str]) -> Iterator[dict[str, Any]]:
+def _open_locked(path: Path) -> int:
+    """Open a log, which is made, for one writer.
+
+    Raises:
+        TuneError: Another process writes to it.
+    """
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(descriptor)
+        raise errors.TuneError(
+            f"The search in {str(path.parent)!r} goes on already: another fit(), here or in another process, has not "
+            "returned. Wait for it, or give RunConfig(name=...) another name."
+        ) from None
+    except OSError:  # file systems that cannot lock (NFS) keep nobody out
+        pass
+    return descriptor
+
+
+def name_earlier(prefix: str) -> str:
+    """Return how the log of an earlier search is called that was set aside, by the prefix of its trials' ids."""
+    return f"search-{prefix}.jsonl"
+
+
+def set_aside(folder: Path, setup: str) -> str:
+    """Rename the log of an earlier search, and the file of what its tuner was given, so that a new search can begin in
+    its folder. What its trials have left stays where it is.
+
+    Nothing of the log is unpickled: a new search trusts no file that it finds.
+
+    Args:
+        folder: The search's, which exists.
+        setup: The name of the other file, such as ``tuner.pickle``.
+
+    Returns:
+        The prefix of the earlier search; empty if there is none.
+
+    Raises:
+        TuneError: The earlier search goes on.
+    """
+    path = folder / NAME
+    try:
+        first = path.open("rb").readline()
+    except FileNotFoundError:
+        return ""
+    if not first.endswith(b"\n"):
+        return ""
+    found = re.search(rb'"prefix": ?"([0-9a-f]{6})"', first)
+    prefix = found[1].decode() if found else ""
+    if not prefix or (folder / name_earlier(prefix)).exists():
+        prefix = secrets.token_hex(3)
+    descriptor = _open_locked(path)
+    try:
+        with contextlib.suppress(FileNotFoundError):  # first, as a log alone is set aside the next time
+            (folder / setup).rename(folder / setup.replace(".", f"-{prefix}.", 1))
+        path.rename(folder / name_earlier(prefix))
+    finally:
+        os.close(descriptor)
+    return prefix
+
+
+def read(folder: str | os.PathLike[str], name: str = NAME) -> Iterator[dict[str, Any]]:
     """Give the records of a search, from the first to the last that is whole; also while it is written.
 
     Raises:
         FileNotFoundError: There is no log.
         TuneError: A line in the middle is not one of ours, or the log is of a newer version.
     """
-    path = Path(folder, NAME)
+    path = Path(folder, name)
     with path.open("rb") as file:
         for number, line in enumerate(file, 1):
             if not line.endswith(b"\n"):

@@ -30,6 +30,7 @@ class ResultGrid(Sequence[results.Result]):
         folder: The search's, here or in a store.
         metric: What counts unless a call says otherwise.
         mode: ``"max"`` or ``"min"``.
+        prefix: What the ids of its trials begin with. Default: those of the latest search of the folder.
 
     Example:
         >>> from hocket import tune
@@ -49,18 +50,20 @@ class ResultGrid(Sequence[results.Result]):
         folder: str | os.PathLike[str] | places.Place,
         metric: str | None = None,
         mode: str | None = None,
+        prefix: str = "",
     ) -> None:
         found = folder if isinstance(folder, places.Place) else places.locate(folder, None, "ResultGrid()")
         self._folder = found if isinstance(found, places.Place) else Path(found)
-        self._metric, self._mode = metric, mode
+        self._metric, self._mode, self._prefix = metric, mode, prefix
 
     @functools.cached_property
     def _results(self) -> list[results.Result]:
         if isinstance(self._folder, places.Place):
             committed = stored.list_committed(self._folder)
-            with stored.brought(self._folder, log.NAME) as folder:
-                return [one.build_stored_result(self._folder, committed) for one in history.read(folder)]
-        return [one.build_result(self._folder) for one in history.read(self._folder)]
+            with stored.brought(self._folder, log.NAME, log.name_earlier(self._prefix)) as folder:
+                found = history.read(folder, self._prefix)
+                return [one.build_stored_result(self._folder, committed) for one in found]
+        return [one.build_result(self._folder) for one in history.read(self._folder, self._prefix)]
 
     def __len__(self) -> int:
         return len(self._results)
