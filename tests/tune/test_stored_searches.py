@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import re
 import signal
 import subprocess
 import sys
@@ -92,7 +93,7 @@ def test_a_second_search_of_a_name_leaves_the_first_ones_files(
     assert "A new search begins in" in caplog.text
     after = set(s3_server.list_names(filesystem, first.experiment_path))
     assert before <= after
-    assert {name.rpartition("/")[2] for name in after - before if "-" in name.rpartition("/")[2]} == {
+    assert {name for name in after - before if re.fullmatch(r"(search|tuner)-.*", name.rpartition("/")[2])} == {
         f"search-{first[0].trial_id[:6]}.jsonl",
         f"tuner-{first[0].trial_id[:6]}.pickle",
     }

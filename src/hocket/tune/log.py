@@ -146,7 +146,8 @@ def set_aside(folder: Path, setup: str) -> str:
     """
     path = folder / NAME
     try:
-        first = path.open("rb").readline()
+        with path.open("rb") as file:
+            first = file.readline()
     except FileNotFoundError:
         return ""
     if not first.endswith(b"\n"):
