@@ -348,7 +348,7 @@ NOTHING = {
     "hocket": "method RuntimeContext DynamicObjectRefGenerator SessionContext is_initialized shutdown TypedActor "
     "ObjectID error_info",
     "hocket.collective": "allgather allreduce barrier broadcast destroy_collective_group get_collective_group_size "
-    "get_rank init_collective_group is_group_initialized recv reduce reducescatter send ReduceOp",  # called in workers
+    "get_rank init_collective_group is_backend_available is_group_initialized recv reduce reducescatter send ReduceOp",  # called in workers
     "hocket.dag": "ClassMethodNode ClassNode FunctionNode InputAttributeNode InputNode MultiOutputNode",
     "hocket.data": "Schema ActorPoolStrategy TaskPoolStrategy DatasetSummary from_arrow from_blocks from_huggingface "
     "from_items from_numpy from_numpy_refs from_pandas from_pandas_refs from_spark from_tf from_torch range "
