@@ -14,7 +14,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from hocket import exceptions, markup, texts, version
-from hocket.core import amounts, engines, environments, frames
+from hocket.core import amounts, engines, environments, frames, unfetched
 from hocket.core import labels as core_labels
 from hocket.engine import contract, node
 
@@ -356,7 +356,9 @@ def shutdown() -> None:
         if current is None or not current.is_closable:
             return
         contract.set_current_engine(None)
+    errors = unfetched.collect(current)
     current.close()
+    unfetched.show(errors)
 
 
 def is_initialized() -> bool:

@@ -539,6 +539,17 @@ class Engine(abc.ABC):
     def list_errors(self) -> list[exceptions.ErrorRecord]:
         """Return the failures of this session, oldest first (the last 1,000)."""
 
+    def note_asked(self, refs: Sequence[AnyRef]) -> None:
+        """Hear that `get` of these has raised the error of one: those of the others count as fetched."""
+
+    def list_unfetched(self) -> list[tuple[str, BaseException]]:
+        """Return the errors of tasks and calls that nobody has fetched, each with the name of its task.
+
+        Left out are errors of tasks that were cancelled, or tried again with success, and those of Hocket's own
+        functions and actors. An engine that shows them itself returns none.
+        """
+        return []
+
     @abc.abstractmethod
     def list_records(
         self, kind: str, filters: Sequence[tuple[str, str, object]] = (), limit: int | None = None

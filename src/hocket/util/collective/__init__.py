@@ -1,6 +1,6 @@
 """Ray's name of `hocket.collective`, whose page says what there is: ``from hocket.util import collective as col``.
 
-Each rank has one tensor, in memory of its machine. The default backend is `hocket.collective`'s own, where Ray's is NCCL.
+Each rank has one tensor, in memory of its machine. The default backend is Hocket's own, where Ray's is NCCL.
 """
 
 from hocket import missing as _missing
