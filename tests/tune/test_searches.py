@@ -233,6 +233,15 @@ def test_nan_never_wins_and_says_so(tmp_path: Path) -> None:
         found.get_best_result()
 
 
+def test_a_list_is_one_value_of_a_space(tmp_path: Path) -> None:
+    found = search(lambda config: {"loss": config["x"]}, tmp_path, {"x": [1, 2, 3]})
+    with pytest.raises(
+        tune.TuneError,
+        match=r"No trial has reported 'loss' as a number; one of its values is \[1, 2, 3\].*write tune.grid_search",
+    ):
+        found.get_best_result("loss", "min")
+
+
 def test_a_metric_that_is_never_reported_is_named(tmp_path: Path) -> None:
     with pytest.raises(
         tune.TuneError, match=r"No report of trial \w+ has the metric 'accuracy'; its last one has \['loss'\]"

@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, TypeVar, final
 
-from hocket import keywords, markup, missing
+from hocket import keywords, markup, missing, texts
 from hocket.core import session
 from hocket.data import (
     block_reads,
@@ -79,6 +79,18 @@ class Dataset(looking.Looking, operations.RowOperations, splits.Splits, conversi
 
     def __iter__(self) -> Iterator[Any]:
         raise TypeError("A Dataset has rows and batches, so say which: write iter_rows() or iter_batches().")
+
+    def __bool__(self) -> bool:
+        return True
+
+    def __len__(self) -> int:
+        raise TypeError("A Dataset has no length before it is executed: write count(), which executes it.")
+
+    def __getitem__(self, index: object) -> Any:
+        raise TypeError(
+            f"A Dataset has no index, but received [{texts.safe_repr(index, 40)}]. Write take(n) for the first rows, "
+            "limit(n) for a data set of them, or select_columns([...]) for columns."
+        )
 
     def _build(self, reads: Sequence[block_reads.Read]) -> Dataset:
         return Dataset(reads)

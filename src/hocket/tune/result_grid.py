@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final, final, overload
 
+from hocket import texts
 from hocket.stores import places
 from hocket.train.tracking import plain
 from hocket.train.tracking import values as flat_values
@@ -149,6 +150,13 @@ class ResultGrid(Sequence[results.Result]):
             failed = next((one.reason for one in self._results if one.error is not None), "")
             why = f" The first to fail: {failed}." if failed else ""
             return f"No trial has reported anything, so none is the best by {metric!r}.{why}"
+        values = [one.metrics[metric] for one in self._results if metric in one.metrics]
+        if values:
+            return (
+                f"No trial has reported {metric!r} as a number; one of its values is {texts.safe_repr(values[0], 80)}. "
+                "Report a number. A list in param_space is one value: to try each of its items, write "
+                "tune.grid_search([...]) or tune.choice([...])."
+            )
         return f"No trial has reported the metric {metric!r}; they have {found}. Give the name of one."
 
     def get_dataframe(self, filter_metric: str | None = None, filter_mode: str | None = None) -> Any:
