@@ -523,7 +523,7 @@ def test_wait_counts_whole_objects(session: hocket.SessionContext) -> None:
 
 
 @pytest.mark.parametrize(
-    "use", [lambda ref: ref + 1, lambda ref: 1 + ref, lambda ref: 2 * ref, lambda ref: ref[0], lambda ref: list(ref)]
+    "use", [lambda ref: ref + 1, lambda ref: 1 + ref, lambda ref: 2 * ref, lambda ref: ref[0], list]
 )
 def test_a_reference_used_as_its_value_says_what_to_write(session: hocket.SessionContext, use: Any) -> None:
     ref = hocket.put([1])
