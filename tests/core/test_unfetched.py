@@ -7,6 +7,7 @@ import contextlib
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -43,18 +44,20 @@ def count() -> Iterator[int]:
     raise ValueError("generator")
 
 
-@hocket.remote
-class Actor:
+class _Actor:
     def fail(self) -> None:
         raise RuntimeError("in a call")
 
 
-@hocket.remote
-class Unborn:
+class _Unborn:
     def __init__(self) -> None:
         raise KeyError("no constructor")
 
     def call(self) -> None: ...
+
+
+Actor: Any = hocket.remote(_Actor)
+Unborn: Any = hocket.remote(_Unborn)
 
 
 @hocket.remote(max_retries=0)
@@ -86,8 +89,8 @@ def test_each_kind_is_shown_once_with_its_count(engine: str, capfd: pytest.Captu
     )
     assert kinds[0] == "  fail: ValueError: dropped (2 times)"
     assert sorted(kinds[1:4]) == [
-        "  Actor.fail: RuntimeError: in a call",
-        "  Unborn.__init__: KeyError: 'no constructor'",
+        "  _Actor.fail: RuntimeError: in a call",
+        "  _Unborn.__init__: KeyError: 'no constructor'",
         "  fail: ValueError: passed on",
     ]
     assert kinds[-1] == "ValueError: dropped"

@@ -166,7 +166,7 @@ def is_backend_available(backend: str) -> bool:
         >>> collective.is_backend_available("GLOO"), collective.is_backend_available("nccl")
         (True, False)
     """
-    return isinstance(backend, str) and backend.lower().removeprefix("torch_") in _BACKENDS
+    return str(backend).lower().removeprefix("torch_") in _BACKENDS
 
 
 def is_group_initialized(group_name: str = DEFAULT) -> bool:

@@ -7,6 +7,7 @@ never asks for their results, would otherwise end as if all had gone well.
 from __future__ import annotations
 
 import collections
+import contextlib
 import os
 import sys
 from typing import Final
@@ -28,23 +29,20 @@ def collect(engine: contract.Engine) -> list[tuple[str, BaseException]]:
 
 def show(errors: list[tuple[str, BaseException]]) -> None:
     """Write errors to stderr: one block, with a line for each kind of error and the traceback of the first."""
-    found = [(name, error) for name, error in errors if not _is_wanted(error)]
-    if not found or sys.stderr is None:
+    ends = (KeyboardInterrupt, SystemExit)  # so a program ends a task
+    errors = [(name, error) for name, error in errors if not isinstance(exceptions.get_cause(error), ends)]
+    if not errors:
         return
-    causes = [(name, exceptions.get_cause(error)) for name, error in found]
+    causes = [(name, exceptions.get_cause(error)) for name, error in errors]
     kinds = collections.Counter(
         f"{texts.show_name(name)}: {texts.name_class(type(cause))}: {texts.cut(texts.safe_text(cause), 200)}"
         for name, cause in causes
     )
-    many = f"{len(found)} errors of tasks were" if len(found) > 1 else "The error of a task was"
+    many = f"{len(causes)} errors of tasks were" if len(causes) > 1 else "The error of a task was"
     lines = [f"{many} never fetched: hocket.get() on a task's reference raises its error. {_VARIABLE}=off hides this."]
     lines += [f"  {text}" + (f" ({count} times)" if count > 1 else "") for text, count in kinds.most_common(MOST_SHOWN)]
     if len(kinds) > MOST_SHOWN:
         lines.append(f"  and {len(kinds) - MOST_SHOWN} other kinds; hocket.error_info() lists the last 1,000.")
-    sys.stderr.write("\n".join([*lines, texts.safe_text(found[0][1]).rstrip(), ""]))
-    sys.stderr.flush()
-
-
-def _is_wanted(error: BaseException) -> bool:
-    """Tell whether an error is how a program ends a task: an interrupt, or an exit."""
-    return isinstance(exceptions.get_cause(error), KeyboardInterrupt | SystemExit)
+    with contextlib.suppress(AttributeError, OSError, ValueError):  # there may be no stderr, or a closed one
+        sys.stderr.write("\n".join([*lines, texts.safe_text(errors[0][1]).rstrip(), ""]))
+        sys.stderr.flush()

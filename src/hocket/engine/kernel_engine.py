@@ -287,7 +287,8 @@ class KernelEngine(contract.Engine):
         tasks.note_asked(self.kernel, [ref._id for ref in refs])
 
     def list_unfetched(self) -> list[tuple[str, BaseException]]:
-        self._read_arrived()
+        if self.end is None:
+            self._read_arrived()
         found = [(name, decode_error(payload)) for name, _, payload in list(self.kernel.unfetched.values())]
         kinds = (exceptions.TaskError, exceptions.WorkerCrashedError)
         return [(name, error) for name, error in found if isinstance(error, kinds)]

@@ -224,13 +224,7 @@ def _note_unfetched(kernel: State, task: TaskRecord, error: tuple[object, ...]) 
 
 
 def note_fetched(kernel: State, error: tuple[object, ...] | None, actor_id: int = 0) -> None:
-    """Forget an error that somebody has fetched.
-
-    Args:
-        kernel: The state.
-        error: The encoded error.
-        actor_id: The actor that the error names: its constructor's error is the reason, and is told with it.
-    """
+    """Forget an error that somebody has fetched; with it that of the constructor of the actor that it names."""
     kernel.unfetched.pop(id(error), None)
     if actor_id:
         for key in [key for key, (_, task_id, _) in kernel.unfetched.items() if task_id == actor_id]:

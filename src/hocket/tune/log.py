@@ -104,11 +104,7 @@ class Writer:
 
 
 def _open_locked(path: Path) -> int:
-    """Open a log, which is made, for one writer.
-
-    Raises:
-        TuneError: Another process writes to it.
-    """
+    """Open a log, which is made, for one writer."""
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -129,17 +125,10 @@ def name_earlier(prefix: str) -> str:
 
 
 def set_aside(folder: Path, setup: str) -> str:
-    """Rename the log of an earlier search, and the file of what its tuner was given, so that a new search can begin in
-    its folder. What its trials have left stays where it is.
+    """Rename the log of an earlier search, and the file `setup` of what its tuner was given, so that a new search can
+    begin in its folder. Return the earlier one's prefix; empty if there is none.
 
     Nothing of the log is unpickled: a new search trusts no file that it finds.
-
-    Args:
-        folder: The search's, which exists.
-        setup: The name of the other file, such as ``tuner.pickle``.
-
-    Returns:
-        The prefix of the earlier search; empty if there is none.
 
     Raises:
         TuneError: The earlier search goes on.
