@@ -46,11 +46,17 @@ NAMES: Final[dict[str, dict[str, str]]] = {
     },
     "hocket.util": {
         "accelerators get_node_instance_id": "kinds of hardware; use resources",
-        "collective": "write hocket.collective: see its page",
         "connect disconnect": "write hocket.init, hocket.shutdown",
         "disable_log_once_globally enable_periodic_logging": "switches of Ray's own logs",
         "iter": "no longer documented in Ray; use a generator or hocket.data",
         "pdb ray_debugpy": "write breakpoint()",
+    },
+    "hocket.util.collective": {
+        (
+            "allgather_multigpu allreduce_multigpu broadcast_multigpu recv_multigpu reduce_multigpu "
+            "reducescatter_multigpu send_multigpu"
+        ): "a rank has one tensor, in memory of its machine; for GPUs use torch.distributed in each rank",
+        "get_group_handle register_collective_backend": "backends of one's own are for torch.distributed",
     },
     "hocket.util.multiprocessing": {
         "JoinableQueue": "Ray's is multiprocessing's own; import it from there",
@@ -203,7 +209,6 @@ PARTS: Final[dict[str, str]] = {
     ),
     "hocket.autoscaler": "a cluster's; Ray's own is used there",
     "hocket.dashboard": "hocket dashboard is a command of its own",
-    "hocket.util.collective": "write hocket.collective: see its page",
     "hocket.util.dask hocket.util.spark": (
         "another program's scheduler; for data between them see hocket.data.from_spark, hocket.spark and Parquet files"
     ),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import os
 import threading
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -519,6 +520,17 @@ def test_wait_counts_whole_objects(session: hocket.SessionContext) -> None:
         hocket.get(ref, timeout="1")  # type: ignore[call-overload]
     with pytest.raises(ValueError, match="timeout must be 0 or more seconds"):
         hocket.wait([ref], timeout=float("nan"))
+
+
+@pytest.mark.parametrize(
+    "use", [lambda ref: ref + 1, lambda ref: 1 + ref, lambda ref: 2 * ref, lambda ref: ref[0], list]
+)
+def test_a_reference_used_as_its_value_says_what_to_write(session: hocket.SessionContext, use: Any) -> None:
+    ref = hocket.put([1])
+    with pytest.raises(TypeError, match=r"An ObjectRef is no value: .* Write hocket\.get\(ref\) for the value"):
+        use(ref)
+    assert ref  # as in Ray, whatever its value is
+    assert not isinstance(ref, Iterable)
 
 
 @pytest.mark.about_local("the messages between its processes")

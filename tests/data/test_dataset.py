@@ -794,3 +794,14 @@ def test_mistakes_of_ours_keep_their_frames(session: None, monkeypatch: pytest.M
     with pytest.raises(KeyError, match="missing") as found:
         data.range(3).filter(lambda row: True).count()
     assert any(str(frame.path).endswith("looking.py") for frame in found.traceback)
+
+
+def test_a_dataset_is_no_list() -> None:
+    rows = data.range(3)
+    with pytest.raises(TypeError, match=r"A Dataset has no length before it is executed: write count\(\)"):
+        len(rows)
+    with pytest.raises(TypeError, match=r"A Dataset has no index, but received \[0\]\. Write take\(n\)"):
+        rows[0]
+    with pytest.raises(TypeError, match=r"write iter_rows\(\) or iter_batches\(\)"):
+        list(rows)
+    assert rows

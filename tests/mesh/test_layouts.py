@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pickle
+import subprocess
+import sys
 from typing import Any
 
 import pytest
@@ -142,3 +144,31 @@ def test_parts_cover_the_tensor_once_for_each_replica(mesh: Mesh) -> None:
                 for column in range(where[1].start, where[1].stop):
                     rows[row * 16 + column] += 1
         assert set(rows) == {mesh.size // (layout.shape[0] * layout.shape[1])}
+
+
+CHOOSE = """
+import sys
+for name in sys.argv[1:]:
+    sys.modules[name] = None
+from hocket.mesh.backends import contract
+print(contract.choose_framework())
+try:
+    contract.get_backend("jax")
+except ImportError as error:
+    print(error)
+"""
+
+
+@pytest.mark.parametrize(
+    ("missing", "said"),
+    [
+        (["jax"], "torch\nA mesh with framework='jax' needs jax, and 'jax' cannot be imported. Run pip install "),
+        (
+            ["jax", "torch"],
+            "A mesh needs JAX or PyTorch, and neither is installed. Run pip install 'hocket[jax]' or pip",
+        ),
+    ],
+)
+def test_a_mesh_is_for_a_framework_that_is_installed(missing: list[str], said: str) -> None:
+    done = subprocess.run([sys.executable, "-c", CHOOSE, *missing], capture_output=True, text=True, check=False)
+    assert said in done.stdout + done.stderr

@@ -241,13 +241,6 @@ def test_training_functions_are_checked(function: Any, given: Any, error: type[E
         (lambda: makers.ScalingConfig(nproc_per_node=2), "Did you mean num_workers=2?"),
         (lambda: makers.ScalingConfig(workers=2), "Did you mean num_workers=2?"),
         (lambda: makers.ScalingConfig(num_gpus=2), "Write use_gpu=True, resources_per_worker={'GPU': 2}."),
-        (
-            lambda: makers.ScalingConfig(2),
-            (
-                "ScalingConfig takes no value without a name, but received 2. Name it, as in "
-                "ScalingConfig(num_workers=...)."
-            ),
-        ),
         (lambda: makers.RunConfig(storage="runs"), "Did you mean storage_path='runs'?"),
         (lambda: makers.RunConfig(max_failures=1), "Write failure_config=FailureConfig(max_failures=1)."),
         (lambda: makers.RunConfig(max_restarts=1), "Write failure_config=FailureConfig(max_failures=1)."),

@@ -228,18 +228,18 @@ def test_a_run_that_goes_on_is_said_to(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.delenv("HOCKET_PROGRESS", raising=False)
-    said = "`run` goes on from checkpoint_00000{}; for a new run choose another name."
-    shown = train.ProgressDisplay(interval_s=3600)
-    with caplog.at_level("INFO"):
-        fit(tmp_path, shown, function=save_once)
-        assert (caplog.messages, "goes on" in capsys.readouterr().err) == ([], False)
-        fit(tmp_path, shown, function=save_once)
-        assert capsys.readouterr().err.splitlines()[0] == said.format(0)
-        assert caplog.messages == [said.format(0)]
-        fit(tmp_path, train.ProgressDisplay("off"), function=save_once)
-        assert capsys.readouterr().err == ""
+    said = (
+        "`run` goes on from checkpoint_00000{} of an earlier run with this name; for a new run choose another name, or "
+        "leave it out."
+    )
+    with caplog.at_level("WARNING"):
+        for number, mode in enumerate(["plain", "off"]):
+            caplog.clear()
+            fit(tmp_path, train.ProgressDisplay(mode, interval_s=3600), function=save_once)
+            assert caplog.messages == [said.format(number - 1)] * number
+            assert "goes on" not in capsys.readouterr().err  # the display does not say it once more
         caplog.clear()
-        quiet = train.LoggingConfig(log_level="WARNING")
+        quiet = train.LoggingConfig(log_level="ERROR")
         run = train.RunConfig(name="run", storage_path=tmp_path, logging_config=quiet)
         train.DataParallelTrainer(save_once, scaling_config=train.ScalingConfig(num_workers=0), run_config=run).fit()
         assert (caplog.messages, capsys.readouterr().err) == ([], "")

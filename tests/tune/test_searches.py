@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
+import re
 import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -230,6 +233,15 @@ def test_nan_never_wins_and_says_so(tmp_path: Path) -> None:
         found.get_best_result()
 
 
+def test_a_list_is_one_value_of_a_space(tmp_path: Path) -> None:
+    found = search(lambda config: {"loss": config["x"]}, tmp_path, {"x": [1, 2, 3]})
+    with pytest.raises(
+        tune.TuneError,
+        match=r"No trial has reported 'loss' as a number; one of its values is \[1, 2, 3\].*write tune.grid_search",
+    ):
+        found.get_best_result("loss", "min")
+
+
 def test_a_metric_that_is_never_reported_is_named(tmp_path: Path) -> None:
     with pytest.raises(
         tune.TuneError, match=r"No report of trial \w+ has the metric 'accuracy'; its last one has \['loss'\]"
@@ -237,10 +249,65 @@ def test_a_metric_that_is_never_reported_is_named(tmp_path: Path) -> None:
         search(lambda config: {"loss": 1}, tmp_path, {}, metric="accuracy", mode="max")
 
 
-def test_two_searches_of_one_name(tmp_path: Path) -> None:
-    search(programs.report_steps, tmp_path, {"x": 1})
-    with pytest.raises(tune.TuneError, match=r"There is a search in .* already. Go on with it by Tuner.restore"):
-        search(programs.report_steps, tmp_path, {"x": 1})
+def test_two_searches_of_one_name(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """As in Ray a new search begins in the same folder. Nothing of the earlier one is lost, or hidden by the new."""
+    first = search(save_once, tmp_path, {"x": 1})
+    assert caplog.messages == []
+    second = search(save_once, tmp_path, {"x": tune.grid_search([2, 3])})
+    [message] = caplog.messages
+    folder, [earlier] = Path(first.experiment_path), Path(first.experiment_path).glob("search-*.jsonl")
+    assert message.startswith(f"A new search begins in '{folder}', where an earlier one is. What its trials have left ")
+    assert f"its log is called {earlier.name} now" in message
+    assert [[one.config["x"] for one in grid] for grid in (first, second)] == [[1], [2, 3]]
+    for result in [*first, *second]:
+        with result.checkpoint.as_directory() as kept:
+            assert Path(kept, "x").read_text() == str(result.config["x"])
+    prefix = first[0].trial_id.partition("_")[0]
+    assert earlier.name == f"search-{prefix}.jsonl"
+    assert [one.config for one in tune.ResultGrid(folder, prefix=prefix)] == [{"x": 1}]
+    assert len(tune.ExperimentAnalysis(folder).trials) == 2
+    assert len(tune.Tuner.restore(folder, save_once).fit()) == 2, "the latest one goes on"
+
+
+def test_trials_of_two_searches_have_folders_of_their_own(tmp_path: Path) -> None:
+    def fit(x: int) -> str:
+        config = tune.TuneConfig(trial_dirname_creator=lambda trial: "same")
+        run = tune.RunConfig(name="two", storage_path=tmp_path, verbose=0)
+        return tune.Tuner(save_once, param_space={"x": x}, tune_config=config, run_config=run).fit()[0].path
+
+    first, second = Path(fit(1)), Path(fit(2))
+    assert [(one.name, (one / "checkpoint_000000" / "x").read_text()) for one in (first, second)] == [
+        ("same", "1"),
+        (second.name, "2"),
+    ]
+    assert re.fullmatch("same_[0-9a-f]{6}", second.name)
+
+
+def test_a_search_that_goes_on_is_not_set_aside(tmp_path: Path) -> None:
+    with contextlib.closing(log.Writer(tmp_path)) as writer:
+        writer.append("session", prefix="abcdef")
+        with pytest.raises(
+            tune.TuneError, match=r"The search in .* goes on already: another fit\(\), here or in another"
+        ):
+            log.set_aside(tmp_path, "tuner.pickle")
+    assert log.set_aside(tmp_path, "tuner.pickle") == "abcdef"
+    assert [path.name for path in tmp_path.iterdir()] == ["search-abcdef.jsonl"]
+
+
+def test_a_new_search_unpickles_nothing_of_an_earlier_one(tmp_path: Path) -> None:
+    (tmp_path / "name").mkdir()
+    line = b'{"event": "session", "version": 99, "prefix": "../up", "x": {"!pickle": "no pickle"}}\n'
+    (tmp_path / "name" / "search.jsonl").write_bytes(line)
+    run = tune.RunConfig(name="name", storage_path=tmp_path, verbose=0)
+    assert len(tune.Tuner(save_once, param_space={"x": 1}, run_config=run).fit()) == 1
+    [kept] = (tmp_path / "name").glob("search-*.jsonl")
+    assert kept.read_bytes() == line
+
+
+def save_once(config: dict[str, Any]) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder, "x").write_text(str(config["x"]))
+        tune.report({"x": config["x"]}, checkpoint=tune.Checkpoint(folder))
 
 
 def test_tune_run(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import re
 import signal
 import subprocess
 import sys
@@ -73,14 +74,31 @@ def test_a_search_is_kept_in_a_store(engine: str, s3_store: Store) -> None:
     with filesystem.open_input_stream(f"{grid.experiment_path}/tuner.pickle") as file:
         assert b"secret" not in file.read()
     assert set(Path(tempfile.gettempdir()).glob(f"{cache.FOLDER_PREFIX}*")) <= before, "the working folder is gone"
-    with pytest.raises(tune.TuneError, match=r"There is a search in '.*/searches/search' already\."):
-        build(f"{bucket}/searches", filesystem).fit()
     restored = tune.Tuner.restore(grid.experiment_path, objective, storage_filesystem=filesystem)
     assert [one.metrics["step"] for one in restored.get_results()] == [4, 4]
     assert tune.Tuner.can_restore(grid.experiment_path, filesystem)
     assert not tune.Tuner.can_restore(f"{bucket}/gone", filesystem)
     with pytest.raises(tune.TuneError, match=rf"There is no search in '{bucket}/gone'"):
         tune.Tuner.restore(f"{bucket}/gone", objective, storage_filesystem=filesystem)
+
+
+def test_a_second_search_of_a_name_leaves_the_first_ones_files(
+    s3_store: Store, caplog: pytest.LogCaptureFixture
+) -> None:
+    filesystem, bucket = s3_store
+    with hocket.init(num_cpus=2, engine="inprocess"):
+        first = build(bucket, filesystem, (1,)).fit()
+        before = set(s3_server.list_names(filesystem, first.experiment_path))
+        second = build(bucket, filesystem, (2, 3)).fit()
+    assert "A new search begins in" in caplog.text
+    after = set(s3_server.list_names(filesystem, first.experiment_path))
+    assert before <= after
+    assert {name for name in after - before if re.fullmatch(r"(search|tuner)-.*", name.rpartition("/")[2])} == {
+        f"search-{first[0].trial_id[:6]}.jsonl",
+        f"tuner-{first[0].trial_id[:6]}.pickle",
+    }
+    for grid, xs in ((first, [1]), (second, [2, 3])):
+        assert [(one.config["x"], read_step(one)) for one in grid] == [(x, "4") for x in xs]
 
 
 DRIVER = """

@@ -14,6 +14,7 @@ from hocket.collective.api import destroy_collective_group as destroy_collective
 from hocket.collective.api import get_collective_group_size as get_collective_group_size
 from hocket.collective.api import get_rank as get_rank
 from hocket.collective.api import init_collective_group as init_collective_group
+from hocket.collective.api import is_backend_available as is_backend_available
 from hocket.collective.api import is_group_initialized as is_group_initialized
 from hocket.collective.api import recv as recv
 from hocket.collective.api import reduce as reduce

@@ -41,7 +41,7 @@ def init_collective_group(
     Args:
         world_size: How many ranks the group has.
         rank: This process's number, from 0.
-        backend: ``"hocket"``. ``"gloo"``, Ray's name for tensors on the CPU, means the same here.
+        backend: ``"hocket"``. ``"gloo"``, Ray's name for tensors on the CPU, means the same here, in any case.
         group_name: The group's name in this session.
         gloo_timeout: Ray's; without meaning here.
 
@@ -65,7 +65,7 @@ def init_collective_group(
         ...     print(hocket.get([add.remote(rank) for rank in range(2)]))
         [[3.0, 3.0, 3.0], [3.0, 3.0, 3.0]]
     """
-    if backend not in _BACKENDS:
+    if not is_backend_available(backend):
         raise ValueError(
             f"backend must be one of {list(_BACKENDS)}, but received {backend!r}. For GPUs use torch.distributed with "
             "'nccl'."
@@ -156,6 +156,17 @@ def create_collective_group(
 
 def _join_from_outside(_: object, world_size: int, rank: int, backend: str, group_name: str) -> None:
     init_collective_group(world_size, rank, backend, group_name)
+
+
+def is_backend_available(backend: str) -> bool:
+    """Tell whether groups of a backend can be made.
+
+    Example:
+        >>> from hocket import collective
+        >>> collective.is_backend_available("GLOO"), collective.is_backend_available("nccl")
+        (True, False)
+    """
+    return str(backend).lower().removeprefix("torch_") in _BACKENDS
 
 
 def is_group_initialized(group_name: str = DEFAULT) -> bool:

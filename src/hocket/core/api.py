@@ -194,6 +194,8 @@ def _fetch(engine: contract.Engine, refs: Sequence[contract.AnyRef], timeout: fl
     try:
         return engine.get(refs, timeout)
     except Exception as error:
+        if len(refs) > 1 and not isinstance(error, exceptions.GetTimeoutError):
+            engine.note_asked(refs)
         if isinstance(error, exceptions.HocketError) or not undecodable.is_from_decoding(error):
             raise
         explained = undecodable.explain(_name_unopened(engine, refs), error)

@@ -285,6 +285,12 @@ def _get_backpressure(given: Mapping[str, Any]) -> int:
     return given.get("_generator_backpressure_num_objects") or 0
 
 
+def _is_own(made: object) -> bool:
+    """Tell whether a function or a class is Hocket's own, and not a user's."""
+    module = str(getattr(made, "__module__", ""))
+    return module.startswith("hocket.") and not module.startswith("hocket.testing")
+
+
 def build_task_options(given: Mapping[str, Any], function: Any) -> records.TaskOptions:
     """Return the record for a remote function's options."""
     given = _make_plain(dict(given))
@@ -304,6 +310,7 @@ def build_task_options(given: Mapping[str, Any], function: Any) -> records.TaskO
         retry_exceptions=_list_exceptions(given.get("retry_exceptions")),
         max_calls=max_calls,
         backpressure=_get_backpressure(given),
+        is_own=_is_own(function),
     )
 
 
@@ -351,6 +358,7 @@ def build_call_options(
         else method.retry_exceptions,
         concurrency_group=group,
         backpressure=_get_backpressure(given) or method.backpressure,
+        is_own=actor.creation.is_own,
     )
 
 
@@ -381,7 +389,7 @@ def build_actor_options(given: Mapping[str, Any], cls: type, namespace: str) -> 
         )
     return records.ActorOptions(
         class_name=_make_plain(cls.__name__),
-        creation=records.TaskOptions(name=f"{cls.__name__}.__init__", shape=placing),
+        creation=records.TaskOptions(name=f"{cls.__name__}.__init__", shape=placing, is_own=_is_own(cls)),
         lifetime_shape=lifetime_shape,
         name=given.get("name") or "",
         namespace=given.get("namespace") or namespace,

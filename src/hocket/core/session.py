@@ -14,7 +14,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from hocket import exceptions, markup, texts, version
-from hocket.core import amounts, engines, environments, frames
+from hocket.core import amounts, engines, environments, frames, unfetched
 from hocket.core import labels as core_labels
 from hocket.engine import contract, node
 
@@ -356,7 +356,9 @@ def shutdown() -> None:
         if current is None or not current.is_closable:
             return
         contract.set_current_engine(None)
+    errors = unfetched.collect(current)
     current.close()
+    unfetched.show(errors)
 
 
 def is_initialized() -> bool:
@@ -371,6 +373,12 @@ def get_engine() -> contract.Engine:
         init(ignore_reinit_error=True)
         return contract.get_current_engine()
     return current
+
+
+def get_limits() -> Mapping[str, str]:
+    """Return what the session's engine cannot do; without a session, that of the engine which the first use opens."""
+    current = contract.get_optional_current_engine()
+    return engines.get_limits(_choose_engine(None, None)[0]) if current is None else current.limits
 
 
 def check_environment(engine: contract.Engine, problem: str | None) -> None:

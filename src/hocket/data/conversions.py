@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import abc
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from typing import Any, Self, final
 
 from hocket.data import aggregate as aggregates
@@ -14,18 +14,19 @@ from hocket.engine import contract
 
 
 @final
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class DatasetSummary:
     """Numbers that sum up the columns of a data set. Made by `Dataset.summary`.
 
     Args:
-        columns: Which columns.
         dataset_schema: The names and types of all columns of the data set.
+        columns: Which columns.
         statistics: The numbers of each column, by their names.
     """
 
-    columns: list[str]
     dataset_schema: blocks.Schema | None
+    columns: list[str]
+    _: KW_ONLY
     statistics: Mapping[str, Mapping[str, Any]]
 
     def to_pandas(self) -> Any:

@@ -111,7 +111,7 @@ def from_numpy(
 
 
 @keywords.guard
-def from_pandas(dfs: object, *, override_num_blocks: int | None = None) -> dataset.Dataset:
+def from_pandas(dfs: object, override_num_blocks: int | None = None) -> dataset.Dataset:
     """Return a data set of a pandas DataFrame, or a list of them. The index is left behind.
 
     Raises:

@@ -6,7 +6,8 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, TypeVar, final
 
-from hocket import keywords, markup, missing
+from hocket import keywords, markup, missing, texts
+from hocket.core import session
 from hocket.data import (
     block_reads,
     blocks,
@@ -23,7 +24,6 @@ from hocket.data import (
     writers,
 )
 from hocket.data.spark import sending
-from hocket.engine import contract
 
 T = TypeVar("T")
 
@@ -79,6 +79,18 @@ class Dataset(looking.Looking, operations.RowOperations, splits.Splits, conversi
 
     def __iter__(self) -> Iterator[Any]:
         raise TypeError("A Dataset has rows and batches, so say which: write iter_rows() or iter_batches().")
+
+    def __bool__(self) -> bool:
+        return True
+
+    def __len__(self) -> int:
+        raise TypeError("A Dataset has no length before it is executed: write count(), which executes it.")
+
+    def __getitem__(self, index: object) -> Any:
+        raise TypeError(
+            f"A Dataset has no index, but received [{texts.safe_repr(index, 40)}]. Write take(n) for the first rows, "
+            "limit(n) for a data set of them, or select_columns([...]) for columns."
+        )
 
     def _build(self, reads: Sequence[block_reads.Read]) -> Dataset:
         return Dataset(reads)
@@ -217,9 +229,8 @@ class Dataset(looking.Looking, operations.RowOperations, splits.Splits, conversi
             if batching.shuffle_buffer is not None:
                 stream = reading.mix(stream, batching.shuffle_buffer, batching.shuffle_seed or 0)
             cut = reading.cut_batches(stream, batching.batch_size, drop_last=batching.drop_last)
-            engine = contract.get_optional_current_engine()
             # Where all is done in one thread at a time, another one could wait for a task that waits for it.
-            ahead = 0 if engine is not None and "parallelism" in engine.limits else batching.prefetch_batches
+            ahead = 0 if "parallelism" in session.get_limits() else batching.prefetch_batches
             return reading.hide_frames(reading.read_ahead((convert(blocks.join([block])) for block in cut), ahead))
 
         return reading.Restartable(begin)

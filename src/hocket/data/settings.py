@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import contextvars
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 from typing import Final, final
 
 from hocket import constructors
@@ -107,7 +107,7 @@ class ExecutionOptions:
 
 
 @final
-@dataclass(kw_only=True)
+@dataclass
 class DataContext:
     """This process's settings for datasets. They are read when a data set is executed.
 
@@ -120,6 +120,7 @@ class DataContext:
     target_max_block_size: int | None = 32 << 20
     """Into blocks of how many bytes at most sources are cut; None: of any size, up to 1 GiB. A guess: large enough that
     a task costs nothing beside it, small enough that several fit into a small machine."""
+    _: KW_ONLY
     execution_options: ExecutionOptions = field(default_factory=ExecutionOptions)
     enable_progress_bars: bool = True
     """Whether a line in the terminal says how far it is, if reading takes more than two seconds."""

@@ -13,7 +13,7 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Generator, Mapping, Sequence
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, NoReturn, TypeAlias, TypeVar
 
 from hocket import exceptions
 from hocket.engine import undecodable
@@ -55,6 +55,13 @@ class Id(str):
         return not self.strip("f")
 
 
+def _refuse_use(ref: ObjectRef[object], _: object) -> NoReturn:
+    """Raise for an operation on a reference that is meant for its value."""
+    raise TypeError(
+        "An ObjectRef is no value: it stands for one that is made elsewhere. Write hocket.get(ref) for the value."
+    )
+
+
 class ObjectRef(Generic[T_co]):
     """A handle on an immutable value that the engine holds, or will hold when a task has made it.
 
@@ -84,6 +91,9 @@ class ObjectRef(Generic[T_co]):
                 name=name,
                 obj=self,
             )
+
+        # Not `__iter__` and `__len__`: a reference is true, and no Iterable. A loop over it asks for its item 0.
+        __getitem__ = __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __truediv__ = _refuse_use
 
     def hex(self) -> str:
         """Return the id in hexadecimal: 16 digits, or 56 on Ray."""
@@ -538,6 +548,17 @@ class Engine(abc.ABC):
     @abc.abstractmethod
     def list_errors(self) -> list[exceptions.ErrorRecord]:
         """Return the failures of this session, oldest first (the last 1,000)."""
+
+    def note_asked(self, refs: Sequence[AnyRef]) -> None:
+        """Hear that `get` of these has raised the error of one: those of the others count as fetched."""
+
+    def list_unfetched(self) -> list[tuple[str, BaseException]]:
+        """Return the errors of tasks and calls that nobody has fetched, each with the name of its task.
+
+        Left out are errors of tasks that were cancelled, or tried again with success, and those of Hocket's own
+        functions and actors. An engine that shows them itself returns none.
+        """
+        return []
 
     @abc.abstractmethod
     def list_records(

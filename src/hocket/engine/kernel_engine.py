@@ -17,8 +17,8 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 
 from hocket import exceptions
-from hocket.engine import checks, contract, inspection, interrupts, node, pinned, rules
-from hocket.kernel import machine, records, resources, state
+from hocket.engine import checks, contract, inspection, interrupts, node, pinned, rules, values
+from hocket.kernel import machine, records, resources, state, tasks
 from hocket.kernel.records import DRIVER
 
 
@@ -276,6 +276,23 @@ class KernelEngine(contract.Engine):
             environment=self.inherited.environment if self.inherited is not None else "",
         )
 
+    def note_fetched(self, payload: tuple[object, ...] | None) -> None:
+        """Hear that somebody has fetched an error. Called only where one is raised."""
+        if self.kernel.unfetched:
+            error = decode_error(payload)
+            actor_id = int(error.actor_id or "0", 16) if isinstance(error, exceptions.ActorError) else 0
+            tasks.note_fetched(self.kernel, payload, actor_id)
+
+    def note_asked(self, refs: Sequence[contract.AnyRef]) -> None:
+        tasks.note_asked(self.kernel, [ref._id for ref in refs])
+
+    def list_unfetched(self) -> list[tuple[str, BaseException]]:
+        if self.end is None:
+            self._read_arrived()
+        found = [(name, decode_error(payload)) for name, _, payload in list(self.kernel.unfetched.values())]
+        kinds = (exceptions.TaskError, exceptions.WorkerCrashedError)
+        return [(name, error) for name, error in found if isinstance(error, kinds)]
+
     def list_errors(self) -> list[exceptions.ErrorRecord]:
         self._read_arrived()
         return list(self.errors)
@@ -305,3 +322,12 @@ class KernelEngine(contract.Engine):
                 "actors": len(kernel.actors),
                 **self._count_processes(),
             }
+
+
+def decode_error(payload: tuple[object, ...] | None) -> BaseException | None:
+    """Return an error of a task; None if this process cannot import what it takes."""
+    try:
+        error: BaseException = values.decode(payload[1])  # type: ignore[index, arg-type]
+    except Exception:  # noqa: BLE001 (a class of the user's may raise anything)
+        return None
+    return error

@@ -72,6 +72,8 @@ class TaskOptions:
     """The group of the actor's threads that runs the call; empty is the default one."""
     backpressure: int = 0
     """How many items of a generator may lie unread before it pauses; 0 is the engine's own bound, -1 without limit."""
+    is_own: bool = False
+    """Whether it is a function or an actor of Hocket's own, whose errors Hocket fetches, or has told already."""
     is_direct: bool = False
     """Whether a worker may send the call to the actor without asking anybody: nothing of it has to be counted."""
     is_simple: bool = field(init=False, default=True)

@@ -128,6 +128,11 @@ class State(abc.ABC):
         #: Objects that freed values referred to, while the first of these is being freed.
         self.to_release: list[int] = []
         self.is_releasing = False
+        #: Errors of tasks that nobody has fetched: the task's name, its id, and the encoded error, by the error's
+        #: identity. All objects of a task, and those that depend on it, have one error.
+        self.unfetched: dict[int, tuple[str, int, tuple[object, ...]]] = {}
+        #: Objects without a value whose value somebody asked for together with one that is an error.
+        self.asked: set[int] = set()
 
     @abc.abstractmethod
     def make_ready(self, task: TaskRecord) -> None:

@@ -16,6 +16,7 @@ is added here is paid by each.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterable
 
 from hocket.kernel import actors, calls, leases, objects, placing, reasons, records, streams
 from hocket.kernel.instructions import Op
@@ -32,6 +33,12 @@ counted."""
 
 KEPT_EVERY = 64
 """A power of two."""
+
+MOST_ASKED = 100_000
+"""So many objects are remembered that were asked for in vain. A guess: some megabytes."""
+
+MOST_UNFETCHED = 1_000
+"""So many errors are remembered that nobody has fetched. A guess: some kilobytes each."""
 
 
 def submit(kernel: State, task: TaskRecord) -> None:
@@ -195,6 +202,7 @@ def fail_with(kernel: State, task: TaskRecord, error: tuple[object, ...]) -> Non
     if task.kind == TaskKind.CREATION and task.actor is not None and task.actor.state != ActorState.DEAD:
         actors.bury_constructor(kernel, task, error)
     actors.leave_row(kernel, task)
+    _note_unfetched(kernel, task, error)
     _close_task(kernel, task)
     if task.stream is not None:
         streams.fail_stream(kernel, task.stream, error)
@@ -202,6 +210,35 @@ def fail_with(kernel: State, task: TaskRecord, error: tuple[object, ...]) -> Non
         record = kernel.objects.get(object_id)
         if record is not None and record.value is None:
             objects.store(kernel, record, error, (), True)
+
+
+def _note_unfetched(kernel: State, task: TaskRecord, error: tuple[object, ...]) -> None:
+    """Remember an error until somebody fetches it; but none of a cancelled task, or one that was asked for."""
+    if task.cancelled or task.options.is_own or len(kernel.unfetched) >= MOST_UNFETCHED:
+        return
+    for object_id in range(task.id, task.id + max(1, task.options.num_returns)):
+        record = kernel.objects.get(object_id)
+        if object_id in kernel.asked or (record is not None and record.watchers and max(record.watchers) > 0):
+            return
+    kernel.unfetched.setdefault(id(error), (task.options.name, task.id, error))
+
+
+def note_fetched(kernel: State, error: tuple[object, ...] | None, actor_id: int = 0) -> None:
+    """Forget an error that somebody has fetched; with it that of the constructor of the actor that it names."""
+    kernel.unfetched.pop(id(error), None)
+    if actor_id:
+        for key in [key for key, (_, task_id, _) in kernel.unfetched.items() if task_id == actor_id]:
+            del kernel.unfetched[key]
+
+
+def note_asked(kernel: State, object_ids: Iterable[int]) -> None:
+    """Hear that somebody has asked for all of these, and got the error of one."""
+    for object_id in object_ids:
+        record = kernel.objects.get(object_id)
+        if record is not None and record.failed:
+            kernel.unfetched.pop(id(record.value), None)
+        elif record is not None and record.value is None and len(kernel.asked) < MOST_ASKED:
+            kernel.asked.add(object_id)
 
 
 def note_direct_call(

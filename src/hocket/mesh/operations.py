@@ -41,10 +41,11 @@ def create_mesh(
         device_type: Which devices, if none are named. On a processor they are virtual: in a program in which nothing
             has used JAX yet there are then as many as the mesh has places.
         framework: Which one computes: ``"jax"``, or ``"torch"``, whose devices are the ranks of a process group.
-            Default: one that is imported.
+            Default: one that is imported; else one that is installed, JAX first.
 
     Raises:
         ValueError: There are fewer devices, or a size is wrong.
+        MissingExtraError: The framework is not installed. It is also an ImportError.
 
     Example:
         >>> from hocket import mesh

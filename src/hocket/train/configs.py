@@ -24,7 +24,7 @@ DEFAULT_STORAGE = "~/hocket_results"
 
 
 @constructors.explained(aliases=spellings.SCALING)
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class ScalingConfig:
     """How many ranks there are, and what each of them holds.
 
@@ -38,6 +38,8 @@ class ScalingConfig:
         DeprecationWarning: `trainer_resources` is given.
     """
 
+    trainer_resources: None = None
+    """For programs written for Ray, where it is the first by position; must be None."""
     num_workers: int | tuple[int, int] = 1
     """Ranks, each a process. 0 runs the training function in this process, without workers, for debugging.
     ``(least, most)`` is elastic: as many as the session has resources for, decided at the start, after each failure,
@@ -50,17 +52,15 @@ class ScalingConfig:
     """How the ranks' bundles are placed: as in `hocket.util.placement_group`."""
     accelerator_type: str | None = None
     """The type of accelerator that the node of each rank must have, such as ``"A100"``."""
-    elastic_resize_monitor_interval_s: float = 60.0
-    """How often an elastic group that could be larger is looked at. It is then started again, larger, from its next
-    commit, or after as long again from the last one."""
     label_selector: None = None
-    """For programs written for Ray; must be None, as the next three."""
+    """For programs written for Ray; must be None, as the next two."""
     use_tpu: bool = False
     """See `label_selector`; must be False."""
     topology: None = None
     """See `label_selector`."""
-    trainer_resources: None = None
-    """See `label_selector`."""
+    elastic_resize_monitor_interval_s: float = 60.0
+    """How often an elastic group that could be larger is looked at. It is then started again, larger, from its next
+    commit, or after as long again from the last one."""
 
     def __post_init__(self) -> None:
         refusals.check_fields(self)
@@ -174,7 +174,7 @@ class ScalingConfig:
 
 
 @constructors.explained(aliases=spellings.FAILURE)
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class FailureConfig:
     """What happens when a rank fails.
 
@@ -187,18 +187,17 @@ class FailureConfig:
 
     max_failures: int = 0
     """How often the group is started again from the last committed checkpoint. 0: never; -1: without end."""
-
+    fail_fast: None = None
+    """For programs written for Ray; must be None."""
     controller_failure_limit: int = 0
     """How often that is tried again which is not the ranks' failure: to start the group. Ray's default is -1; here a
     group that cannot be started is told at once."""
     max_preemption_failures: int = -1
     """How often the group is started again after ranks were ended with notice. Not counted in `max_failures`."""
-    preemption_grace_s: float = 0.0
-    """How much longer than the notice says ranks may run."""
     relax_collectives_on_preemption: bool = False
     """For programs written for Ray; must be False."""
-    fail_fast: None = None
-    """For programs written for Ray; must be None."""
+    preemption_grace_s: float = 0.0
+    """How much longer than the notice says ranks may run."""
 
     def __post_init__(self) -> None:
         refusals.check_fields(self)
@@ -215,7 +214,7 @@ class FailureConfig:
 
 
 @constructors.explained(aliases={"level": "log_level"})
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class LoggingConfig:
     """What is logged about a run, by the logger ``hocket.train`` of the process that called `fit`.
 
@@ -242,7 +241,7 @@ class LoggingConfig:
 
 
 @constructors.explained(aliases=spellings.CHECKPOINT)
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class CheckpointConfig:
     """Which checkpoints of a run are kept.
 
@@ -294,7 +293,7 @@ class CheckpointConfig:
         "logging_config": LoggingConfig,
     },
 )
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class RunConfig:
     """What a run is called, where it is kept, and how it is watched.
 
@@ -311,6 +310,9 @@ class RunConfig:
     """The folder of the run in `storage_path`. Default: one with date, time and a random part."""
     storage_path: str | Path | None = None
     """The folder that holds the runs, or an address such as ``s3://bucket/runs``. Default: ``~/hocket_results``."""
+    storage_filesystem: Any = None
+    """Where `storage_path` is: one of pyarrow's file systems or of fsspec's. Default: this machine, unless it is an
+    address."""
     failure_config: FailureConfig = field(default_factory=FailureConfig)
     """What happens when a rank fails."""
     checkpoint_config: CheckpointConfig = field(default_factory=CheckpointConfig)
@@ -322,9 +324,6 @@ class RunConfig:
     ``{"env_vars": {"OMP_NUM_THREADS": "1"}}``."""
     logging_config: LoggingConfig = field(default_factory=LoggingConfig)
     """What is logged."""
-    storage_filesystem: Any = None
-    """Where `storage_path` is: one of pyarrow's file systems or of fsspec's. Default: this machine, unless it is an
-    address."""
     sync_config: None = None
     """For programs written for Ray; must be None, as the next four."""
     verbose: None = None

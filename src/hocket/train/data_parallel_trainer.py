@@ -141,11 +141,12 @@ class DataParallelTrainer:
             exceptions.hide_frames(error)
             raise
 
-    def fit_with(self, ranks_runner: runner.Runner) -> result_module.Result:
+    def fit_with(self, ranks_runner: runner.Runner, start_level: int = logging.WARNING) -> result_module.Result:
         """Train, and have ranks run where a session does not run them, as Spark does (`hocket.spark.run`).
 
         Args:
             ranks_runner: Who runs them.
+            start_level: At which level the log says that the run goes on from an earlier one.
 
         Raises:
             HocketError: See `fit`.
@@ -155,7 +156,7 @@ class DataParallelTrainer:
         name = config.name or _build_name()
         try:
             with _hold(config, name) as (run_storage, run_replica):
-                return self._fit(config, run_storage, run_replica, ranks_runner)
+                return self._fit(config, run_storage, run_replica, ranks_runner, start_level)
         except (exceptions.HocketError, KeyboardInterrupt) as error:
             exceptions.hide_frames(error)
             raise
@@ -166,6 +167,7 @@ class DataParallelTrainer:
         run_storage: storage.Storage,
         run_replica: replica.Replica | None,
         ranks_runner: runner.Runner,
+        start_level: int,
     ) -> result_module.Result:
         manager = checkpoint_manager.CheckpointManager(
             run_storage, config.checkpoint_config, self._validation, run_replica
@@ -180,7 +182,7 @@ class DataParallelTrainer:
             start_checkpoint_name=manager.latest_name,
         )
         if context.start_checkpoint_name:
-            _log.info("%s", context.describe_start())
+            _log.log(start_level, "%s", context.describe_start())
         run_log = log.RunLog(run_storage.path)
         book = report_book.ReportBook(context, manager, config.callbacks, run_log)
         try:
@@ -219,6 +221,8 @@ class DataParallelTrainer:
         finally:
             storage.close_storage(run_storage)
         run_log.end(None)
+        if context.start_checkpoint_name and not book.history:
+            _log.log(start_level, "%s", context.describe_nothing())
         value, sharding = usage.unwrap(returned)
         place = None if run_replica is None else run_replica.place
         return result_module.build(manager, book.history, run_storage, value, statistics, sharding, place)

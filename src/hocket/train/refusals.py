@@ -17,7 +17,7 @@ TABLE: Final[Mapping[str, Mapping[str, str]]] = {
     "ScalingConfig": {
         "trainer_resources": (
             "{name} is not supported, as in Ray Train: what drives the ranks runs in the process that called "
-            "fit, and holds nothing. Leave it out."
+            "fit, and holds nothing. Leave it out, and name the others, as in ScalingConfig(num_workers=2)."
         ),
         "label_selector": (
             "{name} is not supported, but received {value}. Give the nodes a resource of their own, and ask "

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import os
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -22,7 +22,7 @@ from hocket.train.run import checkpoint_manager
 from hocket.train.tracking import plain, values
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Result:
     """A finished run.
 
@@ -33,13 +33,16 @@ class Result:
     metrics: dict[str, Any] | None = None
     """Rank 0's metrics of the last report, or, if there was none, those of the checkpoint that the run went on from;
     None without either."""
-    metrics_history: list[dict[str, Any]] = field(default_factory=list)
-    """Rank 0's metrics of every report, in order. Steps that were repeated after a failure are in it once."""
     checkpoint: checkpoint_module.Checkpoint | None = None
     """The latest checkpoint; None if none was saved."""
+    error: Exception | None = None
+    """Always None: `fit` raises. Here for programs written for Ray."""
     path: str = ""
     """The run's folder, as `filesystem` has it: on this machine a whole path, in a store such as S3
     ``"bucket/runs/name"``."""
+    _: KW_ONLY
+    metrics_history: list[dict[str, Any]] = field(default_factory=list)
+    """Rank 0's metrics of every report, in order. Steps that were repeated after a failure are in it once."""
     best_checkpoints: list[tuple[checkpoint_module.Checkpoint, dict[str, Any]]] = field(default_factory=list)
     """The checkpoints that are kept, each with rank 0's metrics of its report. The best one is the last, as with Ray
     (`CheckpointConfig`; without a score, the newest)."""
@@ -51,8 +54,6 @@ class Result:
     sharding: usage.ShardingUsage | None = None
     """What the run moved and kept in rank 0, predicted and measured, if its strategy is `Sharded` in PyTorch with more
     ranks than one; else None."""
-    error: Exception | None = None
-    """Always None: `fit` raises. Here for programs written for Ray."""
 
     def __repr__(self) -> str:
         facts: dict[str, object] = {"metrics": self.metrics, "reports": len(self.metrics_history)}

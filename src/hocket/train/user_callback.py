@@ -28,10 +28,18 @@ class TrainRunContext:
     """The name of the checkpoint of an earlier run of this name that the run goes on from; empty if it begins anew."""
 
     def describe_start(self) -> str:
-        """Return what is said of a run that goes on."""
+        """Return the sentence for a run that goes on from an earlier one."""
         return (
-            f"`{texts.show_name(self.experiment_name)}` goes on from {self.start_checkpoint_name}; for a new run "
-            "choose another name."
+            f"`{texts.show_name(self.experiment_name)}` goes on from {self.start_checkpoint_name} of an earlier run "
+            "with this name; for a new run choose another name, or leave it out."
+        )
+
+    def describe_nothing(self) -> str:
+        """Return the sentence for a run that went on from an earlier one and ended without a report."""
+        return (
+            f"`{texts.show_name(self.experiment_name)}` has trained nothing: the training function returned without a "
+            f"report, as {self.start_checkpoint_name} of the earlier run left nothing to do. The result is that of the "
+            "earlier run; for a new run choose another name, or leave it out."
         )
 
 

@@ -6,7 +6,7 @@ import datetime as dt
 import enum
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -24,7 +24,7 @@ NameCreator: TypeAlias = Callable[[trial.Trial], str]
 @constructors.explained(
     aliases={"num_trials": "num_samples", "max_concurrent": "max_concurrent_trials", "searcher": "search_alg"}
 )
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class TuneConfig:
     """How a search goes.
 
@@ -38,10 +38,10 @@ class TuneConfig:
         20
     """
 
-    metric: str | None = None
-    """The metric that counts, ``"a/b"`` for nested ones. A searcher or a scheduler that has its own needs none."""
     mode: str | None = None
     """Whether the best value is the ``"max"`` or the ``"min"``."""
+    metric: str | None = None
+    """The metric that counts, ``"a/b"`` for nested ones. A searcher or a scheduler that has its own needs none."""
     search_alg: searcher.Searcher | None = None
     """What proposes configurations. Default: `BasicVariantGenerator`, which samples `param_space` at random."""
     scheduler: contract.TrialScheduler | None = None
@@ -59,6 +59,7 @@ class TuneConfig:
     """Makes a trial's name from the trial."""
     trial_dirname_creator: NameCreator | None = None
     """Makes the name of a trial's folder from the trial; each needs another."""
+    _: KW_ONLY
     seed: int | None = None
     """What all randomness is drawn from: the same seed gives the same configurations, whatever the number of workers.
     Default: another one for each search; it is in the log."""
@@ -72,7 +73,9 @@ class TuneConfig:
 
     def __post_init__(self) -> None:
         if self.mode not in (None, "max", "min"):
-            raise ValueError(f"mode must be 'max' or 'min', but received {self.mode!r}. Write mode='min' for a loss.")
+            is_turned = self.metric in ("max", "min")  # Ray's order by position is mode, metric
+            remedy = f"TuneConfig(metric={self.mode!r}, mode={self.metric!r})" if is_turned else "mode='min' for a loss"
+            raise ValueError(f"mode must be 'max' or 'min', but received {self.mode!r}. Write {remedy}.")
         metric: object = self.metric
         if metric is not None and (not isinstance(metric, str) or not metric):
             raise TypeError(f"metric must be a metric's name, but received {self.metric!r}. Write metric='loss'.")
@@ -129,7 +132,7 @@ class TuneConfig:
 
 
 @constructors.explained(aliases=spellings.CHECKPOINT)
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class CheckpointConfig(train_configs.CheckpointConfig):
     """Which checkpoints of a trial are kept, and when classes save them.
 
@@ -152,7 +155,7 @@ class CheckpointConfig(train_configs.CheckpointConfig):
 
 
 @constructors.explained(aliases=spellings.FAILURE)
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class FailureConfig:
     """What happens when a trial fails.
 
@@ -180,7 +183,7 @@ class FailureConfig:
 @constructors.explained(
     aliases=spellings.RUN, nested={"failure_config": FailureConfig, "checkpoint_config": CheckpointConfig}
 )
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class RunConfig:
     """What a search is called, where it is kept, when trials stop, and how it is watched.
 
@@ -203,18 +206,18 @@ class RunConfig:
     """Which checkpoints of a trial are kept."""
     sync_config: object = None
     """Without meaning here: files are written where they belong."""
+    verbose: int = 1
+    """0: nothing is written; 1: the best trials, while it runs and at the end; 2: also a line a report."""
     stop: object = None
     """When a trial ends: ``{"accuracy": 0.9, "training_iteration": 10}`` (at one of them), a function of a trial's id
     and its report, or a `Stopper`."""
-    verbose: int = 1
-    """0: nothing is written; 1: the best trials, while it runs and at the end; 2: also a line a report."""
+    callbacks: Sequence[callback.Callback] = ()
+    """Called in the process that called `fit`, in this order."""
     progress_reporter: progress_reporter.ProgressReporter | None = None
     """Prints tables of the search while it runs, instead of the rows that a terminal has otherwise: `CLIReporter`."""
     log_to_file: bool | str | tuple[str, str] = False
     """Whether what a trial prints goes to files in its folder, too: True for ``stdout`` and ``stderr``, a name for one
     file, or two. What C code prints does not."""
-    callbacks: Sequence[callback.Callback] = ()
-    """Called in the process that called `fit`, in this order."""
 
     def __repr__(self) -> str:
         return places.show_record(self)
@@ -315,7 +318,7 @@ class ResumeType(enum.Enum):
 
 
 @constructors.explained()
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class ResumeConfig:
     """What becomes of trials, by how they were left, when a search is resumed.
 

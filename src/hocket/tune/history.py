@@ -149,18 +149,19 @@ class TrialHistory:
         )
 
 
-def read(folder: str | os.PathLike[str], opener: trust.Opener | None = None) -> list[TrialHistory]:
+def read(folder: str | os.PathLike[str], prefix: str = "", opener: trust.Opener | None = None) -> list[TrialHistory]:
     """Return all trials of a search, in the order in which they were proposed.
 
     Args:
-        folder: Where the log is.
+        folder: The search's.
+        prefix: What the ids of its trials begin with. Default: those of the latest search of the folder.
         opener: See `log.read`.
 
     Raises:
         TuneError: There is no search in the folder, or its log is damaged.
     """
     log.check_folder(folder)
-    return build(log.read(folder, opener))
+    return build(log.read(folder, opener, log.choose(folder, prefix)))
 
 
 def build(records: Iterable[Mapping[str, Any]]) -> list[TrialHistory]:

@@ -31,8 +31,11 @@ end         It has ended: ``id``, ``status``, ``reason``, ``error`` (text), ``ca
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
+import re
+import secrets
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final, final
@@ -62,18 +65,7 @@ class Writer:
 
     def __init__(self, folder: Path) -> None:
         self.path = folder / NAME
-        flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
-        self._descriptor = os.open(self.path, flags, 0o644)
-        try:
-            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            os.close(self._descriptor)
-            raise errors.TuneError(
-                f"The search in {str(folder)!r} goes on already: another fit(), here or in another process, has not "
-                "returned. Wait for it, or give RunConfig(name=...) another name."
-            ) from None
-        except OSError:  # file systems that cannot lock (NFS) keep nobody out
-            pass
+        self._descriptor = _open_locked(self.path)
         self._cut()
         showing.note_log(self.path)
 
@@ -113,7 +105,71 @@ class Writer:
         os.close(self._descriptor)
 
 
-def read(folder: str | os.PathLike[str], opener: trust.Opener | None = None) -> Iterator[dict[str, Any]]:
+def _open_locked(path: Path) -> int:
+    """Open a log, which is made, for one writer."""
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(descriptor)
+        raise errors.TuneError(
+            f"The search in {str(path.parent)!r} goes on already: another fit(), here or in another process, has not "
+            "returned. Wait for it, or give RunConfig(name=...) another name."
+        ) from None
+    except OSError:  # file systems that cannot lock (NFS) keep nobody out
+        pass
+    return descriptor
+
+
+def name_earlier(prefix: str) -> str:
+    """Return how the log of an earlier search is called that was set aside, by the prefix of its trials' ids."""
+    return f"search-{prefix}.jsonl"
+
+
+def choose(folder: str | os.PathLike[str], prefix: str) -> str:
+    """Return the name of the log, of one that was set aside or of the latest, that has the search with a prefix.
+
+    Raises:
+        UnsafeNameError: The prefix leads out of the folder.
+    """
+    earlier = name_earlier(prefix)
+    return earlier if names.join(folder, earlier, "A search's prefix").exists() else NAME
+
+
+def set_aside(folder: Path, setup: str) -> str:
+    """Rename the log of an earlier search, and the file `setup` of what its tuner was given, so that a new search can
+    begin in its folder. Return the earlier one's prefix; empty if there is none.
+
+    Nothing of the log is unpickled: a new search trusts no file that it finds.
+
+    Raises:
+        TuneError: The earlier search goes on.
+    """
+    path = folder / NAME
+    try:
+        with regular.open_regular(path) as file:
+            first = file.readline(regular.MOST_BYTES)
+    except FileNotFoundError:
+        return ""
+    if not first.endswith(b"\n"):
+        return ""
+    found = re.search(rb'"prefix": ?"([0-9a-f]{6})"', first)
+    prefix = found[1].decode() if found else ""
+    if not prefix or (folder / name_earlier(prefix)).exists():
+        prefix = secrets.token_hex(3)
+    descriptor = _open_locked(path)
+    try:
+        with contextlib.suppress(FileNotFoundError):  # first, as a log alone is set aside the next time
+            (folder / setup).rename(folder / setup.replace(".", f"-{prefix}.", 1))
+        path.rename(folder / name_earlier(prefix))
+    finally:
+        os.close(descriptor)
+    return prefix
+
+
+def read(
+    folder: str | os.PathLike[str], opener: trust.Opener | None = None, name: str = NAME
+) -> Iterator[dict[str, Any]]:
     """Give the records of a search, from the first to the last that is whole; also while it is written.
 
     Args:
@@ -125,7 +181,7 @@ def read(folder: str | os.PathLike[str], opener: trust.Opener | None = None) -> 
         TuneError: A line in the middle is not one of ours, or the log is of a newer version.
         UntrustedFolderError: The opener refuses.
     """
-    path = Path(folder, NAME)
+    path = Path(folder, name)
     with regular.open_regular(path) as file:
         for number, line in enumerate(file, 1):
             if not line.endswith(b"\n"):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
 from typing import Any, Final, final
 
@@ -33,13 +33,10 @@ class Exploit:
 
 
 @final
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Result:
     """What became of one trial, as the search's log has it."""
 
-    trial_id: str
-    config: dict[str, Any]
-    """The configuration that it ended with."""
     metrics: dict[str, Any]
     """Its last report; empty if it made none."""
     checkpoint: checkpoints.Checkpoint | None
@@ -48,6 +45,10 @@ class Result:
     """What it failed with."""
     path: str
     """Its folder, as `filesystem` has it."""
+    _: KW_ONLY
+    trial_id: str
+    config: dict[str, Any]
+    """The configuration that it ended with."""
     status: trials.Status
     """How it was left."""
     reason: str

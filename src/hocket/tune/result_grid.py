@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final, final, overload
 
+from hocket import texts
 from hocket.stores import places
 from hocket.stores import trust as trust_module
 from hocket.train.tracking import plain
@@ -31,6 +32,7 @@ class ResultGrid(Sequence[results.Result]):
         folder: The search's, here or in a store.
         metric: What counts unless a call says otherwise.
         mode: ``"max"`` or ``"min"``.
+        prefix: What the ids of its trials begin with. Default: those of the latest search of the folder.
         trust: Whether to open what is pickled in the log, which runs code, if others may write there too.
 
     Example:
@@ -51,24 +53,28 @@ class ResultGrid(Sequence[results.Result]):
         folder: str | os.PathLike[str] | places.Place,
         metric: str | None = None,
         mode: str | None = None,
+        prefix: str = "",
         *,
         trust: bool = False,
     ) -> None:
         checks.check_flag("trust", trust)
         found = folder if isinstance(folder, places.Place) else places.locate(folder, None, "ResultGrid()")
         self._folder = found if isinstance(found, places.Place) else Path(found)
-        self._metric, self._mode = metric, mode
-        home = self._folder
-        source = home if isinstance(home, places.Place) else home / log.NAME
-        self._opener = trust_module.Opener(source, "ResultGrid()", trust=trust)
+        self._metric, self._mode, self._prefix, self._trust = metric, mode, prefix, trust
 
     @functools.cached_property
     def _results(self) -> list[results.Result]:
         if isinstance(self._folder, places.Place):
             committed = stored.list_committed(self._folder)
-            with stored.brought(self._folder, log.NAME) as folder:
-                return [one.build_stored_result(self._folder, committed) for one in history.read(folder, self._opener)]
-        return [one.build_result(self._folder) for one in history.read(self._folder, self._opener)]
+            with stored.brought(self._folder, log.NAME, log.name_earlier(self._prefix)) as folder:
+                found = self._read(folder, self._folder)
+                return [one.build_stored_result(self._folder, committed) for one in found]
+        home = self._folder
+        return [one.build_result(home) for one in self._read(home, home / log.choose(home, self._prefix))]
+
+    def _read(self, folder: Path, source: Path | places.Place) -> list[history.TrialHistory]:
+        opener = trust_module.Opener(source, "ResultGrid()", trust=self._trust)
+        return history.read(folder, self._prefix, opener)
 
     def __len__(self) -> int:
         return len(self._results)
@@ -154,6 +160,13 @@ class ResultGrid(Sequence[results.Result]):
             failed = next((one.reason for one in self._results if one.error is not None), "")
             why = f" The first to fail: {failed}." if failed else ""
             return f"No trial has reported anything, so none is the best by {metric!r}.{why}"
+        values = [one.metrics[metric] for one in self._results if metric in one.metrics]
+        if values:
+            return (
+                f"No trial has reported {metric!r} as a number; one of its values is {texts.safe_repr(values[0], 80)}. "
+                "Report a number. A list in param_space is one value: to try each of its items, write "
+                "tune.grid_search([...]) or tune.choice([...])."
+            )
         return f"No trial has reported the metric {metric!r}; they have {found}. Give the name of one."
 
     def get_dataframe(self, filter_metric: str | None = None, filter_mode: str | None = None) -> Any:

@@ -52,8 +52,12 @@ class StoredSearch:
         """The checkpoints that are there, by path relative to the search's folder, each with its manifest's state."""
         self._sent: dict[str, _State] = {}
 
-    def open(self) -> None:
+    def open(self, *, is_new: bool) -> None:
         """Become the one that writes there, remove what was left half done, and bring the rest.
+
+        Args:
+            is_new: Whether a new search begins: of an earlier one in the folder come only the files that are renamed,
+                and the names of its trials' folders.
 
         Raises:
             StoreError: The store fails.
@@ -64,6 +68,10 @@ class StoredSearch:
         for outer in {path.partition(f"/{commits.PENDING}/")[0] for path in marks}:
             replica.open_shelf(self._place.join(outer)).sweep()
         names = files.list_sizes(self._place)
+        if is_new:
+            for outer in {path.partition("/")[0] for path in names if "/" in path and not path.startswith(".")}:
+                (self._folder / outer).mkdir()
+            names = {path: size for path, size in names.items() if "/" not in path}
         for inner in find_committed(names):
             checkpoints.bring(self._place.join(inner), self._folder / inner)
         self._kept = self._find_kept()
@@ -143,12 +151,13 @@ class StoredSearch:
 
 
 @contextlib.contextmanager
-def hold(place: places.Place) -> Iterator[tuple[Path, StoredSearch]]:
+def hold(place: places.Place, *, is_new: bool) -> Iterator[tuple[Path, StoredSearch]]:
     """Make a search's working folder, with what the store has; keep other searches out of it in the block, and then
     remove it.
 
     Args:
         place: The search's folder in a store.
+        is_new: See `StoredSearch.open`.
 
     Raises:
         StoreError: The store fails.
@@ -159,7 +168,7 @@ def hold(place: places.Place) -> Iterator[tuple[Path, StoredSearch]]:
             folder = outer / place.name
             folder.mkdir()
             search = StoredSearch(place, folder)
-            search.open()
+            search.open(is_new=is_new)
             try:
                 yield folder, search
             except BaseException:

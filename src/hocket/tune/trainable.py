@@ -51,7 +51,7 @@ class Trainable:
         1.0
     """
 
-    def __init__(self, config: dict[str, Any] | None = None, logger_creator: None = None, storage: None = None) -> None:
+    def __init__(self, config: dict[str, Any] | None = None, storage: None = None, logger_creator: None = None) -> None:
         self.config: dict[str, Any] = config or {}
         self._iteration = 0
         self._seconds = 0.0

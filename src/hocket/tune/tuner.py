@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import datetime as dt
+import logging
 import os
 import re
 import secrets
@@ -19,6 +20,8 @@ from hocket.stores import places, regular
 from hocket.stores import trust as trust_module
 from hocket.train.checkpoints import storage
 from hocket.tune import checks, configs, encoding, errors, log, opening, program_builder, result_grid, stored
+
+_log = logging.getLogger("hocket.tune")
 
 SETUP_NAME: Final = "tuner.pickle"
 """The file in a search's folder that has what its `Tuner` was given, for `Tuner.restore`."""
@@ -82,6 +85,7 @@ class Tuner:
         self._restored: Path | places.Place | None = None
         self._resume = configs.ResumeConfig()
         self._trust = False
+        self._prefix = ""
 
     def __repr__(self) -> str:
         name = getattr(self._setup.trainable, "__name__", None) or repr(self._setup.trainable)
@@ -170,23 +174,22 @@ class Tuner:
         """Search, and return what became of all trials. Trials that fail do not raise; see `ResultGrid.errors`.
 
         Whatever happens, no trial is left running when it returns or raises. What was done until then is in the
-        search's folder, from where `restore` goes on.
+        search's folder, from where `restore` goes on. Where an earlier search has the name, a new one begins in its
+        folder, and a warning says how the earlier one's log is called then.
 
         Raises:
-            TuneError: Another search of this name is there or goes on, a trial has not reported the metric, or the log
+            TuneError: Another search of this name goes on, a trial has not reported the metric, or the log
                 cannot be written.
             StoreError: The store that keeps the search failed, also when it was asked again, or refuses. What was
                 sent before is whole.
             InfeasibleResourcesError: A trial holds more than the session can ever have.
         """
-        home, is_new = self._restored, self._restored is None
-        if home is None:
-            home = self._name_home()
+        home, is_new = self._restored or self._name_home(), self._restored is None
         if isinstance(home, places.Place):
-            with stored.hold(home) as (folder, kept):
-                self._fit(folder, kept.follow, is_new=is_new)
+            with stored.hold(home, is_new=is_new) as (folder, kept):
+                self._fit(folder, kept.follow, home.shown if is_new else None)
         else:
-            self._fit(home, lambda _: None, is_new=is_new)
+            self._fit(home, lambda _: None, str(home) if is_new else None)
         self._restored = home
         return self.get_results()
 
@@ -195,23 +198,23 @@ class Tuner:
         setup = self._setup
         name = setup.run.name or build_name(program_builder.describe(setup.trainable, reuses=False).name)
         outer = setup.run.locate()
-        home = outer.join(name) if isinstance(outer, places.Place) else outer / name
-        path, filesystem = (home.path, home.filesystem) if isinstance(home, places.Place) else (str(home), None)
-        if self.can_restore(path, filesystem):
-            shown = home.shown if isinstance(home, places.Place) else path
-            raise errors.TuneError(
-                f"There is a search in {shown!r} already. Go on with it by Tuner.restore({shown!r}, "
-                "trainable).fit(), or give RunConfig(name=...) another name."
-            )
-        return home
+        return outer.join(name) if isinstance(outer, places.Place) else outer / name
 
-    def _fit(self, folder: Path, follow: Callable[[bool], None], *, is_new: bool) -> None:
-        if is_new:
+    def _fit(self, folder: Path, follow: Callable[[bool], None], begins_in: str | None) -> None:
+        if begins_in is not None:
             storage.open_storage(storage.Storage(str(folder.parent), folder.name))
+            if earlier := log.set_aside(folder, SETUP_NAME):
+                _log.warning(
+                    "A new search begins in %r, where an earlier one is. What its trials have left stays there; its "
+                    "log is called %s now, and ResultGrid(%r, prefix=%r) reads it. For a folder of its own, give "
+                    "RunConfig(name=...) another name; to go on with the latest search, write Tuner.restore(...).",
+                    *(begins_in, log.name_earlier(earlier), begins_in, earlier),
+                )
             storage.write_whole(folder / SETUP_NAME, _pickle_setup(self._setup))
         home = self._restored or folder
-        opener = None if is_new else _build_opener(home, log.NAME, trust=self._trust)
+        opener = None if begins_in is not None else _build_opener(home, log.NAME, trust=self._trust)
         opening.run(self._setup, folder, self._resume, follow, opener)
+        self._prefix = str(log.check_folder(folder)["prefix"])
 
     def get_results(self) -> result_grid.ResultGrid:
         """Return what became of the trials so far.
@@ -221,7 +224,8 @@ class Tuner:
         """
         if self._restored is None:
             raise RuntimeError("get_results() was called before fit(). Call fit(), which returns the results.")
-        return result_grid.ResultGrid(self._restored, self._setup.tune.metric, self._setup.tune.mode, trust=self._trust)
+        given = self._setup.tune
+        return result_grid.ResultGrid(self._restored, given.metric, given.mode, self._prefix, trust=self._trust)
 
 
 def build_name(of: str) -> str:

@@ -22,4 +22,6 @@ from hocket.util.placement_group import remove_placement_group as remove_placeme
 from hocket.util.serialization import deregister_serializer as deregister_serializer
 from hocket.util.serialization import register_serializer as register_serializer
 
-_missing.explain(__name__, ("joblib", "metrics", "multiprocessing", "queue", "scheduling_strategies", "state"))
+_missing.explain(
+    __name__, ("collective", "joblib", "metrics", "multiprocessing", "queue", "scheduling_strategies", "state")
+)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, final
 
-from hocket.core import api, session
+from hocket.core import session
 from hocket.util import multiprocessing
 
 try:
@@ -85,8 +85,7 @@ class Backend(parallel.AutoBatchingMixin, parallel.ParallelBackendBase):  # type
             return 1
         if n_jobs > 0:
             return n_jobs
-        session.get_engine()  # opens a session if there is none
-        return max(1, int(api.cluster_resources().get("CPU", 1)) + 1 + n_jobs)
+        return max(1, int(session.get_engine().get_total_resources().get("CPU", 1)) + 1 + n_jobs)
 
     def configure(self, n_jobs: int = 1, parallel: Any = None, **ignored: Any) -> int:
         """Start the processes; return how many."""

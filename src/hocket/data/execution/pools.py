@@ -114,7 +114,7 @@ def share_out(pools: Sequence[plan.Pool], *, nothing_left: bool) -> list[Share]:
         pools: The pools.
         nothing_left: Whether others hold all CPUs.
     """
-    total = api.cluster_resources().get("CPU", 1.0)
+    total = tasks.count_cpus()
     left = total - sum(pool.least * pool.num_cpus for pool in pools)
     if nothing_left or left < 0 or api.get_runtime_context().get_actor_id() is not None:  # see `tasks.make_task`
         room = int(total)
@@ -133,7 +133,7 @@ def _count_room(pool: plan.Pool) -> int:
 
     One that cannot start would keep the blocks waiting that it was given.
     """
-    total = api.cluster_resources()
+    total = session.get_engine().get_total_resources()
     own: Any = pool.resources.get("resources") or {}
     held: dict[str, Any] = {"GPU": pool.resources.get("num_gpus"), "memory": pool.resources.get("memory"), **own}
     return min((int(total.get(name, 0) / amount) for name, amount in held.items() if amount), default=pool.most)

@@ -72,7 +72,7 @@ def relate(
         return
     statement = query.build(types)
     is_alone = statement.is_ordered or options.memory_limit is not None  # each thread takes memory of its own
-    threads = 1 if is_alone else max(1, int(api.cluster_resources().get("CPU", 1)))
+    threads = 1 if is_alone else max(1, int(tasks.count_cpus()))
     limits = _Limits(options.get_engine_memory(), threads, settings.DataContext.get_current().get_block_bytes())
     task = tasks.make_many(_run, query.name, tasks.choose_cpus(options))
     made = task.remote(statement, types, parts, limits)
@@ -121,7 +121,7 @@ def _run(
 ) -> Iterator[blocks.Block | tasks.Size]:
     """Give the blocks of a result, each followed by its size. Runs in a task."""
     sources: list[Iterator[blocks.Block]] = [map(_fetch, one) for one in parts]
-    if "parallelism" in session.get_engine().limits:  # the engine's threads could not ask for blocks
+    if "parallelism" in session.get_limits():  # the engine's threads could not ask for blocks
         sources = [iter(list(source)) for source in sources]
     counts = [sum(part.stop - part.start for part in one) for one in parts]
     with _open(limits) as connection:

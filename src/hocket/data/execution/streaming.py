@@ -28,7 +28,7 @@ def stream(whole: plan.Plan, options: settings.ExecutionOptions, record: records
         TaskError: A step failed. It is also an instance of what was raised.
     """
     if options.memory_limit is not None:
-        options.check_memory(api.cluster_resources().get("CPU", 1.0))
+        options.check_memory(tasks.count_cpus())
     whole = whole.narrow()
     shares = _share_out(whole, options)
     if _hold_all(shares):
@@ -73,7 +73,7 @@ def _describe(steps: Sequence[plan.Step], *before: str) -> str:
 def _are_few(reads: Sequence[block_reads.Read]) -> bool:
     """Return whether so few large files are read that other tasks should take the steps."""
     are_many = bool(reads) and all(map(block_reads.gives_many, reads))
-    return are_many and len(reads) < 2 * api.cluster_resources().get("CPU", 1.0)
+    return are_many and len(reads) < 2 * tasks.count_cpus()
 
 
 def _share_out(whole: plan.Plan, options: settings.ExecutionOptions) -> list[pools.Share]:
@@ -85,7 +85,7 @@ def _share_out(whole: plan.Plan, options: settings.ExecutionOptions) -> list[poo
 def _hold_all(shares: Sequence[pools.Share]) -> bool:
     """Return whether the actors of pools leave no CPU for tasks, which would wait for ever for one."""
     held = sum(share.most * share.num_cpus for share in shares)
-    return bool(shares) and held + 1 > api.cluster_resources().get("CPU", 1.0)
+    return bool(shares) and held + 1 > tasks.count_cpus()
 
 
 def store(

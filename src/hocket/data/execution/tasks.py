@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, Protocol, final
 
-from hocket.core import api
+from hocket.core import api, session
 from hocket.data import block_reads, blocks, plan, settings, skips
 from hocket.engine import contract
 
@@ -114,13 +114,18 @@ def check_store(options: settings.ExecutionOptions) -> None:
     most = options.get_store_memory()
     if most is None:
         return
-    held = int(api.cluster_resources().get("object_store_memory", 0))
+    held = int(session.get_engine().get_total_resources().get("object_store_memory", 0))
     if held > most:
         raise ValueError(
             f"ExecutionOptions(memory_limit={options.memory_limit}) was given, but this keeps rows in the session's "
             f"store, which may have {held:,} bytes in memory, and a sixth of the limit is {most:,}. Start the "
             f"session with hocket.init(object_store_memory={most}), or raise the limit to {6 * held}."
         )
+
+
+def count_cpus() -> float:
+    """Return how many CPUs the session has, opening a session if there is none."""
+    return session.get_engine().get_total_resources().get("CPU", 1.0)
 
 
 def choose_cpus(options: settings.ExecutionOptions, wanted: float = 1.0) -> float:
@@ -197,7 +202,7 @@ def read_ahead(
         options: The limits.
         most: How many run at once. Default: as many as there are CPUs, but two at least.
     """
-    most = most or max(2, int(api.cluster_resources().get("CPU", 1)))
+    most = most or max(2, int(count_cpus()))
     if options.max_blocks_in_flight is not None:
         most = max(1, min(most, options.max_blocks_in_flight // (MOST_AHEAD // 2)))
     running: deque[Any] = deque(itertools.islice(tasks, most))
@@ -233,7 +238,7 @@ def run_ahead(
 
     The size is the last of a task's references.
     """
-    most = options.max_blocks_in_flight or max(2, 2 * int(api.cluster_resources().get("CPU", 1)))
+    most = options.max_blocks_in_flight or max(2, 2 * int(count_cpus()))
     running: deque[list[Any]] = deque()
     largest = 0
     is_over = False

@@ -93,7 +93,7 @@ def check_shared(filesystem: FileSystem, caller: str) -> None:
     handler = getattr(filesystem, "handler", None)
     inner = getattr(handler, "fs", None)
     is_own = type(inner).__name__ == "MemoryFileSystem" or filesystem.type_name == "mock"
-    if is_own and session.is_initialized() and "parallelism" not in session.get_engine().limits:
+    if is_own and "parallelism" not in session.get_limits():
         raise ValueError(
             f"{caller}: the file system is this process's memory, which the session's workers do not see. Write to a "
             "folder, or start the session with hocket.init(engine='inprocess')."

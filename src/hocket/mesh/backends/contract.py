@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import abc
 import importlib
+import importlib.util
 import sys
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, TypeAlias
 
 import numpy.typing as npt
 
+from hocket import exceptions, extras
 from hocket.mesh import layouts, meshes, tensors
 
 MODULES = {"jax": "hocket.mesh.backends.jax", "torch": "hocket.mesh.backends.torch"}
@@ -162,17 +164,29 @@ def get_backend(name: str) -> Backend:
 
     Raises:
         ValueError: There is none of that name.
-        ImportError: The framework is not installed.
+        MissingExtraError: The framework is not installed. It is also an ImportError.
     """
     if name not in MODULES:
         raise ValueError(f"framework must be one of {list(MODULES)}, but received {name!r}.")
+    extras.load(name, f"A mesh with framework={name!r}", name, f"Run pip install 'hocket[{name}]'.")
     found: Backend = importlib.import_module(MODULES[name]).BACKEND
     return found
 
 
 def choose_framework() -> str:
-    """Return which framework a mesh is for if nobody says: one that is imported, else the first that there is."""
-    return next((name for name in MODULES if name in sys.modules), next(iter(MODULES)))
+    """Return which framework a mesh is for if nobody says: one that is imported, else the first that is installed.
+
+    Raises:
+        MissingExtraError: None is installed. It is also an ImportError.
+    """
+    found = next((name for name in MODULES if sys.modules.get(name)), None)
+    found = found or next((name for name in MODULES if importlib.util.find_spec(name)), None)
+    if found is None:
+        raise exceptions.MissingExtraError(
+            "A mesh needs JAX or PyTorch, and neither is installed. Run pip install 'hocket[jax]' or pip install "
+            "'hocket[torch]'."
+        )
+    return found
 
 
 def find_framework(value: object) -> str:

@@ -108,9 +108,7 @@ class ProgressDisplay(user_callback.UserCallback):
         self._screen: _Screen | None = None
 
     def before_run(self, run_context: user_callback.TrainRunContext) -> None:
-        """Begin to count. Before the first report nothing is shown but what the run goes on from."""
-        if run_context.start_checkpoint_name and self._choose_mode() != "off":
-            _write_line(run_context.describe_start())
+        """Begin to count. Before the first report nothing is shown."""
         self._progress = model.Progress(self._keys, run_context.train_loop_config, time.monotonic())
 
     def after_arrival(self, run_context: user_callback.TrainRunContext, counts: Sequence[int]) -> None:

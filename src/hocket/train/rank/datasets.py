@@ -24,7 +24,7 @@ TRAIN_DATASET_KEY = "train"
 
 @final
 @constructors.explained()
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class DataConfig:
     """How a trainer's datasets are given to the ranks.
 

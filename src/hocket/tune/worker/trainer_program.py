@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import copy
+import logging
 from collections.abc import Mapping
 from typing import Any, final
 
 from hocket import train
+from hocket.train.run import runner
 from hocket.tune import errors
 from hocket.tune.worker import trial_session
 
@@ -36,7 +38,9 @@ class TrainerProgram:
             worker_runtime_env=run.worker_runtime_env,
             logging_config=run.logging_config,
         )
-        self._derive(session.assignment.config).derive(run_config=own).fit()
+        trainer = self._derive(session.assignment.config).derive(run_config=own)
+        # A search knows which of its trials go on, so each of them need not warn of it.
+        trainer.fit_with(runner.choose(trainer.scaling_config), logging.INFO)
 
     def _derive(self, config: Mapping[str, Any]) -> train.DataParallelTrainer:
         unknown = sorted(set(config) - set(_TAKEN))

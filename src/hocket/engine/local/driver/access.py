@@ -140,6 +140,8 @@ class ObjectAccess(submission.Submission):
                 fd = self.store.lend(object_id)
                 buffers = payloads.map_segment(payload, fd, lambda: self._note_unmapped(object_id))
             return values.decode(payload[1], buffers, refs)  # type: ignore[arg-type]
+        if kind == payloads.ERROR:
+            self.note_fetched(payload)
         return payloads.open_payload(payload, refs)
 
     def _hold_all(self, object_ids: tuple[int, ...]) -> list[contract.AnyRef]:

@@ -126,6 +126,9 @@ class Dispatcher(task_messages.TaskMessages):
     # --- waiting ------------------------------------------------------------------------------------------------------
 
     def _on_want(self, link: links.Link, object_id: int) -> None:
+        record = self.kernel.objects.get(object_id)
+        if record is not None and record.failed:
+            self.note_fetched(record.value)
         self._tell_when_there(link, object_id, link.worker.id)
 
     def _on_watch(self, link: links.Link, object_id: int) -> None:

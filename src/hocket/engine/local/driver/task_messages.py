@@ -5,7 +5,7 @@ from __future__ import annotations
 import pickle
 
 from hocket import exceptions, texts
-from hocket.engine import contract, values
+from hocket.engine import contract, kernel_engine
 from hocket.engine.local import channel, links, messages, payloads
 from hocket.engine.local.driver import carrier
 from hocket.kernel import records
@@ -123,7 +123,7 @@ class TaskMessages(carrier.Carrier):
             return False
         self.failures += 1
         if not _is_retryable(task, failure):
-            error = _decode_foreign(failure)
+            error = kernel_engine.decode_error(failure)
             cause = error if error is None else exceptions.get_cause(error)
             task.error_type = texts.name_class(type(cause))
             self.note_error(task_id, task.options.name, task.error_type, texts.safe_text(cause, 1000))
@@ -176,15 +176,6 @@ class TaskMessages(carrier.Carrier):
         self.note_error(hit[0].id if hit else 0, names, "WorkerCrashedError", text)
 
 
-def _decode_foreign(payload: payloads.Payload) -> BaseException | None:
-    """Return a worker's exception; None if this process cannot import what it takes."""
-    try:
-        error: BaseException = values.decode(payload[1])
-    except Exception:  # noqa: BLE001 (a class of the user's may raise anything)
-        return None
-    return error
-
-
 def _is_retryable(task: TaskRecord, payload: payloads.Payload) -> bool:
     """Tell whether a task is to be tried again after this error of the user's code."""
     asked = task.options.retry_exceptions
@@ -192,6 +183,6 @@ def _is_retryable(task: TaskRecord, payload: payloads.Payload) -> bool:
         return False
     if len(payload) > 2 and isinstance(payload[2], bool):  # the worker has compared
         return payload[2]
-    error = _decode_foreign(payload)
+    error = kernel_engine.decode_error(payload)
     cause = error if error is None else exceptions.get_cause(error)
     return asked is True or (asked is not False and issubclass(type(cause), asked))

@@ -38,7 +38,7 @@ _COMPILER: Final = "torch._dynamo"
 
 @final
 @constructors.explained()
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class TorchConfig(backend.BackendConfig):
     """How the ranks' process group is set up.
 
@@ -49,12 +49,11 @@ class TorchConfig(backend.BackendConfig):
     backend: str | None = None
     """A backend of torch.distributed. Default: ``"nccl"`` if `ScalingConfig.use_gpu`, else ``"hocket"``, which reduces
     in memory that the ranks of a machine share, and between machines over gloo."""
-    timeout_s: float = 1800
-    """Seconds that a collective may take. Ray's default."""
-
     init_method: str = "env"
     """For programs written for Ray, which knows ``"env"`` and ``"tcp"``: how the ranks find each other. Here they do
     either way."""
+    timeout_s: float = 1800
+    """Seconds that a collective may take. Ray's default."""
 
     def __post_init__(self) -> None:
         if self.init_method not in ("env", "tcp"):

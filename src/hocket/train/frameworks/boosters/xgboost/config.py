@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from typing import NoReturn, final
 
 from hocket import constructors
@@ -13,7 +13,7 @@ from hocket.train.run import backend, joining, worker_group
 
 @final
 @constructors.explained()
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class XGBoostConfig(backend.BackendConfig):
     """How the ranks are joined.
 
@@ -23,13 +23,14 @@ class XGBoostConfig(backend.BackendConfig):
     Example:
         >>> from hocket.train.xgboost import XGBoostConfig
         >>> XGBoostConfig(timeout_s=60)
-        XGBoostConfig(timeout_s=60, xgboost_communicator='rabit')
+        XGBoostConfig(xgboost_communicator='rabit', timeout_s=60)
     """
 
-    timeout_s: float = joining.TIMEOUT_SECONDS
-    """Seconds that a rank may wait for the others."""
     xgboost_communicator: str = "rabit"
     """For programs written for Ray: the one that there is."""
+    _: KW_ONLY
+    timeout_s: float = joining.TIMEOUT_SECONDS
+    """Seconds that a rank may wait for the others."""
 
     def __post_init__(self) -> None:
         joining.check_timeout(self.timeout_s)

@@ -1,0 +1,16 @@
+"""The types that calls of `hocket.util.collective` take, under Ray's names."""
+
+from __future__ import annotations
+
+from hocket.collective.arithmetic import ReduceOp as ReduceOp
+
+
+class Backend:
+    """Names of backends. ``Backend("gloo")`` is the name itself, as in Ray."""
+
+    NCCL = "NCCL"
+    GLOO = "GLOO"
+
+    def __new__(cls, name: str) -> str:  # type: ignore[misc]  # as in Ray, its calls return text
+        """Return a backend's name in capitals."""
+        return name.upper()
