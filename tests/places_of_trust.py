@@ -17,7 +17,7 @@ _PICKLES = {"pickle", "cloudpickle", "marshal", "dill", "joblib", "shelve", "jso
 KINDS: dict[str, dict[str, set[str] | None]] = {
     "unpickles": {
         "loads": _PICKLES,
-        "load": _PICKLES | {"yaml", "torch", "opener", "_opener"},
+        "load": _PICKLES | {"yaml", "torch", "opener", "_opener", "Opener"},
         "Unpickler": None,
         "load_file": {"trust", "trust_module"},
         "unsafe_load": None,
@@ -73,7 +73,7 @@ def _name_kinds(node: ast.AST) -> Iterator[str]:
     owner = ""
     if isinstance(node, ast.Attribute):
         name = node.attr
-        inner = node.value
+        inner = node.value.func if isinstance(node.value, ast.Call) else node.value
         owner = inner.id if isinstance(inner, ast.Name) else inner.attr if isinstance(inner, ast.Attribute) else "?"
     elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load):
         name = node.id

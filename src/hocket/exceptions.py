@@ -129,8 +129,8 @@ class UnsupportedPlatformError(HocketError, RuntimeError):
 
 
 class UntrustedFolderError(HocketError, PermissionError):
-    """What is pickled in a folder is not opened, because others than this user may have written it. The message says
-    who may write where, and what to write if they are trusted."""
+    """A pickle in a folder is not opened, because others than this user may have written it. The message names them and
+    the folder, and says what to write if they are trusted."""
 
 
 class UnsafeNameError(HocketError, ValueError):

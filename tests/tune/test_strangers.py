@@ -168,3 +168,40 @@ def test_a_search_where_others_may_write_runs_and_goes_on_if_they_are_trusted(ki
     assert "UntrustedFolderError" in ended.stderr, "another process did not write them"
     again = tune.Tuner.restore(tmp_path / "exp", trainable, trust=True).fit()
     assert [one.config["x"] for one in again] == [(1, 2), (3, 4)]
+
+
+class _FailsOnce(_Steps):
+    def step(self) -> dict[str, Any]:
+        mark = Path(self.logdir, "mark")
+        if self.count == 1 and not mark.exists():
+            mark.touch()
+            raise RuntimeError("once")
+        return super().step()
+
+
+@pytest.mark.parametrize("is_changed", [False, True])
+def test_trials_open_what_their_search_has_pickled_and_nothing_else(is_changed: bool, tmp_path: Path) -> None:
+    tmp_path.chmod(0o777)
+    mark = tmp_path / "evil"
+
+    class Changed(_FailsOnce):
+        def step(self) -> dict[str, Any]:
+            if is_changed:
+                for file in Path(self.logdir).glob("*/state.pickle"):
+                    file.write_bytes(pickle.dumps(Evil(str(mark))))
+            return super().step()
+
+    run_config = tune.RunConfig(
+        name="exp",
+        storage_path=str(tmp_path),
+        verbose=0,
+        failure_config=tune.FailureConfig(max_failures=1),
+        checkpoint_config=tune.CheckpointConfig(checkpoint_frequency=1),
+    )
+    (found,) = tune.Tuner(Changed, run_config=run_config).fit()
+    if is_changed:
+        assert isinstance(found.error, exceptions.UntrustedFolderError)
+        assert not mark.exists()
+    else:
+        assert found.error is None
+        assert found.metrics["loss"] == 3.0

@@ -1,4 +1,4 @@
-"""Who may have written a file, and whether what is pickled in it may be opened: that runs its writer's code.
+"""The one place that decides whether a pickle in a file is opened, which runs code of the file's writer.
 
 A file is this user's if the file and all folders and links on the way to it belong to this user or to root, and nobody
 else may write to them. A folder with the sticky bit, such as ``/tmp``, may have other writers: they cannot replace what
@@ -137,7 +137,7 @@ def _walk(path: Path) -> Iterator[tuple[Path, os.stat_result]]:
             here = here.parent
             continue
         step = here / name
-        if name == "/":  # its owner could replace Python as well; in a user namespace it may be nobody's
+        if name == "/":  # its owner could replace Python as well
             here = step
             continue
         try:

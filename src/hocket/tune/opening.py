@@ -65,7 +65,7 @@ def run(
     """
     described = program_builder.describe(setup.trainable, reuses=bool(setup.tune.reuse_actors))
     first = log.check_folder(folder) if opener is not None else {}
-    # What cannot be is told before anything is written.
+    # Bad settings raise before anything is written.
     given = _build_settings(setup, described, folder, first, trusts=opener is not None and opener.trust)
     with contextlib.closing(log.Writer(folder)) as writer:
         records, kept = list(log.read(folder, opener)), setup.run.checkpoint_config

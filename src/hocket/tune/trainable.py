@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import hmac
 import json
 import os
 import pickle
+import secrets
 import tempfile
 import time
 from collections.abc import Mapping
@@ -17,6 +19,11 @@ from hocket.tune import errors
 
 _DICT_NAME: Final = "state.pickle"
 """The file in a checkpoint that holds what `Trainable.save_checkpoint` returned, if that was a dict."""
+
+_SIGNATURE_NAME: Final = ".state.signature"
+"""The file beside it that has the signature of the search that made it."""
+
+_OWN_KEY: Final = secrets.token_bytes()
 
 _METADATA_NAME: Final = ".trainable.json"
 """The file in a checkpoint that holds how many steps were done, and how long they took."""
@@ -58,6 +65,7 @@ class Trainable:
         self._logdir: str | None = None
         self._trial_id = self._trial_name = "default"
         self._resources: Mapping[str, float] = {}
+        self._key = _OWN_KEY
         self.setup(self.config)
 
     # --- what is overridden -------------------------------------------------------------------------------------------
@@ -143,7 +151,9 @@ class Trainable:
         Path(folder).mkdir(parents=True, exist_ok=True)
         state: object = self.save_checkpoint(folder)  # some return the folder, as Ray lets them
         if isinstance(state, dict):
-            Path(folder, _DICT_NAME).write_bytes(trust_module.note(pickle.dumps(state, pickle.HIGHEST_PROTOCOL)))
+            blob = pickle.dumps(state, pickle.HIGHEST_PROTOCOL)
+            Path(folder, _DICT_NAME).write_bytes(blob)
+            Path(folder, _SIGNATURE_NAME).write_bytes(self._sign(blob))
         elif state is not None and str(state) != folder:
             raise errors.TuneError(
                 f"save_checkpoint(checkpoint_dir) must write into checkpoint_dir, {folder!r}, and return None, or "
@@ -172,8 +182,17 @@ class Trainable:
                 self._iteration, self._seconds = int(found["iteration"]), float(found["seconds"])
             except (ValueError, TypeError, KeyError, OverflowError, RecursionError) as error:
                 raise errors.TuneError(f"{str(told)!r} is damaged: {error}. Use another checkpoint.") from error
-        pickled = file.exists()
-        self.load_checkpoint(trust_module.load_file(file, "Trainable.restore()", trust=trust) if pickled else folder)
+        state: object = folder
+        if file.exists():
+            blob, signature = trust_module.read_regular(file), Path(folder, _SIGNATURE_NAME)
+            if signature.is_file() and hmac.compare_digest(signature.read_bytes(), self._sign(blob)):
+                trust_module.note(blob)
+            state = trust_module.Opener(file, "Trainable.restore()", trust=trust).load(blob)
+        self.load_checkpoint(state)
+
+    def _sign(self, blob: bytes) -> bytes:
+        """Return what only this search can have made of a pickle; outside a search, only this process."""
+        return hmac.digest(self._key, blob, "sha256")
 
     def stop(self) -> None:
         """End: calls `cleanup`."""
@@ -190,8 +209,10 @@ class Trainable:
         resources: Mapping[str, float],
         iteration: int,
         seconds: float,
+        key: bytes = b"",
     ) -> None:
         """Note which trial this is. Called by the search."""
+        self._key = key or _OWN_KEY
         self._trial_id, self._trial_name, self._logdir = trial_id, name, logdir
         self._resources, self._iteration, self._seconds = resources, iteration, seconds
 

@@ -124,7 +124,7 @@ class Tuner:
             tune_config: Changed settings, such as more samples or another scheduler. Default: those of the search.
             run_config: Changed settings, such as another stop rule; its name and path do not count. Default: as above.
             trust: Whether to go on if others than this user may write in the folder. What a search has pickled there
-                is opened, which runs code of whoever has written it.
+                is opened, which runs code of its writer.
 
         Raises:
             TuneError: There is no search in the folder.

@@ -99,6 +99,7 @@ class LiveTrial:
             resources=self.resources,
             frequency=given.frequency,
             saves_at_end=given.saves_at_end,
+            key=given.key,
             trusts=given.trusts,
             output_files=given.run.output_files,
         )

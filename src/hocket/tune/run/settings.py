@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -45,5 +46,7 @@ class Settings:
     """After how many steps a `Trainable` saves."""
     saves_at_end: bool = False
     """Whether a `Trainable` saves when it ends."""
+    key: bytes = field(default_factory=secrets.token_bytes)
+    """What trials of this process's search sign their pickles with: another one opens what is signed."""
     trusts: bool = False
     """Whether a `Trainable` opens what is pickled in its checkpoints, whoever may write there."""

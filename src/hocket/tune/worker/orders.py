@@ -35,6 +35,8 @@ class Assignment:
     """After how many steps a `Trainable` saves; 0: when it is asked."""
     saves_at_end: bool = False
     """Whether a `Trainable` saves when it ends."""
+    key: bytes = b""
+    """What a `Trainable` signs its pickles with."""
     trusts: bool = False
     """Whether it opens what is pickled in its checkpoints, whoever may write there."""
     output_files: tuple[str, str] | None = None

@@ -96,6 +96,7 @@ class ClassProgram:
             resources=told.resources,
             iteration=told.iteration,
             seconds=told.seconds,
+            key=told.key,
         )
         if session.checkpoint is not None:
             instance.restore(session.checkpoint, **({"trust": True} if told.trusts else {}))
