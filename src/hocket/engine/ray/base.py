@@ -10,7 +10,7 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import ray
 
@@ -33,6 +33,26 @@ class Connection(Protocol):
 
     def close(self) -> None:
         """Disconnect."""
+
+
+class Made(NamedTuple):
+    """What a reference of this process stands for, where Ray's own does not say it."""
+
+    options: records.TaskOptions
+    """Of the task or the call."""
+    shape: resources.Shape
+    """What it holds, or its actor."""
+    arguments: tuple[tuple[weakref.ref[contract.AnyRef], Made | None], ...]
+    """The references among its arguments, with what each stands for; Ray remembers as much."""
+    is_call: bool
+
+    def build_unschedulable(self, problem: str) -> exceptions.InfeasibleResourcesError:
+        """Return the error of what no node has room for any more."""
+        if self.is_call:
+            return exceptions.ActorUnschedulableError(
+                f"Call `{self.options.name}` waits for its actor, whose node was lost: it {problem}"
+            )
+        return exceptions.TaskUnschedulableError(f"Task `{self.options.name}`, whose node was lost, {problem}")
 
 
 class RayState(contract.Engine):
@@ -70,9 +90,13 @@ class RayState(contract.Engine):
         self._own_actors: set[int] = set()
         self._kept_arguments = keeping.KeptArguments(listing.list_dead_actors)
         self._groups: dict[int, object] = {}
-        #: Placement groups that this process gave back, and the references of tasks that were to run in one.
+        #: Placement groups that this process gave back.
         self._removed: set[int] = set()
-        self._in_groups: weakref.WeakKeyDictionary[contract.ObjectRef[object], int] = weakref.WeakKeyDictionary()
+        self._made: weakref.WeakKeyDictionary[contract.ObjectRef[object], Made] = weakref.WeakKeyDictionary()
+        #: What the actors hold that this process created.
+        self._actor_shapes: dict[int, resources.Shape] = {}
+        #: Since when no node has had room for a shape that some had room for before.
+        self._homeless: dict[resources.Shape, float] = {}
         #: When this worker last wrote what it had noted.
         self._told_at = time.monotonic()
         arrays.install()

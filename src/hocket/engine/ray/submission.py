@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import re
+import weakref
 from typing import Any
 
 import ray
@@ -14,6 +15,8 @@ from hocket.engine.ray import base, errors, keeping, keywords, listing, natives,
 from hocket.kernel import records, resources
 
 _MOST_PENDING = re.compile(r"more than (\d+) tasks")
+
+_NOTHING = resources.Shape(())
 
 MOST_FUNCTIONS = 4096
 """How many functions are kept in the form that Ray submits. A guess; one takes some kilobytes."""
@@ -35,13 +38,10 @@ class Submission(base.RayState):
         task = self._functions.get((function.id, options)) or self._build_task(function, options)
         native_args, native_kwargs = natives.replace_references(args, kwargs)
         try:
-            refs = self._wrap_returns(task.remote(*native_args, **native_kwargs), options.num_returns)
+            found = task.remote(*native_args, **native_kwargs)
+            return self._wrap_returns(found, options, options.shape, (*args, *kwargs.values()))
         except Exception as error:
             raise _explain_submission(error, args, kwargs, function.name) from error
-        if options.shape.group_id:
-            for ref in refs:
-                self._in_groups[ref] = options.shape.group_id
-        return refs
 
     def _submit_lost(self, options: records.TaskOptions) -> list[contract.AnyRef]:
         """Submit what fails in the place of a task whose placement group is gone: Ray would wait for the group."""
@@ -50,12 +50,25 @@ class Submission(base.RayState):
         )
         given = {"num_cpus": 0, "max_retries": 0, "num_returns": keywords.count_returns(options)}
         found = outside.build_remote(runner.build_failure(error, options), given).remote()
-        return self._wrap_returns(found, options.num_returns)
+        return self._wrap_returns(found, options, options.shape, ())
 
-    def _wrap_returns(self, found: Any, num_returns: int) -> list[contract.AnyRef]:
+    def _wrap_returns(
+        self,
+        found: Any,
+        options: records.TaskOptions,
+        shape: resources.Shape,
+        given: tuple[object, ...],
+        *,
+        is_call: bool = False,
+    ) -> list[contract.AnyRef]:
         if found is None:
             return []
-        return [self.wrap(native) for native in found] if num_returns > 1 else [self.wrap(found)]
+        refs = [self.wrap(native) for native in found] if options.num_returns > 1 else [self.wrap(found)]
+        links = [(weakref.ref(arg), self._made.get(arg)) for arg in given if type(arg) is contract.ObjectRef]
+        made = base.Made(options, shape, tuple(links), is_call)
+        for ref in refs:
+            self._made[ref] = made
+        return refs
 
     def _build_task(self, function: contract.RemoteFunction, options: records.TaskOptions) -> Any:
         self._check_open()
@@ -109,6 +122,8 @@ class Submission(base.RayState):
             self._kept_arguments.keep(native, native_args, native_kwargs)
         if options.name:
             listing.publish_actor(native, options)
+        if not options.creation.shape.group_id:  # Ray ends the others with their group
+            self._actor_shapes[ref._id] = options.creation.shape
         if not options.detached:
             self._own_actors.add(ref._id)
         return contract.ActorInfo(ref=ref, options=options)
@@ -129,7 +144,8 @@ class Submission(base.RayState):
         given = keywords.build_call_keywords(options)
         try:
             found = outside.call_method(actor._native, name, native_args, native_kwargs, given)
-            return self._wrap_returns(found, options.num_returns)
+            shape = self._actor_shapes.get(actor._id, _NOTHING)
+            return self._wrap_returns(found, options, shape, (*args, *kwargs.values()), is_call=True)
         except Exception as error:
             raise _explain_submission(error, args, kwargs, options.name) from error
 
