@@ -17,7 +17,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, final
 
 from hocket import exceptions
@@ -283,14 +283,15 @@ class _Team:
 
     def _free_cpus(self) -> None:
         share = self._allotment.divide()[self._index]
-        if share == self._share:
+        if share == self._allotment.shares[self._index]:
             return
         living = {found["NodeID"] for found in api.nodes() if found["Alive"]}
         there = [one for one in list(self._actors) if one.num_cpus and (not one.node_id or one.node_id in living)]
-        there.sort(key=lambda one: not one.is_ready)
+        there.sort(key=lambda one: (one.is_superfluous, not one.is_ready))
         for one in there[share.most if share.num_cpus else 0 :]:
-            one.is_superfluous = True
-            _end(one)
+            if not one.is_superfluous:
+                one.is_superfluous = True
+                _end(one)
 
     def close(self) -> None:
         """End the actors."""
@@ -360,7 +361,7 @@ class Allotment:
         self.pools = pools
         self._nothing_left = options.task_cpus is not None
         self._total = _count_cpus() if pools else 0.0
-        self.shares = self._share_out(self._total) if pools else []
+        self.shares = self._share_out(pools, self._total) if pools else []
         held = sum(share.most * share.num_cpus for share in self.shares)
         self.holds_all = bool(pools) and held + 1 > self._total
         """Whether they leave no CPU for tasks, which would wait for ever for one."""
@@ -369,16 +370,19 @@ class Allotment:
         """Whether some of it may be lost."""
 
     def divide(self) -> list[Share]:
-        """Return what each may have now, if CPUs were lost since the start; else what it had then."""
+        """Return what each may have now, if CPUs were lost since the start, be it a single actor; else what it had
+        then."""
         total = _count_cpus()
-        return self.shares if total >= self._total else self._share_out(total - self._for_tasks)
+        if total >= self._total:
+            return self.shares
+        return self._share_out([replace(pool, least=1) for pool in self.pools], total - self._for_tasks)
 
-    def _share_out(self, total: float) -> list[Share]:
+    def _share_out(self, pools: Sequence[plan.Pool], total: float) -> list[Share]:
         """Return how many actors there is room for in each pool.
 
         Where not even the least fit, they hold no CPU: a pool would wait for ever for what the one behind it holds.
         """
-        pools, left = self.pools, total - sum(pool.least * pool.num_cpus for pool in self.pools)
+        left = total - sum(pool.least * pool.num_cpus for pool in pools)
         if self._nothing_left or left < 0 or api.get_runtime_context().get_actor_id() is not None:
             # In an actor: see `tasks.make_task`.
             room = max(0, int(total))
