@@ -3,6 +3,7 @@ lost."""
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import sys
 from collections.abc import Callable, Iterator
@@ -12,12 +13,12 @@ from typing import Any, Final
 import cloudpickle
 import numpy as np
 import pytest
+from tests.engine.ray import conftest
 
 import hocket
 from hocket import data
 from hocket.engine.ray import adapter
 from hocket.testing import cluster
-from tests.engine.ray import conftest
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(420), conftest.UNTIDY]
 
@@ -122,6 +123,9 @@ def opened() -> Iterator[cluster.Cluster]:
         yield found
 
 
+MAY_FAIL: Final = ("a pool of large blocks", "pools that hold nothing")
+"""Where blocks that a pool has made may lie on the node: nobody makes them again."""
+
 NAMED: Final = (
     hocket.exceptions.ObjectLostError,
     hocket.exceptions.NodeDiedError,
@@ -136,13 +140,9 @@ def test_a_pipeline_ends_though_a_node_is_lost(opened: cluster.Cluster, tmp_path
     node = opened.add_node(num_cpus=2)
     try:
         with opened.fail_at(MOMENT, node=node, hit=2) as fault:
-            try:
-                found = PIPELINES[name](tmp_path / "rows")
-            except NAMED as error:
-                assert name in ("a pool of large blocks", "pools that hold nothing"), "Ray makes the others again"
-                assert "Widen" in str(error)
-            else:
-                assert found == list(range(COUNT))
+            ending = contextlib.suppress(*(NAMED if name in MAY_FAIL else ()))
+            with ending:
+                assert PIPELINES[name](tmp_path / "rows") == list(range(COUNT))
             assert fault.fired == 1, "the node was lost"
     finally:
         opened.remove_node(node)

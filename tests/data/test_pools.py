@@ -14,11 +14,11 @@ from typing import Any
 import numpy as np
 import psutil
 import pytest
+from tests.conftest import RunScript
 
 import hocket
 from hocket import data
 from hocket.data.execution import pools
-from tests.conftest import RunScript
 
 pytestmark = pytest.mark.timeout(120)
 

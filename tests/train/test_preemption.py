@@ -261,7 +261,9 @@ threading.Event().wait(600)
 
 @pytest.mark.slow
 @pytest.mark.parametrize("where", ["after fit", "again", "in fit"])
-def test_the_driver_ends_though_it_goes_on(start_script: RunScript, monkeypatch: pytest.MonkeyPatch, where: str) -> None:
+def test_the_driver_ends_though_it_goes_on(
+    start_script: RunScript, monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
     monkeypatch.setenv("HOCKET_TRAIN_PREEMPTION_NOTICE_S", "0.5")
     script = start_script(f"import sys; sys.argv = ['driver', {where!r}]\n{STUBBORN}")
     assert script.stdout is not None

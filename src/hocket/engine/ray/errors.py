@@ -89,7 +89,10 @@ class Origin(NamedTuple):
         return f"task `{self.name}`" if self.name else "the task"
 
 
-def translate(error: BaseException, origin: Origin = Origin()) -> BaseException:
+_NOBODY = Origin()
+
+
+def translate(error: BaseException, origin: Origin = _NOBODY) -> BaseException:
     """Return the error of ours that says what an error of Ray's says; other errors are returned as they are.
 
     Args:

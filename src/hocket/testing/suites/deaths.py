@@ -56,6 +56,10 @@ def _crash(max_retries: int = 0) -> Any:
     return api.remote(max_retries=max_retries, name="step three")(end).remote()
 
 
+def _call_unborn() -> Any:
+    return api.remote(Mortal).remote(True).end.remote()
+
+
 def _call(**options: object) -> Any:
     return api.remote(Mortal).options(**options).remote().end.remote()
 
@@ -83,7 +87,7 @@ EVENTS: dict[str, tuple[Callable[[], object], type[Exception], str]] = {
     ),
     "actor": (_call, exceptions.ActorDiedError, r"Actor `Mortal` is dead: its process \(pid \d+"),
     "constructor": (
-        lambda: api.remote(Mortal).remote(True).end.remote(),
+        _call_unborn,
         exceptions.ActorDiedError,
         r"Actor `Mortal` is dead: its process \(pid \d+",
     ),
