@@ -5,19 +5,16 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Final
 
-import cloudpickle
 import numpy as np
 import pytest
 from tests.engine.ray import conftest
 
 import hocket
 from hocket import data
-from hocket.engine.ray import adapter
 from hocket.testing import cluster
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(420), conftest.UNTIDY]
@@ -105,21 +102,14 @@ PIPELINES: Final[dict[str, Callable[[Path], list[int]]]] = {
 }
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _send_this_module() -> Iterator[None]:
-    """The nodes cannot import the tests."""
-    picklers: tuple[Any, ...] = (cloudpickle, adapter.ray.cloudpickle)
-    for pickler in picklers:
-        pickler.register_pickle_by_value(sys.modules[__name__])
-    yield
-    for pickler in picklers:
-        pickler.unregister_pickle_by_value(sys.modules[__name__])
-
-
 @pytest.fixture(scope="module")
 def opened() -> Iterator[cluster.Cluster]:
     """A cluster whose head has two CPUs; each test adds a node, and loses it."""
-    with cluster.Cluster(nodes=[{"num_cpus": 2}]) as found, hocket.init(address=found.address):
+    with (
+        conftest.sent_by_value(__name__),
+        cluster.Cluster(nodes=[{"num_cpus": 2}]) as found,
+        hocket.init(address=found.address),
+    ):
         yield found
 
 

@@ -126,13 +126,18 @@ class _Team:
         self._unborn = 0
         self._has_begun = False
         self._changed_at = time.monotonic()
-        """When an actor was placed or lost last."""
+        """When the pool began to wait, or an actor was placed or lost since."""
         self._is_closed = threading.Event()
         self.jobs: deque[_Job] = deque()
         """In the order of the blocks."""
         if allotment.spans_nodes:
             watch = threading.Thread(target=self._look_after_cpus, name="hocket-pool", daemon=True)
             watch.start()
+
+    def begin(self) -> None:
+        """Start the first actors, which make what they need while the pool waits for blocks."""
+        while len(self._actors) < self._share.least:
+            self._add()
 
     @property
     def most_blocks(self) -> int:
@@ -148,6 +153,7 @@ class _Team:
             ActorUnschedulableError: There is room for none.
         """
         first = self.jobs[0]
+        self._changed_at = time.monotonic()
         while first.size is None and first.error is None:
             self._assign()
             self._wait()
@@ -164,8 +170,7 @@ class _Team:
         self._assign()
 
     def _assign(self) -> None:
-        while len(self._actors) < self._share.least:
-            self._add()
+        self.begin()
         self._has_begun = self._has_begun or self._find_gathering() <= 0
         for job in self.jobs if self._has_begun else ():
             if job.refs or job.error is not None:
@@ -323,6 +328,7 @@ def run_pool(
     team = _Team(allotment, index)
     largest, is_over = 0, False
     try:
+        team.begin()
         while True:
             while not is_over and _has_room(team, largest, options):
                 one = next(found, None)

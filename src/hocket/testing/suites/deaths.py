@@ -18,7 +18,7 @@ from hocket.testing.suites import programs
 
 
 class Mortal:
-    """An actor whose process ends where it is told to, or when it is made."""
+    """An actor whose process can be killed by a call, or by its constructor."""
 
     def __init__(self, ends: bool = False) -> None:
         if ends:
