@@ -10,7 +10,7 @@ import pytest
 
 import hocket
 from hocket import data, exceptions
-from hocket.engine.ray import objects
+from hocket.engine.ray import listing
 from hocket.testing import cluster
 from hocket.testing.suites.programs import wait_until
 from tests.engine.ray.conftest import UNTIDY, sent_by_value
@@ -31,7 +31,7 @@ def opened() -> Iterator[cluster.Cluster]:
 @pytest.fixture
 def camera(opened: cluster.Cluster) -> Iterator[cluster.Node]:
     """A node that the test kills, with something that no other has."""
-    node = opened.add_node(num_cpus=2, resources={"camera": 1})
+    node = opened.add_node(num_cpus=2, resources={"camera": 1, "lens": 1})
     yield node
     opened.remove_node(node)
     opened.wait_for_nodes(1)
@@ -63,14 +63,14 @@ def wait(gate: Any) -> None:
 def test_what_was_on_a_lost_node_is_named(
     opened: cluster.Cluster, camera: cluster.Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(objects, "HOMELESS_SECONDS", 1.0)
+    monkeypatch.setattr(listing, "HOMELESS_SECONDS", 1.0)
     gate = hocket.remote(num_cpus=0, resources={"node:__internal_head__": 0.001})(Gate).remote()
     held = {"resources": {"camera": 0.1}, "num_cpus": 0}
     lost = [
         hocket.remote(name="photo", max_retries=0, **held)(wait).remote(gate),
         hocket.remote(**held)(Camera).remote().wait.remote(gate),
         hocket.remote(name="again", max_retries=1, **held)(wait).remote(gate),
-        hocket.remote(max_restarts=1, max_task_retries=1, **held)(Camera).remote().wait.remote(gate),
+        hocket.remote(max_restarts=1, max_task_retries=-1, **held)(Camera).remote().wait.remote(gate),
     ]
     wait_until(lambda: bool(hocket.get(gate.look.remote()) == len(lost)), 120)
     camera.kill()
@@ -79,10 +79,12 @@ def test_what_was_on_a_lost_node_is_named(
     with pytest.raises(exceptions.ActorDiedError, match=r"Actor `Camera` is dead: its (node died|process)"):
         hocket.get(lost[1])
     with pytest.raises(
-        exceptions.TaskUnschedulableError, match=r"Task `again`, whose node was lost, asks for .*camera"
+        exceptions.TaskUnschedulableError, match=r"Task `again` has no node any more: it asks for .*camera"
     ):
         hocket.get(lost[2])
-    with pytest.raises(exceptions.ActorUnschedulableError, match=r"Call `Camera\.wait` waits for its actor, .*camera"):
+    with pytest.raises(
+        exceptions.ActorUnschedulableError, match=r"actor of call `Camera\.wait` lost its node: it asks.*camera"
+    ):
         hocket.get(lost[3])
     with pytest.raises(exceptions.TaskUnschedulableError, match=r"`photo` asks for .*camera"):
         hocket.remote(name="photo", max_retries=1, **held)(wait).remote(gate)
@@ -91,17 +93,17 @@ def test_what_was_on_a_lost_node_is_named(
 def test_a_pool_whose_only_node_is_lost_says_so(
     opened: cluster.Cluster, camera: cluster.Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(objects, "HOMELESS_SECONDS", 1.0)
+    monkeypatch.setattr(listing, "HOMELESS_SECONDS", 1.0)
 
     class Photo:
         def __call__(self, batch: Any) -> Any:
             cluster.reach("photo")
             return batch
 
-    rows = data.range(100, override_num_blocks=10).map_batches(Photo, concurrency=1, resources={"camera": 1})
+    rows = data.range(100, override_num_blocks=10).map_batches(Photo, concurrency=1, resources={"lens": 1})
     with (
         opened.fail_at("photo", node=camera, hit=3) as fault,
-        pytest.raises(exceptions.ActorUnschedulableError, match=r"map_batches\(.*Photo\).*camera"),
+        pytest.raises(exceptions.ActorUnschedulableError, match=r"map_batches\(.*Photo\).*lens"),
     ):
         rows.take_all()
     assert fault.fired == 1

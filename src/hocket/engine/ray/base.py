@@ -10,14 +10,14 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Callable
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 import ray
 
 from hocket import exceptions
 from hocket.engine import contract
-from hocket.engine.ray import arrays, classes, keeping, listing, natives, runner
-from hocket.kernel import records, resources
+from hocket.engine.ray import arrays, keeping, listing, natives, origins, runner
+from hocket.kernel import records
 
 
 class Connection(Protocol):
@@ -33,26 +33,6 @@ class Connection(Protocol):
 
     def close(self) -> None:
         """Disconnect."""
-
-
-class Made(NamedTuple):
-    """What a reference of this process stands for, where Ray's own does not say it."""
-
-    options: records.TaskOptions
-    """Of the task or the call."""
-    shape: resources.Shape
-    """What it holds, or its actor."""
-    arguments: tuple[tuple[weakref.ref[contract.AnyRef], Made | None], ...]
-    """The references among its arguments, with what each stands for; Ray remembers as much."""
-    is_call: bool
-
-    def build_unschedulable(self, problem: str) -> exceptions.InfeasibleResourcesError:
-        """Return the error of what no node has room for any more."""
-        if self.is_call:
-            return exceptions.ActorUnschedulableError(
-                f"Call `{self.options.name}` waits for its actor, whose node was lost: it {problem}"
-            )
-        return exceptions.TaskUnschedulableError(f"Task `{self.options.name}`, whose node was lost, {problem}")
 
 
 class RayState(contract.Engine):
@@ -82,7 +62,8 @@ class RayState(contract.Engine):
         self._handles: weakref.WeakValueDictionary[int, contract.AnyRef] = weakref.WeakValueDictionary()
         self._functions: dict[tuple[bytes, records.TaskOptions], Any] = {}
         self._codes: dict[bytes, runner.Code] = {}
-        self._feasible: set[resources.Shape] = set()
+        self._room = listing.Room()
+        self._origins = origins.Origins(self._room)
         #: Callbacks of `when_done` that have not been called.
         self._callbacks: set[Callable[[], None]] = set()
         self._callbacks_lock = threading.Lock()
@@ -92,15 +73,10 @@ class RayState(contract.Engine):
         self._groups: dict[int, object] = {}
         #: Placement groups that this process gave back.
         self._removed: set[int] = set()
-        self._made: weakref.WeakKeyDictionary[contract.ObjectRef[object], Made] = weakref.WeakKeyDictionary()
-        #: What the actors hold that this process created.
-        self._actor_shapes: dict[int, resources.Shape] = {}
-        #: Since when no node has had room for a shape that some had room for before.
-        self._homeless: dict[resources.Shape, float] = {}
         #: When this worker last wrote what it had noted.
         self._told_at = time.monotonic()
         arrays.install()
-        classes.share_numbers()
+        arrays.share_numbers()
         if self.is_closable:
             atexit.register(self.close)  # Ray has registered its own end, which would come before that of the session
         #: Ids of objects that this process held before, by sessions that are over.

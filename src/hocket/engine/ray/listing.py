@@ -7,9 +7,10 @@ import operator
 import os
 import pickle
 import re
+import time
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 import ray
 from ray.experimental import internal_kv
@@ -121,6 +122,41 @@ def find_obstacle(shape: resources.Shape, group: Any, what: str) -> str | None:
 
 def _fits(demand: resources.Demand, total: Mapping[str, float]) -> bool:
     return all(units <= round(total.get(name, 0) * resources.UNIT) for name, units in demand)
+
+
+HOMELESS_SECONDS: Final = 20.0
+"""How long no node has room for a task before it fails, after the one that had it was lost. A guess: a node that is
+started again takes some seconds to join."""
+
+
+class Room:
+    """Remembers for which shapes some node is large enough."""
+
+    def __init__(self) -> None:
+        self._feasible: set[resources.Shape] = set()
+        #: Since when none is any more.
+        self._homeless: dict[resources.Shape, float] = {}
+
+    def check(
+        self, shape: resources.Shape, group: Any, kind: type[exceptions.InfeasibleResourcesError], what: str
+    ) -> None:
+        """Raise if nothing of the shape can ever run."""
+        if shape in self._feasible:
+            return
+        problem = find_obstacle(shape, group, what)
+        if problem is not None:
+            raise kind(problem)
+        self._feasible.add(shape)
+
+    def find_loss(self, shape: resources.Shape) -> str | None:
+        """Return why no node will come that is large enough; None if one is there, or was a moment ago."""
+        problem = None if shape.group_id else find_obstacle(shape, None, "")
+        if problem is None:
+            self._homeless.pop(shape, None)
+            return None
+        self._feasible.discard(shape)
+        since = self._homeless.setdefault(shape, time.monotonic())
+        return problem.strip() if time.monotonic() - since >= HOMELESS_SECONDS else None
 
 
 def check_bundles(bundles: Sequence[resources.Demand], strategy: str) -> None:

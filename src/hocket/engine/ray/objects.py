@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import threading
-import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -12,20 +11,13 @@ import ray
 
 from hocket import exceptions, texts
 from hocket.engine import contract, rules, unsendable
-from hocket.engine.ray import base, errors, listing, natives, orphans, outside, runner, submission
-from hocket.kernel import records, resources
+from hocket.engine.ray import errors, listing, natives, orphans, outside, runner, submission
+from hocket.kernel import records
 
 FIRST_WAIT_S = 1.0
 LONGEST_WAIT_S = 60.0
 """How long Ray is waited for at once: the first time, and at most. While it waits Ray hears no signal but Ctrl-C.
 Guesses; each part doubles, so that what takes long to fetch is not begun again and again."""
-
-HOMELESS_SECONDS = 20.0
-"""How long no node has room for a task before it fails, after the one that had it was lost. A guess: a node that is
-started again takes some seconds to join."""
-
-MOST_SUSPECTS = 5
-"""How many tasks are named of which one has failed."""
 
 
 class ObjectAccess(submission.Submission):
@@ -69,7 +61,7 @@ class ObjectAccess(submission.Submission):
                     continue
                 failure: BaseException = next(iter(lost.values()))
             except ray.exceptions.RayError as error:
-                failure = errors.translate(error, self._find_origin(refs, error))
+                failure = errors.translate(error, self._origins.find(refs, error))
             raise failure
         distinct = list(dict.fromkeys(wanted))
         missing = len(ray.wait(distinct, num_returns=len(distinct), timeout=0, fetch_local=False)[1])
@@ -95,61 +87,23 @@ class ObjectAccess(submission.Submission):
                 break
         return [native in ready for native in wanted]
 
-    def _find_lost(self, refs: Sequence[contract.ObjectRef[object]]) -> dict[contract.ObjectRef[object], Exception]:
+    def _find_lost(self, refs: Sequence[contract.AnyRef]) -> dict[contract.AnyRef, BaseException]:
         """Return what Ray will never make, though it does not say so, with the error that does: what waits for a
         placement group that was removed, or for a node that was lost."""
-        known = {ref: self._made.get(ref) for ref in refs}
-        groups = {
-            ref: made.shape.group_id if made is not None else ref._id if natives.is_group(ref._native) else 0
-            for ref, made in known.items()
-        }
+        groups = {ref: self._origins.find_group(ref) for ref in refs}
         removed = self._removed | listing.list_removed_groups() if any(groups.values()) else set()
-        homeless = self._find_homeless({made.shape for made in known.values() if made is not None})
-        lost: dict[contract.ObjectRef[object], Exception] = {}
-        for ref, made in known.items():
-            if groups[ref] in removed:
+        lost = self._origins.find_unschedulable(refs)
+        for ref, group_id in groups.items():
+            if group_id in removed:
                 lost[ref] = exceptions.TaskPlacementGroupRemoved(
                     f"What makes {ref!r} was to run in a placement group that was removed. Keep the group until its "
                     "tasks are done."
                 )
-            elif made is not None and made.shape in homeless:
-                lost[ref] = made.build_unschedulable(homeless[made.shape])
         waiting = {natives.get_awaitable(ref): ref for ref in lost}
         if waiting:
             for native in ray.wait([*waiting], num_returns=len(waiting), timeout=0, fetch_local=False)[0]:
                 del lost[waiting[native]]
         return lost
-
-    def _find_homeless(self, shapes: set[resources.Shape]) -> dict[resources.Shape, str]:
-        """Return what no node has had room for since so long that none will come, and why."""
-        found = {}
-        for shape in shapes:
-            problem = None if shape.group_id else listing.find_obstacle(shape, None, "")
-            if problem is None:
-                self._homeless.pop(shape, None)
-                continue
-            self._feasible.discard(shape)
-            since = self._homeless.setdefault(shape, time.monotonic())
-            if time.monotonic() - since >= HOMELESS_SECONDS:
-                found[shape] = problem.strip()
-        return found
-
-    def _find_origin(self, refs: Sequence[contract.AnyRef], error: Exception) -> errors.Origin:
-        """Return what was to make the first value that Ray has an error of its own in the place of."""
-        is_passed_on = isinstance(error, ray.exceptions.RayTaskError)
-        if is_passed_on and not isinstance(error.cause, ray.exceptions.RayError):
-            return errors.Origin()
-        for ref in refs:
-            made = self._made.get(ref)
-            if made is None or (len(refs) > 1 and not _has_failed(ref)):
-                continue
-            found = _list_suspects(made) if made.arguments else []
-            if len(found) > 1 or (is_passed_on and not found):
-                names = dict.fromkeys(suspect.options.name for suspect in found)
-                return errors.Origin(made.options.name, before=tuple(names), is_of_argument=True)
-            options = found[0].options if found else made.options
-            return errors.Origin(options.name, options.max_retries + 1)
-        return errors.Origin()
 
     def when_done(self, ref: contract.ObjectRef[object], callback: Callable[[], None]) -> None:
         with self._callbacks_lock:
@@ -176,9 +130,7 @@ class ObjectAccess(submission.Submission):
 
     def take_item(self, stream: contract.ObjectRef[object], index: int) -> contract.ObjectRef[object]:
         item = self.wrap(natives.Head(stream._native))
-        made = self._made.get(stream)
-        if made is not None:
-            self._made[item] = made
+        self._origins.note_item(item, stream)
         return item
 
     def is_end(self, item: contract.AnyRef, timeout_s: float | None) -> bool | None:
@@ -209,19 +161,6 @@ def _has_failed(ref: contract.AnyRef) -> bool:
     except ray.exceptions.RayError:
         return True
     return False
-
-
-def _list_suspects(made: base.Made) -> list[base.Made]:
-    """Return what may have failed before a task or a call that was not made because of it."""
-    found: list[base.Made] = []
-    left = [made]
-    while left and len(found) < MOST_SUSPECTS:
-        for link, argument in left.pop().arguments:
-            ref = link()
-            if argument is not None and (ref is None or _has_failed(ref)):
-                found.append(argument)
-                left.append(argument)
-    return found
 
 
 def _free_room(waited_s: float) -> None:
