@@ -7,8 +7,8 @@ Ray's users know them.
 
 Cloudpickle gives each class of the driver's script a number when it leaves its process, and where the number is known
 already the class is not built again: so what comes back is an instance of the driver's own class, and ``except
-MyError`` catches it. Our functions are pickled with cloudpickle and Ray's values with a copy of it that Ray brings. The
-two count apart, unless they are told to use one list.
+MyError`` catches it. Our functions are pickled with cloudpickle and Ray's values with a copy of it that Ray brings,
+which counts apart, unless both use one list.
 """
 
 from __future__ import annotations

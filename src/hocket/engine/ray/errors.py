@@ -70,7 +70,7 @@ texts.add_carriers(str(Path(ray.__file__).parent), "python/ray/")  # the other i
 
 
 class Origin(NamedTuple):
-    """What was to make the value that Ray has an error in the place of. Ray's errors do not say it."""
+    """The task or call that was to make a value. Ray's errors do not name it."""
 
     name: str = ""
     """The task's or the call's; empty if nobody knows."""

@@ -1,4 +1,4 @@
-"""What makes the values that references of this process stand for.
+"""The tasks and calls that make the values of this process's references.
 
 Ray's errors do not say whose value is missing: neither the task, nor how often it was tried. A task that depends on
 one that died has the same error as that. So what a reference comes from is noted where it is submitted.
