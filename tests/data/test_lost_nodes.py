@@ -11,11 +11,13 @@ from typing import Any, Final
 
 import numpy as np
 import pytest
-from tests.engine.ray import conftest
 
 import hocket
 from hocket import data
-from hocket.testing import cluster
+
+cluster: Any = pytest.importorskip("hocket.testing.cluster", reason="needs Ray: pip install 'hocket[ray]'")
+
+conftest: Any = pytest.importorskip("tests.engine.ray.conftest")
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(420), conftest.UNTIDY]
 
@@ -103,7 +105,7 @@ PIPELINES: Final[dict[str, Callable[[Path], list[int]]]] = {
 
 
 @pytest.fixture(scope="module")
-def opened() -> Iterator[cluster.Cluster]:
+def opened() -> Iterator[Any]:
     """A cluster whose head has two CPUs; each test adds a node, and loses it."""
     with (
         conftest.sent_by_value(__name__),
@@ -126,7 +128,7 @@ NAMED: Final = (
 
 
 @pytest.mark.parametrize("name", PIPELINES)
-def test_a_pipeline_ends_though_a_node_is_lost(opened: cluster.Cluster, tmp_path: Path, name: str) -> None:
+def test_a_pipeline_ends_though_a_node_is_lost(opened: Any, tmp_path: Path, name: str) -> None:
     node = opened.add_node(num_cpus=2)
     try:
         with opened.fail_at(MOMENT, node=node, hit=2) as fault:

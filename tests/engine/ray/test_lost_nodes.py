@@ -65,7 +65,7 @@ def test_what_was_on_a_lost_node_is_named(
 ) -> None:
     monkeypatch.setattr(listing, "HOMELESS_SECONDS", 1.0)
     gate = hocket.remote(num_cpus=0, resources={"node:__internal_head__": 0.001})(Gate).remote()
-    held = {"resources": {"camera": 0.1}, "num_cpus": 0}
+    held: dict[str, Any] = {"resources": {"camera": 0.1}, "num_cpus": 0}
     lost = [
         hocket.remote(name="photo", max_retries=0, **held)(wait).remote(gate),
         hocket.remote(**held)(Camera).remote().wait.remote(gate),

@@ -36,6 +36,9 @@ what it is given."""
 ROOM_SECONDS: Final = 60.0
 """How long a pool waits for room for its first actor, or for another one where none is left. As training does."""
 
+BUSY: Final = 5
+"""How many times longer it waits where tasks of its own plan may hold the room for a while. A guess."""
+
 GATHER_SECONDS: Final = 5.0
 """How long a pool waits for all of its first actors to be placed, before those that are begin. A guess: Ray's workers
 take a second or two to start."""
@@ -123,6 +126,7 @@ class _Team:
         self._allotment, self._index = allotment, index
         self._pool, self._share = allotment.pools[index], allotment.shares[index]
         self._actors: list[_Actor] = []
+        self._patience_s = ROOM_SECONDS * (BUSY if allotment.tasks_hold_cpus else 1)
         self._unborn = 0
         self._has_begun = False
         self._changed_at = time.monotonic()
@@ -193,8 +197,18 @@ class _Team:
         pool, num_cpus = self._pool, self._share.num_cpus
         options: dict[str, Any] = {**pool.resources, "num_cpus": num_cpus}
         named = type(pool.name, (_Member,), {"__module__": _Member.__module__})
-        handle = api.remote(max_restarts=0, **options)(named).remote()
+        try:
+            handle = api.remote(max_restarts=0, **options)(named).remote()
+        except exceptions.InfeasibleResourcesError as error:
+            self._make_do(error)
+            return
         self._actors.append(_Actor(handle, num_cpus, handle.place.remote(), handle.make.remote(pool)))
+
+    def _make_do(self, error: exceptions.HocketError) -> None:
+        """Go on with the actors that are there, since there will not be another; without any, raise the error."""
+        if not self._actors:
+            raise error
+        self._share = replace(self._share, least=1, most=len(self._actors))
 
     def _send(self, job: _Job, chosen: _Actor) -> None:
         run: Any = chosen.handle.run.options(num_returns=2)
@@ -216,18 +230,24 @@ class _Team:
         left_s = math.inf if self._has_begun else self._find_gathering()
         has_place = any(one.node_id for one in self._actors)
         if not has_place:
-            left_s = max(0.0, self._changed_at + ROOM_SECONDS - time.monotonic())
+            left_s = max(0.0, self._changed_at + self._patience_s - time.monotonic())
         there, _ = api.wait([*waits], timeout=None if left_s == math.inf else left_s)
         if not there:
             if not has_place:
                 raise self._explain_no_room()
             return
-        one, job = waits[there[0]]
+        self._take(there[0], *waits[there[0]])
+
+    def _take(self, ref: Any, one: _Actor, job: _Job | None) -> None:
+        """See to what has come of an actor: a block that it had, or how far it is made."""
         try:
-            value = api.get(there[0])
+            value = api.get(ref)
         except exceptions.HocketError as error:
             if isinstance(error, _LOSSES) and not isinstance(error, exceptions.TaskError):
                 self._lose(one, error)
+            elif job is None and isinstance(error, exceptions.InfeasibleResourcesError):
+                self._actors.remove(one)
+                self._make_do(error)
             elif job is None:
                 raise
             else:
@@ -274,8 +294,8 @@ class _Team:
         wanted = {"CPU": self._share.num_cpus, **_list_held(self._pool)}
         held = node.format_resources({name: amount for name, amount in wanted.items() if amount})
         return exceptions.ActorUnschedulableError(
-            f"`{self._pool.name}` has found no room for an actor in {ROOM_SECONDS:.0f} s: each holds {held}, and of "
-            f"{node.format_resources(api.cluster_resources())} there are "
+            f"`{self._pool.name}` has found no room for an actor in {self._patience_s:.0f} s: each holds {held}, and "
+            f"of {node.format_resources(api.cluster_resources())} there are "
             f"{node.format_resources(api.available_resources())} left. Have its actors hold less, or end what holds "
             "the rest."
         )
@@ -371,7 +391,9 @@ class Allotment:
         held = sum(share.most * share.num_cpus for share in self.shares)
         self.holds_all = bool(pools) and held + 1 > self._total
         """Whether they leave no CPU for tasks, which would wait for ever for one."""
-        self._for_tasks = 0.0 if self._nothing_left or self.holds_all else task_cpus
+        self.tasks_hold_cpus = not (self._nothing_left or self.holds_all)
+        """Whether tasks of the plan hold CPUs."""
+        self._for_tasks = task_cpus if self.tasks_hold_cpus else 0.0
         self.spans_nodes = bool(pools) and sum(bool(found["Alive"]) for found in api.nodes()) > 1
         """Whether some of it may be lost."""
 

@@ -175,12 +175,12 @@ def _translate_actor_error(error: Any, origin: Origin) -> exceptions.ActorError:
         story = story.partition(" raised an exception:\n")[2] or story  # what our error says
         story = _FRAME.sub("", story)
         cause = exceptions.HocketError(story.rstrip().rpartition("\n")[2])  # Ray keeps the text alone
-        origin = exceptions.TaskError(f"{name}.__init__", story, cause)
+        raised = exceptions.TaskError(f"{name}.__init__", story, cause)
         return exceptions.ActorDiedError(
             f"{who} is dead: its constructor raised an exception:",
             actor_id=actor_id,
             actor_init_failed=True,
-            cause_data=values.encode_error(origin),
+            cause_data=values.encode_error(raised),
         )
     return exceptions.ActorDiedError(
         f"{who} is dead: {_explain_end(text, fields)}", actor_id=actor_id, death=_find_death(text, fields)

@@ -60,13 +60,13 @@ def _call_unborn() -> Any:
     return api.remote(Mortal).remote(True).end.remote()
 
 
-def _call(**options: object) -> Any:
+def _call(**options: Any) -> Any:
     return api.remote(Mortal).options(**options).remote().end.remote()
 
 
 _NEVER_ADVISED = r"(?s)^(?!.*set max_task_retries)"
 
-EVENTS: dict[str, tuple[Callable[[], object], type[Exception], str]] = {
+EVENTS: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
     "task": (_crash, exceptions.WorkerCrashedError, r"task `step three` (?!.*was tried)"),
     "task, tried again": (lambda: _crash(1), exceptions.WorkerCrashedError, r"(?s)`step three`.*It was tried 2 times"),
     "what depends on it": (
