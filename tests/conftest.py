@@ -32,7 +32,12 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-STARTS_RAY = ("tests/engine/ray/", "tests/train/test_cluster.py", "tests/ps/test_nodes.py")
+STARTS_RAY = (
+    "tests/data/test_lost_nodes.py",
+    "tests/engine/ray/",
+    "tests/train/test_cluster.py",
+    "tests/ps/test_nodes.py",
+)
 """Tests that start a Ray in this process.
 
 It leaves threads there, which open and close sockets as they like, so these tests run last.

@@ -14,9 +14,11 @@ from typing import Any
 import numpy as np
 import psutil
 import pytest
+from tests.conftest import RunScript
 
 import hocket
 from hocket import data
+from hocket.data.execution import pools
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -253,3 +255,95 @@ def test_a_plan_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
     with hocket.init(num_cpus=1, engine="inprocess"):
         rows.show()
     assert capsys.readouterr().out.endswith("{'id': 1}\n{'id': 2}\n")
+
+
+class MortalAlways:
+    """Kills its process at one row, each time, and notes it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def __call__(self, batch: dict[str, np.ndarray]) -> dict[str, Any]:
+        if 40 in batch["id"]:
+            (self.folder / str(os.getpid())).touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+        return batch
+
+
+@pytest.mark.needs("processes")
+@pytest.mark.parametrize("size", [1, 2])
+def test_a_block_that_ends_its_actors_is_given_up(session: hocket.SessionContext, tmp_path: Path, size: int) -> None:
+    rows = data.range(100, override_num_blocks=10)
+    found = rows.map_batches(MortalAlways, fn_constructor_args=[tmp_path], concurrency=size)
+    loop = found.iter_rows()
+    with pytest.raises(
+        hocket.exceptions.ActorDiedError, match=r"`map_batches\(MortalAlways\)` has ended 4 actors, one after"
+    ):
+        list(loop)
+    assert len(list(tmp_path.iterdir())) == 4, "as often as it is told"
+
+
+@pytest.mark.needs("processes")
+def test_actors_that_end_while_they_are_made_are_given_up(session: hocket.SessionContext) -> None:
+    class Unborn:
+        def __init__(self) -> None:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+        def __call__(self, batch: Any) -> Any:
+            return batch
+
+    with pytest.raises(
+        hocket.exceptions.ActorDiedError, match=r"`map_batches\(.*Unborn\)` has ended 4 actors before they had made"
+    ):
+        data.range(3).map_batches(Unborn, concurrency=1).take_all()
+
+
+class Holder:
+    """Holds CPUs."""
+
+
+def test_a_pool_goes_on_with_the_actors_that_have_room(session: hocket.SessionContext) -> None:
+    holder: Any = hocket.remote(num_cpus=1)(Holder).remote()
+    hocket.get(holder.__ray_ready__.remote())
+    rows = data.range(100, override_num_blocks=10).map_batches(Same, concurrency=2, num_cpus=1)
+    assert [row["id"] for row in rows.take_all()] == list(range(100))
+
+
+def test_a_pool_without_room_says_so(session: hocket.SessionContext, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pools, "ROOM_SECONDS", 0.1)
+    holder: Any = hocket.remote(num_cpus=2)(Holder).remote()
+    hocket.get(holder.__ray_ready__.remote())
+    rows = data.from_items([{"id": at} for at in range(10)]).map_batches(Same, concurrency=1, num_cpus=2)
+    with pytest.raises(
+        hocket.exceptions.ActorUnschedulableError,
+        match=r"`map_batches\(Same\)` has found no room for an actor in 0 s: each holds \{CPU: 2\}, and of \{CPU: 2.* left",
+    ):
+        rows.take_all()
+
+
+INTERRUPTED = """
+import time
+import hocket
+from hocket import data
+
+class Slow:
+    def __call__(self, batch):
+        time.sleep(0.05)
+        return batch
+
+hocket.init(num_cpus=2)
+for row in data.range(10_000, override_num_blocks=1000).map_batches(Slow, concurrency=2).iter_rows():
+    print(row["id"], flush=True)
+"""
+
+
+@pytest.mark.needs("processes")
+def test_an_interrupted_pool_ends_without_a_word_of_its_own(start_script: RunScript) -> None:
+    script = start_script(INTERRUPTED)
+    assert script.stdout is not None
+    assert script.stderr is not None
+    assert script.stdout.readline()
+    script.send_signal(signal.SIGINT)
+    _, errors = script.communicate()
+    assert errors.rstrip().endswith("KeyboardInterrupt")
+    assert "ignored" not in errors

@@ -20,7 +20,7 @@ from hocket.train import collective
 from hocket.train.run import preemption_policy
 from tests.conftest import RunScript, wait_until_cpus_are_free
 
-pytestmark = pytest.mark.needs("processes", "signal_handlers")
+pytestmark = pytest.mark.needs("processes")
 
 FAR_SECONDS = 600
 """What a rank waits for that nobody waits for: a test that does end it runs into its time-out."""
@@ -133,6 +133,7 @@ class CountExceptions(train.UserCallback):
 
 
 @pytest.mark.slow
+@pytest.mark.needs("forks")
 @pytest.mark.usefixtures("session")
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
 def test_a_rank_that_ends_after_the_notice_is_no_failure(tmp_path: Path) -> None:
@@ -223,3 +224,74 @@ def test_the_driver_ends_though_its_ranks_are_stopped(start_script: RunScript) -
     script.send_signal(signal.SIGTERM)
     assert "ended: [0, 1]" in script.stdout.read().splitlines()
     assert script.wait() == 0
+
+
+STUBBORN = """
+import os, sys, tempfile, threading
+import hocket
+from hocket import train
+from hocket.train.rank import preemption_signals
+
+preemption_signals.END_SECONDS = 0.5
+
+class Slow(train.UserCallback):
+    def after_report(self, run_context, metrics, checkpoint):
+        print("reported", flush=True)
+        if sys.argv[1] == "in fit":
+            threading.Event().wait(600)
+
+def loop():
+    train.report({"step": 1})
+    threading.Event().wait(600)
+
+hocket.init(num_cpus=1)
+run_config = train.RunConfig(storage_path=tempfile.mkdtemp(), callbacks=[Slow()])
+trainer = train.DataParallelTrainer(
+    loop, scaling_config=train.ScalingConfig(num_workers=1), run_config=run_config
+)
+try:
+    trainer.fit()
+except Exception as error:  # as pytest does, and a loop that tries again
+    print(type(error).__name__, flush=True)
+if sys.argv[1] == "again":
+    trainer.fit()
+threading.Event().wait(600)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("where", ["after fit", "again", "in fit"])
+def test_the_driver_ends_though_it_goes_on(
+    start_script: RunScript, monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    monkeypatch.setenv("HOCKET_TRAIN_PREEMPTION_NOTICE_S", "0.5")
+    script = start_script(f"import sys; sys.argv = ['driver', {where!r}]\n{STUBBORN}")
+    assert script.stdout is not None
+    while script.stdout.readline() != "reported\n":
+        assert script.poll() is None
+    script.send_signal(signal.SIGTERM)
+    output, errors = script.communicate()
+    assert script.returncode == -signal.SIGTERM
+    assert ("PreemptionError" in output) == (where != "in fit")
+    assert "was told to end (SIGTERM) while it trained" in errors
+
+
+@pytest.mark.slow
+def test_a_second_sigterm_ends_the_driver_at_once(tmp_path: Path, start_script: RunScript) -> None:
+    words = DRIVER.replace('config["saves"] or step < 3', "step < 1")
+    words = words.replace("collective.barrier()", "collective.barrier(); print('saved', flush=True)")
+    script = start_script(f"import sys; sys.argv = ['driver', 'saves', {str(tmp_path)!r}]\n{words}")
+    assert script.stdout is not None
+    while script.stdout.readline() != "saved\n":
+        assert script.poll() is None
+    script.send_signal(signal.SIGTERM)
+    wait_until(lambda: not _catches_sigterm(script.pid))
+    script.send_signal(signal.SIGTERM)
+    script.communicate()
+    assert script.returncode == -signal.SIGTERM
+
+
+def _catches_sigterm(pid: int) -> bool:
+    status = Path(f"/proc/{pid}/status").read_text()
+    caught = next(line for line in status.splitlines() if line.startswith("SigCgt:"))
+    return bool(int(caught.split()[1], 16) >> (signal.SIGTERM - 1) & 1)

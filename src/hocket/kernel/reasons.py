@@ -33,8 +33,7 @@ def explain_lost_call(actor: ActorRecord, task: TaskRecord, death: exceptions.De
         return exceptions.TaskCancelledError(f"Call `{task.options.name}` was cancelled, and its actor ended.")
     return exceptions.ActorUnavailableError(
         f"Call `{task.options.name}` was lost: the process (pid {death.pid}) of its actor {death.describe()} The "
-        f"actor is being built again (restart {actor.restarts}). Nobody knows how far the call came; to have calls "
-        "tried again, set max_task_retries.",
+        f"actor is being built again (restart {actor.restarts}). {advise_retries(task.attempt + 1)}",
         actor_id=f"{actor.id:016x}",
         death=death,
     )
@@ -42,9 +41,21 @@ def explain_lost_call(actor: ActorRecord, task: TaskRecord, death: exceptions.De
 
 def explain_crash(task: TaskRecord, death: exceptions.Death) -> exceptions.WorkerCrashedError:
     """Return the error of a task whose worker died, and that is not tried again."""
-    tries = f" It was tried {task.attempt + 1} times." if task.attempt else ""
+    told = f"The worker (pid {death.pid}) that ran task `{task.options.name}` {death.describe()}"
     kind = exceptions.OutOfMemoryError if death.out_of_memory else exceptions.WorkerCrashedError
-    return kind(f"The worker (pid {death.pid}) that ran task `{task.options.name}` {death.describe()}{tries}", death)
+    return kind(told + count_tries(task.attempt + 1), death)
+
+
+def count_tries(tries: int) -> str:
+    """Return what to say of how often a task was tried."""
+    return f" It was tried {tries} times." if tries > 1 else ""
+
+
+def advise_retries(tries: int) -> str:
+    """Return what to say of a call that was lost, and was tried so often."""
+    if tries > 1:
+        return f"Nobody knows how far the call came; it was tried {tries} times, as max_task_retries allows."
+    return "Nobody knows how far the call came; to have calls tried again, set max_task_retries."
 
 
 def explain_cancelled(task: TaskRecord) -> exceptions.TaskCancelledError:

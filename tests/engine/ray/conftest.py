@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import os
 import subprocess
@@ -9,9 +10,13 @@ import sys
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
+import cloudpickle
 import psutil
 import pytest
+
+from hocket.engine.ray import adapter
 
 RunDriver = Callable[..., "subprocess.CompletedProcess[str]"]
 
@@ -29,6 +34,17 @@ def list_listening(processes: Iterable[psutil.Process]) -> dict[str, list[str]]:
             if connection.status == psutil.CONN_LISTEN:
                 found.setdefault(process.name(), []).append(connection.laddr.ip)
     return found
+
+
+@contextlib.contextmanager
+def sent_by_value(name: str) -> Iterator[None]:
+    """Have what a module of tests defines travel whole: the nodes of a cluster cannot import it."""
+    picklers: tuple[Any, ...] = (cloudpickle, adapter.ray.cloudpickle)
+    for pickler in picklers:
+        pickler.register_pickle_by_value(sys.modules[name])
+    yield
+    for pickler in picklers:
+        pickler.unregister_pickle_by_value(sys.modules[name])
 
 
 @pytest.fixture(scope="module", autouse=True)

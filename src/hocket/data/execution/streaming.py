@@ -30,8 +30,10 @@ def stream(whole: plan.Plan, options: settings.ExecutionOptions, record: records
     if options.memory_limit is not None:
         options.check_memory(tasks.count_cpus())
     whole = whole.narrow()
-    shares = _share_out(whole, options)
-    if _hold_all(shares):
+    found_pools = [op for op in whole.ops if isinstance(op, plan.Pool)]
+    held_by_tasks = max([op.num_cpus for op in whole.ops if isinstance(op, plan.Step)], default=1.0)
+    allotment, index = pools.Allotment(found_pools, options, held_by_tasks), itertools.count()
+    if allotment.holds_all:
         options = replace(options, task_cpus=0.0)
     watch = _pass_on if record is None else record.watch
     reads: Iterator[block_reads.Read] = iter(whole.reads)
@@ -48,7 +50,7 @@ def stream(whole: plan.Plan, options: settings.ExecutionOptions, record: records
             continue
         for op in group:
             if isinstance(op, plan.Pool):
-                found = watch(op.name, pools.run_pool(found, op, shares.pop(0), options))
+                found = watch(op.name, pools.run_pool(found, allotment, next(index), options))
             else:
                 found = watch(plan.describe(op), _STAGES[type(op)](found, op, options))
     return found if record is None else record.show(found)
@@ -74,18 +76,6 @@ def _are_few(reads: Sequence[block_reads.Read]) -> bool:
     """Return whether so few large files are read that other tasks should take the steps."""
     are_many = bool(reads) and all(map(block_reads.gives_many, reads))
     return are_many and len(reads) < 2 * tasks.count_cpus()
-
-
-def _share_out(whole: plan.Plan, options: settings.ExecutionOptions) -> list[pools.Share]:
-    """Return what each of the plan's pools may have. One within a plan whose pools hold all has nothing left."""
-    found = [op for op in whole.ops if isinstance(op, plan.Pool)]
-    return pools.share_out(found, nothing_left=options.task_cpus is not None) if found else []
-
-
-def _hold_all(shares: Sequence[pools.Share]) -> bool:
-    """Return whether the actors of pools leave no CPU for tasks, which would wait for ever for one."""
-    held = sum(share.most * share.num_cpus for share in shares)
-    return bool(shares) and held + 1 > tasks.count_cpus()
 
 
 def store(

@@ -1,9 +1,14 @@
-"""Arrays that a reader may write to.
+"""Arrays that a reader may write to, and classes that travel by value.
 
 Ray maps an object into all its readers, who see their arrays read-only; with us what `get` returns is the reader's own.
 So an array is copied once more when it is unpickled, for which its pickle is made to say so. With
 ``HOCKET_RAY_READ_ONLY_ARRAYS=1`` in the environment of who stores them, arrays come read-only and without the copy, as
 Ray's users know them.
+
+Cloudpickle gives each class of the driver's script a number when it leaves its process, and where the number is known
+already the class is not built again: so what comes back is an instance of the driver's own class, and ``except
+MyError`` catches it. Our functions are pickled with cloudpickle and Ray's values with a copy of it that Ray brings,
+which counts apart, unless both use one list.
 """
 
 from __future__ import annotations
@@ -15,6 +20,7 @@ from typing import Any, cast
 
 import numpy as np
 import ray
+from cloudpickle import cloudpickle
 
 from hocket.engine import pickling
 from hocket.engine.ray import outside
@@ -63,3 +69,17 @@ def uninstall() -> None:
 def _list_others(tables: list[object]) -> list[object]:
     ours = (pickling.reducers, outside.refusing, _table)
     return [table for table in tables if all(table is not one for one in ours)]
+
+
+_TRACKERS = ("_DYNAMIC_CLASS_TRACKER_BY_CLASS", "_DYNAMIC_CLASS_TRACKER_BY_ID")
+"""By class, and by number; both forget a class that is gone."""
+
+
+def share_numbers() -> None:
+    """Have Ray's cloudpickle use the numbers of the other one in this process, from now on. Again: does nothing."""
+    theirs: object = ray.cloudpickle.cloudpickle
+    for name in _TRACKERS:
+        ours, others = getattr(cloudpickle, name), getattr(theirs, name)
+        if others is not ours:
+            ours.update({key: found for key, found in others.items() if key not in ours})
+            setattr(theirs, name, ours)

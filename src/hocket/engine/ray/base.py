@@ -16,8 +16,8 @@ import ray
 
 from hocket import exceptions
 from hocket.engine import contract
-from hocket.engine.ray import arrays, classes, keeping, listing, natives, runner
-from hocket.kernel import records, resources
+from hocket.engine.ray import arrays, keeping, listing, natives, origins, runner
+from hocket.kernel import records
 
 
 class Connection(Protocol):
@@ -62,7 +62,8 @@ class RayState(contract.Engine):
         self._handles: weakref.WeakValueDictionary[int, contract.AnyRef] = weakref.WeakValueDictionary()
         self._functions: dict[tuple[bytes, records.TaskOptions], Any] = {}
         self._codes: dict[bytes, runner.Code] = {}
-        self._feasible: set[resources.Shape] = set()
+        self._room = listing.Room()
+        self._origins = origins.Origins(self._room)
         #: Callbacks of `when_done` that have not been called.
         self._callbacks: set[Callable[[], None]] = set()
         self._callbacks_lock = threading.Lock()
@@ -70,13 +71,12 @@ class RayState(contract.Engine):
         self._own_actors: set[int] = set()
         self._kept_arguments = keeping.KeptArguments(listing.list_dead_actors)
         self._groups: dict[int, object] = {}
-        #: Placement groups that this process gave back, and the references of tasks that were to run in one.
+        #: Placement groups that this process gave back.
         self._removed: set[int] = set()
-        self._in_groups: weakref.WeakKeyDictionary[contract.ObjectRef[object], int] = weakref.WeakKeyDictionary()
         #: When this worker last wrote what it had noted.
         self._told_at = time.monotonic()
         arrays.install()
-        classes.share_numbers()
+        arrays.share_numbers()
         if self.is_closable:
             atexit.register(self.close)  # Ray has registered its own end, which would come before that of the session
         #: Ids of objects that this process held before, by sessions that are over.

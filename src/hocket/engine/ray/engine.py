@@ -203,13 +203,14 @@ class RayEngine(objects.ObjectAccess):
         return listing.list_groups()
 
     def list_nodes(self) -> list[dict[str, object]]:
-        return list(ray.nodes())
+        return listing.list_nodes()
 
     def get_total_resources(self) -> dict[str, float]:
-        return dict(ray.cluster_resources())
+        return listing.hide_groups(ray.cluster_resources())
 
     def get_free_resources(self) -> dict[str, float]:
-        return {name: amount for name, amount in ray.available_resources().items() if amount > 0}
+        free = listing.hide_groups(ray.available_resources())
+        return {name: amount for name, amount in free.items() if amount > 0}
 
     def get_context(self) -> contract.WorkContext:
         actor = runner.current_options

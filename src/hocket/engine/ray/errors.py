@@ -8,20 +8,21 @@ Ray's evidence in its text.
 from __future__ import annotations
 
 import re
+import signal
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import ray
 
 from hocket import exceptions, texts
 from hocket.engine import undecodable, values
+from hocket.kernel import reasons
 
 _SAME_NAME = (
     "AuthenticationError",
     "CrossLanguageError",
     "RpcError",
     "UserCodeException",
-    "NodeDiedError",
     "ObjectFetchTimedOutError",
     "ObjectFreedError",
     "ObjectLostError",
@@ -60,30 +61,67 @@ _NO_EVIDENCE = (
 _DECODING = re.compile(r"^ *System error: .*^traceback: Traceback.*_deserialize_", re.DOTALL | re.MULTILINE)
 """What Ray says of a value that it cannot rebuild. It does not say which value that is."""
 
+_COMMON_CAUSES = re.compile(r" Some common causes include.*?(?=\n|$)")
+"""Ray's list of what may end a process, in each death that it does not know more of."""
+
+_SIGTERM = "process receives a SIGTERM"
+
 texts.add_carriers(str(Path(ray.__file__).parent), "python/ray/")  # the other is how its compiled modules call files
 
 
-def translate(error: BaseException) -> BaseException:
-    """Return the error of ours that says what an error of Ray's says; other errors are returned as they are."""
+class Origin(NamedTuple):
+    """The task or call that was to make a value. Ray's errors do not name it."""
+
+    name: str = ""
+    """The task's or the call's; empty if nobody knows."""
+    tries: int = 1
+    """How often it is tried at most."""
+    is_of_argument: bool = False
+    """Whether it is something that this task depends on."""
+    before: tuple[str, ...] = ()
+    """What that may be."""
+
+    def describe(self) -> str:
+        """Return what to call it in a sentence."""
+        if self.is_of_argument:
+            known = ", ".join(f"`{name}`" for name in self.before)
+            return f"a task that `{self.name}` depends on" + (f" ({known})" if known else "")
+        return f"task `{self.name}`" if self.name else "the task"
+
+
+_NOBODY = Origin()
+
+
+def translate(error: BaseException, origin: Origin = _NOBODY) -> BaseException:
+    """Return the error of ours that says what an error of Ray's says; other errors are returned as they are.
+
+    Args:
+        error: The error.
+        origin: What was to make the value.
+    """
     if isinstance(error, ray.exceptions.RayTaskError):
-        return _translate_task_error(error)
+        return _translate_task_error(error, origin)
     if isinstance(error, ray.exceptions.ActorDiedError | ray.exceptions.ActorUnavailableError):
-        return _translate_actor_error(error)
-    text = _strip(str(error))
+        return _translate_actor_error(error, origin)
+    text, what, tries = _strip(str(error)), origin.describe(), reasons.count_tries(origin.tries)
     if isinstance(error, ray.exceptions.TaskCancelledError):
-        return exceptions.TaskCancelledError("The task was cancelled before it was done.")
+        return exceptions.TaskCancelledError(f"{what[0].upper()}{what[1:]} was cancelled before it was done.")
     if isinstance(error, ray.exceptions.OutOfMemoryError):
-        return exceptions.OutOfMemoryError(text)
+        told = f"The node that ran {what} had too little memory left, and Ray ended its worker.{tries}"
+        return exceptions.OutOfMemoryError(f"{told} {text}")
+    if isinstance(error, ray.exceptions.NodeDiedError):
+        return exceptions.NodeDiedError(f"The node that ran {what} died.{tries} {text}")
     if isinstance(error, ray.exceptions.LocalRayletDiedError):
         return exceptions.LocalEngineDiedError(f"The node that this process belongs to has died. {text}")
     if isinstance(error, ray.exceptions.WorkerCrashedError):
-        return exceptions.WorkerCrashedError(f"The worker that ran the task died. {_NO_EVIDENCE}")
+        return exceptions.WorkerCrashedError(f"The worker that ran {what} died.{tries} {_NO_EVIDENCE}")
     if isinstance(error, ray.exceptions.RaySystemError) and _DECODING.search(text):
         return undecodable.build_error("A value", text.strip().splitlines()[-1])
     for kind in type(error).__mro__:
         if kind.__name__ in _SAME_NAME and kind.__module__.startswith("ray"):
             same: type[exceptions.HocketError] = getattr(exceptions, kind.__name__)
-            return same(text)
+            is_lost = issubclass(same, exceptions.ObjectLostError) and origin.name
+            return same(f"A value of {what} is lost. {text}" if is_lost else text)
     if isinstance(error, ray.exceptions.RayError):
         return exceptions.SystemError(f"{type(error).__name__}: {text}")
     return error
@@ -93,14 +131,14 @@ def _strip(text: str) -> str:
     return _COLOR.sub("", text)
 
 
-def _translate_task_error(error: Any) -> BaseException:
+def _translate_task_error(error: Any, origin: Origin) -> BaseException:
     cause = error.cause
     if isinstance(cause, exceptions.TaskError):
         return cause.as_instanceof_cause()
     if isinstance(cause, exceptions.HocketError):
         return cause
     if isinstance(cause, ray.exceptions.RayError):  # of an argument that was never made
-        return translate(cause)
+        return translate(cause, origin)
     text = _strip(str(error))
     name = _find_function(text)
     if isinstance(cause, TypeError) and _UNSENDABLE.search(str(cause)):
@@ -116,7 +154,7 @@ def _find_function(text: str) -> str:
     return found.group(1) if found else "A task"
 
 
-def _translate_actor_error(error: Any) -> exceptions.ActorError:
+def _translate_actor_error(error: Any, origin: Origin) -> exceptions.ActorError:
     text = _strip(str(error))
     fields = dict(_FIELD.findall(text))
     name = fields.get("class_name", "")
@@ -128,8 +166,8 @@ def _translate_actor_error(error: Any) -> exceptions.ActorError:
     actor_id = error.actor_id or ""
     if isinstance(error, ray.exceptions.ActorUnavailableError):
         return exceptions.ActorUnavailableError(
-            "A call was lost: the process of its actor is gone, or cannot be reached, and may come back. Nobody "
-            f"knows how far the call came; to have calls tried again, set max_task_retries. ({text})",
+            f"{f'Call `{origin.name}`' if origin.name else 'A call'} was lost: the process of its actor is gone, or "
+            f"cannot be reached, and may come back. {reasons.advise_retries(origin.tries)} ({text})",
             actor_id=actor_id,
         )
     if error.actor_init_failed:
@@ -137,15 +175,15 @@ def _translate_actor_error(error: Any) -> exceptions.ActorError:
         story = story.partition(" raised an exception:\n")[2] or story  # what our error says
         story = _FRAME.sub("", story)
         cause = exceptions.HocketError(story.rstrip().rpartition("\n")[2])  # Ray keeps the text alone
-        origin = exceptions.TaskError(f"{name}.__init__", story, cause)
+        raised = exceptions.TaskError(f"{name}.__init__", story, cause)
         return exceptions.ActorDiedError(
             f"{who} is dead: its constructor raised an exception:",
             actor_id=actor_id,
             actor_init_failed=True,
-            cause_data=values.encode_error(origin),
+            cause_data=values.encode_error(raised),
         )
     return exceptions.ActorDiedError(
-        f"{who} is dead: {_explain_end(text, fields)}", actor_id=actor_id, death=_find_death(fields)
+        f"{who} is dead: {_explain_end(text, fields)}", actor_id=actor_id, death=_find_death(text, fields)
     )
 
 
@@ -159,9 +197,21 @@ def _explain_end(text: str, fields: dict[str, str]) -> str:
     where = f" (pid {fields['pid']}, on {fields.get('ip', 'an unknown node')})" if "pid" in fields else ""
     if "node" in text and ("died" in text or "dead" in text) and "Worker exit" not in text:
         return f"its node died{where}. {text.splitlines()[-1]}"
-    detail = _DETAIL.search(text)
-    return f"its process{where} ended. {detail.group(1).strip() if detail else text.splitlines()[-1]} {_NO_EVIDENCE}"
+    if _SIGTERM in text:
+        return f"its process{where} was killed by signal 15 (SIGTERM)."
+    return f"its process{where} ended. {_find_detail(text)} {_NO_EVIDENCE}"
 
 
-def _find_death(fields: dict[str, str]) -> exceptions.Death | None:
-    return exceptions.Death(pid=int(fields["pid"])) if fields.get("pid", "").isdigit() else None
+def _find_detail(text: str) -> str:
+    found = _DETAIL.search(text)
+    return _COMMON_CAUSES.sub("", found.group(1).splitlines()[0] if found else text.splitlines()[-1])
+
+
+def _find_death(text: str, fields: dict[str, str]) -> exceptions.Death | None:
+    """Return what is known of a dead process: a SIGTERM, or what Ray says of its end."""
+    if not fields.get("pid", "").isdigit():
+        return None
+    if _SIGTERM in text:
+        return exceptions.Death(int(fields["pid"]), int(signal.SIGTERM))
+    told = f"ended, and Ray says of it: {_find_detail(text).rstrip('.')}"
+    return exceptions.Death(int(fields["pid"]), explanation=told)

@@ -6,9 +6,11 @@ import functools
 import operator
 import os
 import pickle
+import re
+import time
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 import ray
 from ray.experimental import internal_kv
@@ -21,6 +23,9 @@ from hocket.kernel import records, resources
 Row = dict[str, Any]
 
 _KV_NAMESPACE = b"hocket"
+
+_OF_GROUP = re.compile(rf"_group_(\d+_)?[0-9a-f]{{{2 * ray.PlacementGroupID.size()}}}$")
+"""What Ray calls the resources of a placement group's bundles, which stand beside those of their nodes."""
 
 # --- where code runs --------------------------------------------------------------------------------------------------
 
@@ -71,8 +76,18 @@ def _format_environment(found: Any) -> str:
 # --- nodes and their resources ----------------------------------------------------------------------------------------
 
 
+def hide_groups(amounts: Mapping[str, float]) -> dict[str, float]:
+    """Return resources as every engine lists them: without those that are a placement group's."""
+    return {name: amount for name, amount in amounts.items() if not _OF_GROUP.search(name)}
+
+
+def list_nodes() -> list[Row]:
+    """Return Ray's description of each node."""
+    return [{**found, "Resources": hide_groups(found["Resources"])} for found in ray.nodes()]
+
+
 def _list_totals() -> list[dict[str, float]]:
-    return [dict(found["Resources"]) for found in ray.nodes() if found["Alive"]]
+    return [found["Resources"] for found in list_nodes() if found["Alive"]]
 
 
 def can_grow() -> bool:
@@ -98,20 +113,50 @@ def find_obstacle(shape: resources.Shape, group: Any, what: str) -> str | None:
         return None
     if len(totals) == 1:
         return node.explain_infeasible(what, shape, totals[0])
-    largest = " or ".join(sorted({_describe_amounts(total) for total in totals}))
+    largest = " or ".join(sorted({node.format_resources(total) for total in totals}))
     return (
         f"{what} asks for {resources.format_demand(shape.demand)}, but no node of this cluster has so much; they have "
         f"{largest}. Ask for less, or add a larger node."
     )
 
 
-def _describe_amounts(total: Mapping[str, float]) -> str:
-    shown = {name: amount for name, amount in total.items() if not name.startswith("node:")}
-    return resources.format_demand(resources.parse_demand(shown))
-
-
 def _fits(demand: resources.Demand, total: Mapping[str, float]) -> bool:
     return all(units <= round(total.get(name, 0) * resources.UNIT) for name, units in demand)
+
+
+HOMELESS_SECONDS: Final = 20.0
+"""How long no node has room for a task before it fails, after the one that had it was lost. A guess: a node that is
+started again takes some seconds to join."""
+
+
+class Room:
+    """Remembers for which shapes some node is large enough."""
+
+    def __init__(self) -> None:
+        self._feasible: set[resources.Shape] = set()
+        #: Since when none is any more.
+        self._homeless: dict[resources.Shape, float] = {}
+
+    def check(
+        self, shape: resources.Shape, group: Any, kind: type[exceptions.InfeasibleResourcesError], what: str
+    ) -> None:
+        """Raise if nothing of the shape can ever run."""
+        if shape in self._feasible:
+            return
+        problem = find_obstacle(shape, group, what)
+        if problem is not None:
+            raise kind(problem)
+        self._feasible.add(shape)
+
+    def find_loss(self, shape: resources.Shape) -> str | None:
+        """Return why no node will come that is large enough; None if one is there, or was a moment ago."""
+        problem = None if shape.group_id else find_obstacle(shape, None, "")
+        if problem is None:
+            self._homeless.pop(shape, None)
+            return None
+        self._feasible.discard(shape)
+        since = self._homeless.setdefault(shape, time.monotonic())
+        return problem.strip() if time.monotonic() - since >= HOMELESS_SECONDS else None
 
 
 def check_bundles(bundles: Sequence[resources.Demand], strategy: str) -> None:
@@ -133,7 +178,7 @@ def check_bundles(bundles: Sequence[resources.Demand], strategy: str) -> None:
     rooms = totals if strategy == "STRICT_PACK" else [_add_up(totals)]
     each_fits = all(any(_fits(bundle, total) for total in totals) for bundle in bundles)
     if not each_fits or not any(_fits(tuple(asked.items()), room) for room in rooms):
-        have = " and ".join(map(_describe_amounts, totals))
+        have = " and ".join(map(node.format_resources, totals))
         raise node.explain_infeasible_bundles(bundles, have, _add_up(totals))
 
 

@@ -59,12 +59,9 @@ class ObjectAccess(submission.Submission):
                 lost = self._find_lost(refs)
                 if not lost:
                     continue
-                failure: BaseException = exceptions.TaskPlacementGroupRemoved(
-                    f"What makes {lost[0]!r} was to run in a placement group that was removed. Keep the group until "
-                    "its tasks are done."
-                )
+                failure: BaseException = next(iter(lost.values()))
             except ray.exceptions.RayError as error:
-                failure = errors.translate(error)
+                failure = errors.translate(error, self._origins.find(refs, error))
             raise failure
         distinct = list(dict.fromkeys(wanted))
         missing = len(ray.wait(distinct, num_returns=len(distinct), timeout=0, fetch_local=False)[1])
@@ -90,18 +87,23 @@ class ObjectAccess(submission.Submission):
                 break
         return [native in ready for native in wanted]
 
-    def _find_lost(self, refs: Sequence[contract.ObjectRef[object]]) -> list[contract.ObjectRef[object]]:
-        """Return those that Ray will never make, though it does not say so: what waits for a placement group that
-        was removed."""
-        groups = {ref: self._in_groups.get(ref, ref._id if natives.is_group(ref._native) else 0) for ref in refs}
-        suspects = [ref for ref, group_id in groups.items() if group_id]
-        if not suspects:
-            return []
-        removed = self._removed | listing.list_removed_groups()
-        suspects = [ref for ref in suspects if groups[ref] in removed]
-        waiting = [natives.get_awaitable(ref) for ref in suspects]
-        there = set(ray.wait(waiting, num_returns=len(waiting), timeout=0, fetch_local=False)[0]) if waiting else set()
-        return [ref for ref, native in zip(suspects, waiting, strict=True) if native not in there]
+    def _find_lost(self, refs: Sequence[contract.AnyRef]) -> dict[contract.AnyRef, BaseException]:
+        """Return what Ray will never make, though it does not say so, with the error that does: what waits for a
+        placement group that was removed, or for a node that was lost."""
+        groups = {ref: self._origins.find_group(ref) for ref in refs}
+        removed = self._removed | listing.list_removed_groups() if any(groups.values()) else set()
+        lost = self._origins.find_unschedulable(refs)
+        for ref, group_id in groups.items():
+            if group_id in removed:
+                lost[ref] = exceptions.TaskPlacementGroupRemoved(
+                    f"What makes {ref!r} was to run in a placement group that was removed. Keep the group until its "
+                    "tasks are done."
+                )
+        waiting = {natives.get_awaitable(ref): ref for ref in lost}
+        if waiting:
+            for native in ray.wait([*waiting], num_returns=len(waiting), timeout=0, fetch_local=False)[0]:
+                del lost[waiting[native]]
+        return lost
 
     def when_done(self, ref: contract.ObjectRef[object], callback: Callable[[], None]) -> None:
         with self._callbacks_lock:
@@ -127,7 +129,9 @@ class ObjectAccess(submission.Submission):
         natives.get_awaitable(ref).future().add_done_callback(call_back)
 
     def take_item(self, stream: contract.ObjectRef[object], index: int) -> contract.ObjectRef[object]:
-        return self.wrap(natives.Head(stream._native))
+        item = self.wrap(natives.Head(stream._native))
+        self._origins.note_item(item, stream)
+        return item
 
     def is_end(self, item: contract.AnyRef, timeout_s: float | None) -> bool | None:
         head = item._native
@@ -144,6 +148,19 @@ class ObjectAccess(submission.Submission):
                 item._native = ref  # it may be another one: the generator's own, if that is what failed
                 return False
         return head.is_end
+
+
+def _has_failed(ref: contract.AnyRef) -> bool:
+    """Tell whether Ray has an error in the place of a value."""
+    if not isinstance(ref._native, natives.Head) and not natives.is_object(ref._native):
+        return False
+    try:
+        ray.get(natives.get_awaitable(ref), timeout=0)
+    except ray.exceptions.GetTimeoutError:
+        return False
+    except ray.exceptions.RayError:
+        return True
+    return False
 
 
 def _free_room(waited_s: float) -> None:

@@ -11,7 +11,7 @@ import ray
 from hocket import exceptions, texts
 from hocket.engine import callers, contract, pickling, rules, unsendable
 from hocket.engine.ray import base, errors, keeping, keywords, listing, natives, outside, runner
-from hocket.kernel import records, resources
+from hocket.kernel import records
 
 _MOST_PENDING = re.compile(r"more than (\d+) tasks")
 
@@ -35,13 +35,9 @@ class Submission(base.RayState):
         task = self._functions.get((function.id, options)) or self._build_task(function, options)
         native_args, native_kwargs = natives.replace_references(args, kwargs)
         try:
-            refs = self._wrap_returns(task.remote(*native_args, **native_kwargs), options.num_returns)
+            return self._wrap_returns(task.remote(*native_args, **native_kwargs), options, (*args, *kwargs.values()))
         except Exception as error:
             raise _explain_submission(error, args, kwargs, function.name) from error
-        if options.shape.group_id:
-            for ref in refs:
-                self._in_groups[ref] = options.shape.group_id
-        return refs
 
     def _submit_lost(self, options: records.TaskOptions) -> list[contract.AnyRef]:
         """Submit what fails in the place of a task whose placement group is gone: Ray would wait for the group."""
@@ -50,17 +46,22 @@ class Submission(base.RayState):
         )
         given = {"num_cpus": 0, "max_retries": 0, "num_returns": keywords.count_returns(options)}
         found = outside.build_remote(runner.build_failure(error, options), given).remote()
-        return self._wrap_returns(found, options.num_returns)
+        return self._wrap_returns(found, options, ())
 
-    def _wrap_returns(self, found: Any, num_returns: int) -> list[contract.AnyRef]:
+    def _wrap_returns(
+        self, found: Any, options: records.TaskOptions, given: tuple[object, ...], actor_id: int | None = None
+    ) -> list[contract.AnyRef]:
         if found is None:
             return []
-        return [self.wrap(native) for native in found] if num_returns > 1 else [self.wrap(found)]
+        refs = [self.wrap(native) for native in found] if options.num_returns > 1 else [self.wrap(found)]
+        self._origins.note(refs, options, given, actor_id)
+        return refs
 
     def _build_task(self, function: contract.RemoteFunction, options: records.TaskOptions) -> Any:
         self._check_open()
         _check_returning(options)
-        self._check_feasible(options.shape, exceptions.TaskUnschedulableError, f"Task `{options.name}`")
+        group = self._groups.get(options.shape.group_id)
+        self._room.check(options.shape, group, exceptions.TaskUnschedulableError, f"Task `{options.name}`")
         if len(self._functions) >= MOST_FUNCTIONS:
             self._functions.pop(next(iter(self._functions)))
         is_generator = inspect.isgeneratorfunction(function.value)
@@ -91,7 +92,8 @@ class Submission(base.RayState):
                 f"Actor `{options.class_name}` was to live in a placement group that was removed. Make a new group."
             )
         for shape in (options.creation.shape, options.lifetime_shape):
-            self._check_feasible(shape, exceptions.ActorUnschedulableError, f"Actor `{options.class_name}`")
+            group = self._groups.get(shape.group_id)
+            self._room.check(shape, group, exceptions.ActorUnschedulableError, f"Actor `{options.class_name}`")
         shell = runner.build_class(self._build_code(actor_class), actor_class.value, options)
         shell.__module__ = getattr(actor_class.value, "__module__", shell.__module__)
         native_args, native_kwargs = natives.replace_references(args, kwargs)
@@ -109,6 +111,7 @@ class Submission(base.RayState):
             self._kept_arguments.keep(native, native_args, native_kwargs)
         if options.name:
             listing.publish_actor(native, options)
+        self._origins.note_actor(ref._id, options.creation.shape)
         if not options.detached:
             self._own_actors.add(ref._id)
         return contract.ActorInfo(ref=ref, options=options)
@@ -129,19 +132,9 @@ class Submission(base.RayState):
         given = keywords.build_call_keywords(options)
         try:
             found = outside.call_method(actor._native, name, native_args, native_kwargs, given)
-            return self._wrap_returns(found, options.num_returns)
+            return self._wrap_returns(found, options, (*args, *kwargs.values()), actor._id)
         except Exception as error:
             raise _explain_submission(error, args, kwargs, options.name) from error
-
-    def _check_feasible(
-        self, shape: resources.Shape, kind: type[exceptions.InfeasibleResourcesError], what: str
-    ) -> None:
-        if shape in self._feasible:
-            return
-        problem = listing.find_obstacle(shape, self._groups.get(shape.group_id), what)
-        if problem is not None:
-            raise kind(problem)
-        self._feasible.add(shape)
 
     def cancel(self, ref: contract.AnyRef, *, force: bool, recursive: bool) -> None:
         self._check_open()

@@ -155,7 +155,7 @@ def _list_actors(_: Failures) -> Iterator[Row]:
 
 
 def _list_nodes(_: Failures) -> Iterator[Row]:
-    for found in ray.nodes():
+    for found in listing.list_nodes():
         yield {
             "node_id": found["NodeID"],
             "node_ip": found["NodeManagerAddress"],
@@ -163,7 +163,7 @@ def _list_nodes(_: Failures) -> Iterator[Row]:
             "is_head_node": "node:__internal_head__" in found["Resources"],
             "state": "ALIVE" if found["Alive"] else "DEAD",
             "state_message": found.get("DeathReasonMessage") or None,
-            "resources_total": dict(found["Resources"]),
+            "resources_total": found["Resources"],
             "labels": dict(found["Labels"]),
         }
 

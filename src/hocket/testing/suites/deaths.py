@@ -6,19 +6,146 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from hocket import exceptions
-from hocket.core import api, session
+from hocket.core import api, placement, session
 from hocket.testing.suites import programs
+
+
+class Mortal:
+    """An actor whose process can be killed by a call, or by its constructor."""
+
+    def __init__(self, ends: bool = False) -> None:
+        if ends:
+            end()
+
+    def end(self) -> None:
+        end()
+
+
+class Listener:
+    """An actor that hears of SIGTERM."""
+
+    def __init__(self) -> None:
+        self.heard = threading.Event()
+        signal.signal(signal.SIGTERM, lambda *_: self.heard.set())
+
+    def wait(self) -> bool:
+        return self.heard.wait(30)
+
+    def get_pid(self) -> int:
+        return os.getpid()
+
+
+def end(*_: object) -> None:
+    """Kill this process."""
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _end_after_one() -> Iterator[int]:
+    yield 1
+    end()
+
+
+def _crash(max_retries: int = 0) -> Any:
+    return api.remote(max_retries=max_retries, name="step three")(end).remote()
+
+
+def _call_unborn() -> Any:
+    return api.remote(Mortal).remote(True).end.remote()
+
+
+def _call(**options: Any) -> Any:
+    return api.remote(Mortal).options(**options).remote().end.remote()
+
+
+_NEVER_ADVISED = r"(?s)^(?!.*set max_task_retries)"
+
+EVENTS: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
+    "task": (_crash, exceptions.WorkerCrashedError, r"task `step three` (?!.*was tried)"),
+    "task, tried again": (lambda: _crash(1), exceptions.WorkerCrashedError, r"(?s)`step three`.*It was tried 2 times"),
+    "what depends on it": (
+        lambda: api.remote(programs.pass_on).remote(_crash(1)),
+        exceptions.WorkerCrashedError,
+        r"(?s)task `step three`.*It was tried 2 times",
+    ),
+    "what depends on that": (
+        lambda: api.remote(programs.pass_on).remote(api.remote(programs.pass_on).remote(_crash())),
+        exceptions.WorkerCrashedError,
+        "`step three`",
+    ),
+    "one of several": (lambda: [api.put(1), _crash()], exceptions.WorkerCrashedError, "task `step three`"),
+    "generator": (
+        lambda: list(api.remote(max_retries=0, name="source")(_end_after_one).remote()),
+        exceptions.WorkerCrashedError,
+        "task `source`",
+    ),
+    "actor": (_call, exceptions.ActorDiedError, r"Actor `Mortal` is dead: its process \(pid \d+"),
+    "constructor": (
+        _call_unborn,
+        exceptions.ActorDiedError,
+        r"Actor `Mortal` is dead: its process \(pid \d+",
+    ),
+    "lost call": (
+        lambda: _call(max_restarts=1),
+        exceptions.ActorUnavailableError,
+        r"(?s)Call `Mortal\.end` was lost: .*set max_task_retries",
+    ),
+    "lost call, tried again": (
+        lambda: _call(max_restarts=2, max_task_retries=1),
+        exceptions.ActorUnavailableError,
+        _NEVER_ADVISED + r".*Call `Mortal\.end` was lost: .*it was tried 2 times",
+    ),
+    "impossible task": (
+        lambda: api.remote(num_cpus=99, name="large")(end).remote(),
+        exceptions.TaskUnschedulableError,
+        r"^Task `large` asks for \{CPU: 99\}, but this session has \{CPU: \d+, camera: 1, memory: [^,:]+\} in all",
+    ),
+    "impossible actor": (
+        lambda: api.remote(num_cpus=99)(Mortal).remote(),
+        exceptions.ActorUnschedulableError,
+        r"^Actor `Mortal` asks for \{CPU: 99\}, but this session has \{CPU: \d+, camera: 1, memory: [^,:]+\} in all",
+    ),
+}
+"""What may happen to work; what makes it happen and returns a reference on what is lost; the error, and what it says:
+the name, how often it was tried, and the cause."""
 
 
 class DeathContract:
     """What a dead process may cost. Part of `ProcessEngineContract`."""
+
+    @pytest.mark.parametrize("event", EVENTS)
+    def test_error_says_what_was_lost_and_how_often_it_was_tried(self, event: str) -> None:
+        make, kind, pattern = EVENTS[event]
+        group = placement.placement_group([{"CPU": 1}])  # Ray has resources of its own for it
+        assert group.wait(20)
+        with pytest.raises(kind, match=pattern) as caught:
+            api.get(make())
+        assert type(caught.value) is kind
+        for foreign in ("_group_", "node:"):
+            assert foreign not in str(caught.value)
+        placement.remove_placement_group(group)
+
+    def test_resources_are_listed_without_those_of_placement_groups(self) -> None:
+        before = api.cluster_resources()
+        group = placement.placement_group([{"CPU": 1, "camera": 1}])
+        assert group.wait(20)
+        assert api.cluster_resources() == before
+        assert set(api.available_resources()) <= set(before)
+        assert all(set(found["Resources"]) <= set(before) for found in api.nodes())
+        placement.remove_placement_group(group)
+
+    @pytest.mark.needs("signal_handlers")
+    def test_handler_of_sigterm_that_an_actor_sets_is_called(self) -> None:
+        listener = api.remote(Listener).options(max_concurrency=2).remote()
+        heard = listener.wait.remote()
+        os.kill(api.get(listener.get_pid.remote()), signal.SIGTERM)
+        assert api.get(heard)
 
     def test_worker_ends_after_max_calls(self) -> None:
         pids = [api.get(api.remote(max_calls=2)(programs.get_pid).remote()) for _ in range(6)]

@@ -1,23 +1,32 @@
 """SIGTERM as a notice: in a rank's process, and in the process that called `fit`.
 
 Python runs a signal's handler in the main thread, and only that thread may set one. In a rank it is idle while the
-training function runs in another thread, so the handler runs at once. A second SIGTERM ends the process, as it would
-have without us; and so does the first in a process that a rank forks, such as a loader's worker. A handler that
-somebody else has set stays: on Ray that is Ray's own. It would have the process wait for the end of what runs and
-answer nobody meanwhile, and the other ranks wait for it; so there SIGTERM is the end of a rank, at once
-(`end_at_once`).
+training function runs in another thread, so the handler runs at once. In a worker of Ray it is inside of Ray's own
+loop, and runs no handler: there a thread reads Python's wakeup descriptor, which the system's handler writes to
+(`listen_aside`). A second SIGTERM ends the process, as it would have without us; and so does the first in a process
+that a rank forks, such as a loader's worker. A handler that the program has set stays.
+
+Whoever sends SIGTERM to the process that called `fit` wants its end. `fit` raises `PreemptionError` there, which the
+program may catch, so `passed_on` sees to it that the process ends all the same.
 """
 
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import signal
 import threading
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from types import FrameType
-from typing import Any
+from typing import Any, Final
+
+_log = logging.getLogger("hocket.train")
+
+END_SECONDS: Final = 10.0
+"""How long a process that was told to end may go on after `fit`. A guess: ``docker stop`` kills after as long."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +42,8 @@ class _Handler:
 
     tell: Callable[[], None] | None = None
     """What it calls; None if it is not set."""
+    is_aside: bool = False
+    """Whether a thread hears of signals by the wakeup descriptor."""
 
 
 def listen(tell: Callable[[], None]) -> bool:
@@ -46,6 +57,36 @@ def listen(tell: Callable[[], None]) -> bool:
         return False
     _Handler.tell = tell
     signal.signal(signal.SIGTERM, _take_signal)
+    return True
+
+
+def listen_aside(tell: Callable[[], None]) -> bool:
+    """Have the next SIGTERM call something, in the place of the handler that is set, though the main thread runs no
+    Python; return whether it does now.
+
+    Args:
+        tell: Called in a thread of its own.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        return False
+    reading, writing = os.pipe()
+    os.set_blocking(writing, False)
+    before = signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
+    if before != -1:
+        signal.set_wakeup_fd(before)
+        os.close(reading)
+        os.close(writing)
+        return False
+
+    def wait() -> None:
+        while signal.SIGTERM not in os.read(reading, 1):
+            pass
+        end_at_once()
+        _take_signal(signal.SIGTERM, None)
+
+    _Handler.tell, _Handler.is_aside = tell, True
+    signal.signal(signal.SIGTERM, _take_signal)
+    threading.Thread(target=wait, name="hocket-sigterm", daemon=True).start()
     return True
 
 
@@ -70,8 +111,9 @@ def ignore() -> None:
 
 
 def _take_signal(number: int, frame: FrameType | None) -> None:
-    tell = _Handler.tell
-    ignore()
+    tell, _Handler.tell = _Handler.tell, None
+    if threading.current_thread() is threading.main_thread():
+        ignore()
     if tell is not None:
         tell()
 
@@ -94,6 +136,9 @@ def _after_fork() -> None:
 def _after_fork_in_child() -> None:
     if _Handler.tell is not None:
         ignore()
+    if _Handler.is_aside:  # the child's signals are not this process's
+        _Handler.is_aside = False
+        signal.set_wakeup_fd(-1)
     _after_fork()
 
 
@@ -101,19 +146,26 @@ os.register_at_fork(before=_before_fork, after_in_parent=_after_fork, after_in_c
 
 
 @contextlib.contextmanager
-def passed_on(tell_ranks: Callable[[], None]) -> Iterator[None]:
-    """Have a SIGTERM of this process told to the ranks for the duration of a block.
+def passed_on(tell_ranks: Callable[[], None], most_seconds: float) -> Iterator[None]:
+    """Have a SIGTERM of this process told to the ranks for the duration of a block, and end the process some time after
+    the block.
 
     Args:
         tell_ranks: Called once, in a thread of its own: the main thread may be in the middle of anything.
+        most_seconds: How long the ranks have at most.
     """
     heard = threading.Event()
+    are_told = threading.Event()
     is_over = threading.Event()
 
     def wait() -> None:
         heard.wait()
         if not is_over.is_set():
             tell_ranks()
+            are_told.set()
+            is_over.wait(most_seconds)
+            time.sleep(END_SECONDS)
+            _end_process()
 
     if not listen(heard.set):
         yield
@@ -124,6 +176,23 @@ def passed_on(tell_ranks: Callable[[], None]) -> Iterator[None]:
         yield
     finally:
         ignore()
+        was_heard = heard.is_set()
         is_over.set()
         heard.set()
-        thread.join()
+        if was_heard:
+            are_told.wait(END_SECONDS)
+        else:
+            thread.join()
+
+
+def _end_process() -> None:
+    """End this process as SIGTERM would have, unless the program has set a handler of its own since."""
+    if signal.getsignal(signal.SIGTERM) not in (signal.SIG_DFL, _take_signal):
+        return
+    _log.warning(
+        "This process was told to end (SIGTERM) while it trained, and has not in %.0f s after that. It ends now. To go "
+        "on for longer, catch train.PreemptionError and set a handler for SIGTERM.",
+        END_SECONDS,
+    )
+    end_at_once()
+    os.kill(os.getpid(), signal.SIGTERM)

@@ -43,9 +43,15 @@ class RankActor:
         self._thread: int | None = None
         if not is_process:
             return
-        hears_signals = preemption_signals.listen(lambda: self.notify(is_drivers=False))
-        if not hears_signals and "signal_handlers" in session.get_engine().limits:
+
+        def tell() -> None:
+            self.notify(is_drivers=False)
+
+        has_own_loop = "signal_handlers" in session.get_engine().limits  # the main thread is in it
+        if has_own_loop and not preemption_signals.listen_aside(tell):
             preemption_signals.end_at_once()
+        elif not has_own_loop:
+            preemption_signals.listen(tell)
 
     def notify(self, *, is_drivers: bool) -> None:
         """Pass on that this process, or that of the driver, was told to end.

@@ -132,7 +132,7 @@ class Controller:
                 handle.notify.remote(is_drivers=True)
 
         try:
-            with preemption_signals.passed_on(tell_ranks):
+            with preemption_signals.passed_on(tell_ranks, attempt.preemption.most_seconds):
                 runs = [attempt.begin(rank) for rank in range(len(attempt.group))]
                 return attempt_monitor.AttemptMonitor(attempt, runs).follow()
         except errors.WorkerGroupError as error:

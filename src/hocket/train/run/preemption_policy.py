@@ -33,7 +33,8 @@ class PreemptionPolicy:
     ) -> None:
         self._book = book
         self._places = ranks_places
-        self._grace = grace_s
+        self.most_seconds = NOTICE_SECONDS + grace_s
+        """How long ranks may go on after they were told to end."""
         self._deadline = 0.0
         self._commits_before = 0
         self._driver_told_at = math.inf
@@ -49,7 +50,7 @@ class PreemptionPolicy:
         self.is_drivers |= signal.is_drivers
         known = self.info
         if known is None:
-            self._deadline = time.monotonic() + NOTICE_SECONDS + self._grace
+            self._deadline = time.monotonic() + self.most_seconds
             self._commits_before = self._book.commit_count
             if signal.is_drivers and not self._book.has_saved and not self.is_asked:
                 self._deadline = 0.0  # nobody saves, and somebody wants the program's end

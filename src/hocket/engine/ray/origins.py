@@ -1,0 +1,137 @@
+"""The tasks and calls that make the values of this process's references.
+
+Ray's errors do not say whose value is missing: neither the task, nor how often it was tried. A task that depends on
+one that died has the same error as that. So what a reference comes from is noted where it is submitted.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+import ray
+
+from hocket import exceptions
+from hocket.engine import contract
+from hocket.engine.ray import errors, listing, natives
+from hocket.kernel import records, resources
+
+MOST_SUSPECTS: Final = 5
+"""How many tasks are named of which one has failed."""
+
+_NOTHING: Final = resources.Shape(())
+
+
+class _Made(NamedTuple):
+    """A task or a call."""
+
+    options: records.TaskOptions
+    shape: resources.Shape
+    """What it holds, or its actor."""
+    is_call: bool
+    arguments: tuple[tuple[weakref.ref[contract.AnyRef], _Made | None], ...]
+    """The references among its arguments, with what makes each. Ray remembers as much."""
+
+
+class Origins:
+    """The tasks and calls of this process, by the references on what they make.
+
+    Args:
+        room: Knows for what there is room.
+    """
+
+    def __init__(self, room: listing.Room) -> None:
+        self._room = room
+        self._made: weakref.WeakKeyDictionary[contract.AnyRef, _Made] = weakref.WeakKeyDictionary()
+        self._actors: dict[int, resources.Shape] = {}
+
+    def note_actor(self, actor_id: int, shape: resources.Shape) -> None:
+        """Note what an actor of this process holds. Ray ends those in a placement group with it."""
+        self._actors[actor_id] = _NOTHING if shape.group_id else shape
+
+    def note(
+        self,
+        refs: Sequence[contract.AnyRef],
+        options: records.TaskOptions,
+        given: tuple[object, ...],
+        actor_id: int | None = None,
+    ) -> None:
+        """Note what makes some values.
+
+        Args:
+            refs: The references on them.
+            options: Those of the task or the call.
+            given: Its arguments.
+            actor_id: Whose call it is; None for a task.
+        """
+        links = [(weakref.ref(arg), self._made.get(arg)) for arg in given if type(arg) is contract.ObjectRef]
+        shape = options.shape if actor_id is None else self._actors.get(actor_id, _NOTHING)
+        for ref in refs:
+            self._made[ref] = _Made(options, shape, actor_id is not None, tuple(links))
+
+    def note_item(self, item: contract.AnyRef, stream: contract.AnyRef) -> None:
+        """Note that a value is an item of a generator."""
+        if stream in self._made:
+            self._made[item] = self._made[stream]
+
+    def find_group(self, ref: contract.AnyRef) -> int:
+        """Return the placement group without which a value is not made; 0 for none."""
+        made = self._made.get(ref)
+        if made is None:
+            return ref._id if natives.is_group(ref._native) else 0
+        return made.shape.group_id
+
+    def find_unschedulable(self, refs: Sequence[contract.AnyRef]) -> dict[contract.AnyRef, BaseException]:
+        """Return the errors of values that are not made any more, since only a lost node had room for them."""
+        known = {ref: made for ref, made in ((ref, self._made.get(ref)) for ref in refs) if made is not None}
+        problems = {shape: self._room.find_loss(shape) for shape in {made.shape for made in known.values()}}
+        found: dict[contract.AnyRef, BaseException] = {}
+        for ref, made in known.items():
+            name, problem = made.options.name, problems[made.shape]
+            if problem is not None and made.is_call:
+                found[ref] = exceptions.ActorUnschedulableError(
+                    f"The actor of call `{name}` lost its node: it {problem}"
+                )
+            elif problem is not None:
+                found[ref] = exceptions.TaskUnschedulableError(f"Task `{name}` has no node any more: it {problem}")
+        return found
+
+    def find(self, refs: Sequence[contract.AnyRef], error: ray.exceptions.RayError) -> errors.Origin:
+        """Return what was to make the first value that Ray has an error of its own in the place of."""
+        is_passed_on = isinstance(error, ray.exceptions.RayTaskError)
+        if is_passed_on and not isinstance(error.cause, ray.exceptions.RayError):
+            return errors.Origin()
+        made = next((self._made.get(ref) for ref in refs if len(refs) == 1 or _has_failed(ref)), None)
+        if made is None:
+            return errors.Origin()
+        found = _list_suspects(made)
+        if len(found) > 1 or (is_passed_on and not found):
+            names = dict.fromkeys(suspect.options.name for suspect in found)
+            return errors.Origin(made.options.name, before=tuple(names), is_of_argument=True)
+        options = found[0].options if found else made.options
+        return errors.Origin(options.name, options.max_retries + 1)
+
+
+def _list_suspects(made: _Made) -> list[_Made]:
+    """Return what may have failed before a task or a call that was not made because of it."""
+    found: list[_Made] = []
+    left = [made]
+    while left and len(found) < MOST_SUSPECTS:
+        for link, argument in left.pop().arguments:
+            ref = link()
+            if argument is not None and (ref is None or _has_failed(ref)):
+                found.append(argument)
+                left.append(argument)
+    return found
+
+
+def _has_failed(ref: contract.AnyRef) -> bool:
+    """Tell whether Ray has an error in the place of a value."""
+    if not isinstance(ref._native, natives.Head) and not natives.is_object(ref._native):
+        return False
+    try:
+        ray.get(natives.get_awaitable(ref), timeout=0)
+    except ray.exceptions.RayError as error:
+        return not isinstance(error, ray.exceptions.GetTimeoutError)
+    return False
