@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import math
-from collections import deque
+import queue
+import threading
 from collections.abc import Callable, Generator, Iterable, Iterator
-from concurrent import futures
-from pathlib import Path
-from typing import TypeVar
+from typing import Final, Generic, TypeVar, final
 
 import numpy as np
 
-from hocket import exceptions, texts
+from hocket import exceptions
 from hocket.data import blocks, order
 
 T = TypeVar("T")
 
-texts.add_carriers(str(Path(futures.__file__).parent))  # `read_ahead` waits in there, for a thread that runs in there
+END_SECONDS: Final = 0.3
+"""How long the end of a loop waits for the thread that reads ahead: one that does not compute ends at once. A guess."""
 
 
 def cut_batches(stream: Iterable[blocks.Block], batch_size: int | None, *, drop_last: bool) -> Iterator[blocks.Block]:
@@ -53,25 +53,79 @@ def mix(stream: Iterable[blocks.Block], window: int, seed: int) -> Iterator[bloc
         yield block.pick(order.Order(block.num_rows, seed=seed, epoch=number).rows(np.arange(block.num_rows)))
 
 
-def read_ahead(items: Iterator[T], count: int) -> Generator[T]:
-    """Give the same, made by a thread that is up to `count` ahead. It ends with the loop."""
-    if not count:
-        yield from items
-        return
-    end = object()
-    with futures.ThreadPoolExecutor(1, "hocket-data") as pool:
-        coming: deque[futures.Future[T | object]] = deque()
+@final
+class _Ahead(Generic[T]):
+    """A thread that makes items before they are asked for.
+
+    Nobody waits for its end without bound, not even the interpreter: it may be in a user's function.
+    """
+
+    def __init__(self, items: Iterator[T], count: int) -> None:
+        self._items = items
+        self._wanted: queue.SimpleQueue[None] = queue.SimpleQueue()  # a finalizer may put into it
+        for _ in range(count):
+            self._wanted.put(None)
+        self._made: queue.SimpleQueue[tuple[T | None, BaseException | None]] = queue.SimpleQueue()
+        self._is_over = False
+        self._thread = threading.Thread(target=self._run, name="hocket-data", daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        while True:
+            self._wanted.get()
+            if self._is_over:
+                break
+            try:
+                self._made.put((next(self._items), None))
+            except BaseException as error:  # noqa: BLE001 (the loop raises it)
+                self._made.put((None, error))
+                break
+        del self._items  # here, where it may be closed
+
+    def take(self) -> T:
+        """Return the next item; one more is made.
+
+        Raises:
+            StopIteration: There is none.
+        """
+        self._wanted.put(None)
+        item, error = self._made.get()
         try:
-            while True:
-                while len(coming) <= count:
-                    coming.append(pool.submit(next, items, end))
-                item = coming.popleft().result()
-                if item is end:
-                    return
-                yield item  # type: ignore[misc]  # it is not the end
+            if error is not None:
+                raise error
         finally:
-            for waiting in coming:
-                waiting.cancel()
+            del error
+        return item  # type: ignore[return-value]  # it is one
+
+    def end(self) -> None:
+        """Have the thread make no more, and wait a moment for its end."""
+        self._is_over = True
+        self._wanted.put(None)
+        if self._thread is not threading.current_thread():
+            self._thread.join(END_SECONDS)
+
+
+def read_ahead(items: Iterator[T], count: int, close: Callable[[], object] = lambda: None) -> Generator[T]:
+    """Give the same, made by a thread that is up to `count` ahead.
+
+    Args:
+        items: What is given.
+        count: How many. 0: there is no thread.
+        close: Called at the end of the loop, however it ends: has the thread give way if it waits.
+    """
+    ahead = _Ahead(items, count) if count else None
+    try:
+        while True:
+            try:
+                item = next(items) if ahead is None else ahead.take()
+            except StopIteration:
+                return
+            yield item
+            del item
+    finally:
+        close()
+        if ahead is not None:
+            ahead.end()
 
 
 def hide_frames(items: Iterator[T]) -> Generator[T]:

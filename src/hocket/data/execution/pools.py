@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, final
 
-from hocket.core import actor, api
+from hocket.core import actor, api, scopes
 from hocket.data import block_reads, blocks, plan, settings
 from hocket.data.execution import tasks
 
@@ -47,8 +47,8 @@ class Share:
 class _Team:
     """The actors of a pool, and how many blocks each has."""
 
-    def __init__(self, pool: plan.Pool, share: Share) -> None:
-        self._pool, self._share = pool, share
+    def __init__(self, pool: plan.Pool, share: Share, scope: scopes.Scope) -> None:
+        self._pool, self._share, self._scope = pool, share, scope
         self._members: list[tuple[actor.ActorHandle, list[int]]] = []
         self.assigned: list[list[int]] = []
         """Of each block that was sent and not yet given: the count of the actor that has it."""
@@ -58,7 +58,7 @@ class _Team:
     def _add(self) -> None:
         options: dict[str, Any] = {**self._pool.resources, "num_cpus": self._share.num_cpus}
         made = api.remote(max_restarts=MOST_RESTARTS, max_task_retries=MOST_RESTARTS, **options)(_Member)
-        self._members.append((made.remote(self._pool), [0]))
+        self._members.append((self._scope.own(made.remote(self._pool)), [0]))
 
     def send(self, found: block_reads.Held | block_reads.Stored) -> list[Any]:
         """Have the actor that has the least to do take a block."""
@@ -83,7 +83,7 @@ class _Team:
     def close(self) -> None:
         """End the actors."""
         for member, _ in self._members:
-            api.kill(member)
+            self._scope.kill(member)
 
 
 def run_pool(
@@ -91,13 +91,14 @@ def run_pool(
     pool: plan.Pool,
     share: Share,
     options: settings.ExecutionOptions,
+    scope: scopes.Scope,
 ) -> Iterator[block_reads.Stored]:
     """Give what a pool makes of blocks, in their order. Its actors end with the loop."""
     limit = BLOCKS_PER_ACTOR * share.most
     limit = min(limit, options.max_blocks_in_flight or limit)
-    team = _Team(pool, share)
+    team = _Team(pool, share, scope)
     try:
-        for stored in tasks.pump(map(team.send, found), replace(options, max_blocks_in_flight=limit)):
+        for stored in tasks.pump(map(team.send, found), replace(options, max_blocks_in_flight=limit), scope):
             team.note_given()
             yield stored
     finally:

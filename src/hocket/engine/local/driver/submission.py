@@ -44,7 +44,7 @@ class Submission(events.EventHandling):
             task_id = next(self._ids) if options.num_returns == 1 else self._make_ids(options.num_returns)
             arguments = _NO_ARGUMENTS if encoded is None else self._register(encoded, top, stored)
             refs = self._submit(TaskRecord(task_id, record, *arguments, options))
-        self._after_submit()
+        self._after_submit(refs)
         return refs
 
     def create_actor(
@@ -94,7 +94,7 @@ class Submission(events.EventHandling):
             task.actor = self.kernel.actors.get(actor._id) or checks.get_actor(self.kernel, actor._id)
             task.method = method
             refs = self._submit(task)
-        self._after_submit()
+        self._after_submit(refs)
         return refs
 
     def _submit(self, task: TaskRecord) -> list[contract.AnyRef]:
@@ -107,7 +107,8 @@ class Submission(events.EventHandling):
             return [contract.ObjectRef(task.id, self)]
         return [contract.ObjectRef(object_id, self) for object_id in range(task.id, task.id + returns)]
 
-    def _after_submit(self) -> None:
+    def _after_submit(self, refs: Sequence[contract.AnyRef] = ()) -> None:
+        """Read what has come now and then. What a handler raises here loses the references, and ends their task."""
         self._since_read += 1
         if self._since_read >= READ_EVERY:
             self._since_read = 0
@@ -115,7 +116,12 @@ class Submission(events.EventHandling):
                 self._drain_dropped()
             self.reactor.handle_arrived()
         if self.guard.is_pending:
-            self.guard.check()
+            try:
+                self.guard.check()
+            except BaseException:
+                if refs:
+                    self.cancel(refs[0], force=False, recursive=True)
+                raise
 
     # --- what is sent along -------------------------------------------------------------------------------------------
 
