@@ -67,11 +67,15 @@ class Scope:
             TaskCancelledError: The scope is closed.
         """
         self._check()
-        made = function.remote(*args)  # in here no handler of a signal runs until the next line is done
-        self._running[made[-1] if isinstance(made, list) else made] = not isinstance(function, actor.ActorMethod)
+        made = function.remote(*args)  # no handler of a signal runs in this module: none comes between these lines
+        self.keep(made[-1] if isinstance(made, list) else made, is_task=not isinstance(function, actor.ActorMethod))
+        return made
+
+    def keep(self, made: Started, *, is_task: bool) -> None:
+        """Have the scope end a call that was started, unless it is released."""
+        self._running[made] = is_task
         self._engine = contract.get_optional_current_engine()
         self._check()
-        return made
 
     def own(self, handle: actor.ActorHandle) -> actor.ActorHandle:
         """Have the scope kill an actor at its end; return it."""
