@@ -272,6 +272,7 @@ class Pool:
 
     def terminate(self) -> None:
         """End the processes now. What was not done fails with `TaskCancelledError`."""
+        self._unbegun.clear()
         self._workers.terminate()
 
     def join(self) -> None:
