@@ -21,9 +21,9 @@ import _thread
 import contextlib
 import sys
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from types import TracebackType
-from typing import Any, Final, Protocol, Self, final
+from typing import Any, Final, Protocol, Self, TypeAlias, final
 
 from hocket import exceptions
 from hocket.core import actor, api, generators
@@ -37,7 +37,9 @@ _ENGINE: Final = ("hocket.engine.", "hocket.kernel.")
 
 _OF_NO_USER: Final = sys.stdlib_module_names | {"hocket"}
 
-Started = contract.ObjectRef[Any] | generators.ObjectRefGenerator[Any]
+Started: TypeAlias = contract.ObjectRef[Any] | generators.ObjectRefGenerator[Any]
+
+_Taken: TypeAlias = tuple[dict[Started, bool], list[actor.ActorHandle]]
 
 
 class Remote(Protocol):
@@ -123,18 +125,23 @@ class Scope:
         while self._at_end:
             self._at_end.pop()()
 
-    def _take(self) -> tuple[dict[Started, bool], Iterable[actor.ActorHandle]]:
-        running, self._running = self._running, {}
-        actors, self._actors = self._actors, {}
+    def _take(self) -> _Taken:
+        """Take what is to be ended, each by one thread alone."""
+        running: dict[Started, bool] = {}
+        actors: list[actor.ActorHandle] = []
+        with contextlib.suppress(KeyError):
+            while True:
+                actors.append(self._actors.popitem()[0])
+        with contextlib.suppress(KeyError):
+            while True:
+                running.update([self._running.popitem()])
         return running, actors
 
-    def _end(self, taken: tuple[dict[Started, bool], Iterable[actor.ActorHandle]], ended: threading.Event) -> None:
-        try:
-            if contract.get_optional_current_engine() is self._engine:
-                with contextlib.suppress(exceptions.HocketError):  # the session may end at the same moment
-                    _end_all(*taken)
-        finally:
-            ended.set()
+    def _end(self, taken: _Taken, ended: threading.Event) -> None:
+        if contract.get_optional_current_engine() is self._engine:
+            with contextlib.suppress(exceptions.HocketError):  # the session may end at the same moment
+                _end_all(*taken)
+        ended.set()
 
     def __enter__(self) -> Self:
         return self
@@ -157,7 +164,7 @@ class Bound:
         return self._scope.start(self._function, *args)
 
 
-def _end_all(running: dict[Started, bool], actors: Iterable[actor.ActorHandle]) -> None:
+def _end_all(running: dict[Started, bool], actors: list[actor.ActorHandle]) -> None:
     for handle in actors:
         api.kill(handle)
     for made in running:
