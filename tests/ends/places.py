@@ -192,14 +192,23 @@ def _call(place: Callable[[Nap], Iterator[Begin]]) -> None:
 # --- core and util ----------------------------------------------------------------------------------------------------
 
 
-@_loop
-def remote_generator(nap: Nap) -> Iterator[Begin]:
+def _generate(nap: Nap) -> Iterator[Begin]:
     @hocket.remote
     def make() -> Iterator[int]:
         for number in range(4):
             yield nap(number)
 
     yield lambda: map(hocket.get, make.remote())
+
+
+@_loop
+def remote_generator(nap: Nap) -> Iterator[Begin]:
+    yield from _generate(nap)
+
+
+@_loop
+def remote_generator_in_C(nap: Nap) -> Iterator[Begin]:  # noqa: N802 (the language's name)
+    yield from _generate(Nap(nap.folder, "C"))
 
 
 @_loop

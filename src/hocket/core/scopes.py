@@ -1,45 +1,25 @@
 """What a loop or a call has started, and its end.
 
 A loop over what tasks make may end before they do: by break, by an exception (an alarm's or Ctrl-C's among them), or
-because the garbage collector finds its iterator. Nobody wants what its tasks make from then on, so they end, too. A
-`Scope` owns what one loop has started: `close` kills the actors, interrupts the tasks as `hocket.cancel` does, and ends
-the processes of tasks that have not given way after `GRACE_SECONDS`, as with ``force=True``. A function in one long
-call of C does not; one that is interrupted has its ``finally`` run, and leaves its process warm for others.
+because the garbage collector finds its iterator. Nobody wants what its tasks make from then on. A `Scope` owns what one
+loop has started, and `close` ends it, as `ending` says.
 
-`close` may be called in any thread, more than once, and by a finalizer, which comes between any two lines of any code:
-
-- It takes no lock. A scope is a dict, and what one thread starts while another one closes it sees afterwards that it is
-  closed.
-- The engine is asked in a thread. So a second Ctrl-C cannot break it off half-way, as the main thread only waits here,
-  and handlers are held back while it does (`engine.interrupts`).
-- Where a finalizer has interrupted the engine itself, nobody waits for that thread, which may need the engine's lock.
+It takes no lock, because a finalizer may close it: what one thread starts while another one closes it finds afterwards
+that it is closed, and is ended by its own thread.
 """
 
 from __future__ import annotations
 
-import _thread
 import contextlib
-import sys
-import threading
 from collections.abc import Callable
 from types import TracebackType
-from typing import Any, Final, Protocol, Self, TypeAlias, final
+from typing import Any, Protocol, Self, TypeAlias, final
 
 from hocket import exceptions
-from hocket.core import actor, api, generators
+from hocket.core import actor, api, ending, generators
 from hocket.engine import contract
 
-GRACE_SECONDS: Final = 0.3
-"""How long tasks may take to give way, and then processes to end. A guess: a function in Python needs milliseconds, and
-both together must be over within a second."""
-
-_ENGINE: Final = ("hocket.engine.", "hocket.kernel.")
-
-_OF_NO_USER: Final = sys.stdlib_module_names | {"hocket"}
-
 Started: TypeAlias = contract.ObjectRef[Any] | generators.ObjectRefGenerator[Any]
-
-_Taken: TypeAlias = tuple[dict[Started, bool], list[actor.ActorHandle]]
 
 
 class Remote(Protocol):
@@ -56,8 +36,9 @@ class Scope:
 
     def __init__(self) -> None:
         self._engine: contract.Engine | None = None
-        self._running: dict[Started, bool] = {}
-        """What is not released: the last reference of each call, and whether it is a task."""
+        self._tasks: dict[Started, None] = {}
+        """The last reference of each that is not released."""
+        self._calls: dict[Started, None] = {}
         self._actors: dict[actor.ActorHandle, None] = {}
         self._at_end: list[Callable[[], object]] = []
         self._is_closed = False
@@ -70,30 +51,32 @@ class Scope:
         """
         self._check()
         made = function.remote(*args)  # no handler of a signal runs in this module: none comes between these lines
-        self.keep(made[-1] if isinstance(made, list) else made, is_task=not isinstance(function, actor.ActorMethod))
+        kept = self._calls if isinstance(function, actor.ActorMethod) else self._tasks
+        kept[made[-1] if isinstance(made, list) else made] = None
+        self._check()
         return made
 
-    def keep(self, made: Started, *, is_task: bool) -> None:
-        """Have the scope end a call that was started, unless it is released."""
-        self._running[made] = is_task
-        self._engine = contract.get_optional_current_engine()
+    def keep_call(self, made: contract.AnyRef) -> None:
+        """Have the scope end a call on an actor that was started, unless it is released."""
+        self._calls[made] = None
         self._check()
 
     def own(self, handle: actor.ActorHandle) -> actor.ActorHandle:
         """Have the scope kill an actor at its end; return it."""
         self._actors[handle] = None
-        self._engine = contract.get_optional_current_engine()
         self._check()
         return handle
 
     def _check(self) -> None:
+        self._engine = contract.get_optional_current_engine()
         if self._is_closed:
-            self._end(self._take(), threading.Event())
+            self._end(waits=False)
             raise exceptions.TaskCancelledError("The loop that asked for this has ended.")
 
     def release(self, made: Started) -> None:
         """Forget a call: it has ended, or belongs to somebody else from now on."""
-        self._running.pop(made, None)
+        self._tasks.pop(made, None)
+        self._calls.pop(made, None)
 
     def kill(self, handle: actor.ActorHandle) -> None:
         """Kill an actor of the scope now, if its end has not come already."""
@@ -110,38 +93,15 @@ class Scope:
 
     def close(self) -> None:
         """End what runs. Waits for that, a second at most."""
-        if self._is_closed:
-            return
-        self._is_closed = True
-        if self._running or self._actors:
-            ended = threading.Event()
-            is_inside = _is_inside_engine()
-            if self._engine is not None and "parallelism" in self._engine.limits and not is_inside:
-                self._end(self._take(), ended)  # nothing runs but this thread
-            else:
-                with contextlib.suppress(RuntimeError):  # the interpreter ends, and the session with it
-                    _thread.start_new_thread(self._end, (self._take(), ended))
-                    ended.wait(0 if is_inside else 3 * GRACE_SECONDS)
-        while self._at_end:
-            self._at_end.pop()()
+        if not self._is_closed:
+            self._is_closed = True
+            self._end(waits=True)
+            while self._at_end:
+                self._at_end.pop()()
 
-    def _take(self) -> _Taken:
-        """Take what is to be ended, each by one thread alone."""
-        running: dict[Started, bool] = {}
-        actors: list[actor.ActorHandle] = []
-        with contextlib.suppress(KeyError):
-            while True:
-                actors.append(self._actors.popitem()[0])
-        with contextlib.suppress(KeyError):
-            while True:
-                running.update([self._running.popitem()])
-        return running, actors
-
-    def _end(self, taken: _Taken, ended: threading.Event) -> None:
-        if contract.get_optional_current_engine() is self._engine:
-            with contextlib.suppress(exceptions.HocketError):  # the session may end at the same moment
-                _end_all(*taken)
-        ended.set()
+    def _end(self, *, waits: bool) -> None:
+        actors = [handle._ref for handle in _take(self._actors)]
+        ending.end(self._engine, _list_refs(self._tasks), _list_refs(self._calls), actors, waits=waits)
 
     def __enter__(self) -> Self:
         return self
@@ -164,31 +124,14 @@ class Bound:
         return self._scope.start(self._function, *args)
 
 
-def _end_all(running: dict[Started, bool], actors: list[actor.ActorHandle]) -> None:
-    for handle in actors:
-        api.kill(handle)
-    for made in running:
-        api.cancel(made)
-    left: list[contract.AnyRef] = [
-        made.completed() if isinstance(made, generators.ObjectRefGenerator) else made
-        for made, is_task in running.items()
-        if is_task
-    ]
-    for is_forced in (False, True):
-        if is_forced:
-            for ref in left:
-                api.cancel(ref, force=True)
-        left = api.wait(left, num_returns=len(left), timeout=GRACE_SECONDS)[1] if left else []
+def _take(held: dict[Any, None]) -> list[Any]:
+    """Empty a dict; each key is taken by one thread alone."""
+    taken = []
+    with contextlib.suppress(KeyError):
+        while True:
+            taken.append(held.popitem()[0])
+    return taken
 
 
-def _is_inside_engine() -> bool:
-    """Tell whether a finalizer has interrupted the engine: whether there is code of it before any of the user's."""
-    frame = sys._getframe(1)
-    while frame is not None:
-        name = frame.f_globals.get("__name__") or ""
-        if name.startswith(_ENGINE):
-            return True
-        if name.partition(".")[0] not in _OF_NO_USER:
-            return False
-        frame = frame.f_back  # type: ignore[assignment]
-    return False
+def _list_refs(held: dict[Started, None]) -> list[contract.AnyRef]:
+    return [one.completed() if isinstance(one, generators.ObjectRefGenerator) else one for one in _take(held)]

@@ -131,7 +131,7 @@ class ActorPool:
             self._idle.append(actor)
             raise
         if scope is not None:
-            scope.keep(refs[0], is_task=False)
+            scope.keep_call(refs[0])
         self._calls[self._next_number] = _Call(actor, refs, scope, is_many=isinstance(returned, list))
         self._next_number += 1
 
