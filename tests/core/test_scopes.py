@@ -67,7 +67,7 @@ def test_a_scope_has_what_was_started_whenever_an_alarm_comes(session: hocket.Se
     scope = scopes.Scope()
     try:
         signal.setitimer(signal.ITIMER_REAL, 0.001, 0.001)
-        while raised < 200:
+        while raised < 100:
             try:
                 scope.start(get_pid)
             except Stop:
@@ -79,7 +79,8 @@ def test_a_scope_has_what_was_started_whenever_an_alarm_comes(session: hocket.Se
         signal.signal(signal.SIGALRM, before)
     assert count_tasks("get_pid") == len(scope._tasks) > 0
     scope.close()
-    assert count_tasks("get_pid") == 0
+    while count_tasks("get_pid"):  # `close` waits a moment only
+        time.sleep(0.005)
     for blocker in blockers:
         hocket.cancel(blocker)
 

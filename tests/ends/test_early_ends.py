@@ -88,6 +88,7 @@ def by_signal(number: int, error: type[BaseException]) -> Callable[[places.Begin
 
 
 def by_break(begin: places.Begin, folder: Path) -> float:
+    left = 0.0
     for _ in begin():
         wait_for_nap(folder)
         left = time.monotonic()

@@ -16,6 +16,7 @@ import contextlib
 import sys
 import threading
 from collections.abc import Sequence
+from types import FrameType
 from typing import Final
 
 from hocket import exceptions
@@ -93,12 +94,12 @@ def _wait(engine: contract.Engine, refs: Sequence[contract.AnyRef]) -> list[cont
 
 def _is_inside_engine() -> bool:
     """Tell whether a finalizer has interrupted the engine: whether there is code of it before any of the user's."""
-    frame = sys._getframe(1)
+    frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         name = frame.f_globals.get("__name__") or ""
         if name.startswith(_ENGINE):
             return True
         if name.partition(".")[0] not in _OF_NO_USER:
             return False
-        frame = frame.f_back  # type: ignore[assignment]
+        frame = frame.f_back
     return False

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import queue
 import threading
 from collections.abc import Callable, Generator, Iterable, Iterator
-from typing import Final, Generic, TypeVar, final
+from typing import Final, TypeVar
 
 import numpy as np
 
@@ -53,79 +54,60 @@ def mix(stream: Iterable[blocks.Block], window: int, seed: int) -> Iterator[bloc
         yield block.pick(order.Order(block.num_rows, seed=seed, epoch=number).rows(np.arange(block.num_rows)))
 
 
-@final
-class _Ahead(Generic[T]):
-    """A thread that makes items before they are asked for.
-
-    Nobody waits for its end without bound, not even the interpreter: it may be in a user's function.
-    """
-
-    def __init__(self, items: Iterator[T], count: int) -> None:
-        self._items = items
-        self._wanted: queue.SimpleQueue[None] = queue.SimpleQueue()  # a finalizer may put into it
-        for _ in range(count):
-            self._wanted.put(None)
-        self._made: queue.SimpleQueue[tuple[T | None, BaseException | None]] = queue.SimpleQueue()
-        self._is_over = False
-        self._thread = threading.Thread(target=self._run, name="hocket-data", daemon=True)
-        self._thread.start()
-
-    def _run(self) -> None:
-        while True:
-            self._wanted.get()
-            if self._is_over:
-                break
-            try:
-                self._made.put((next(self._items), None))
-            except BaseException as error:  # noqa: BLE001 (the loop raises it)
-                self._made.put((None, error))
-                break
-        del self._items  # here, where it may be closed
-
-    def take(self) -> T:
-        """Return the next item; one more is made.
-
-        Raises:
-            StopIteration: There is none.
-        """
-        self._wanted.put(None)
-        item, error = self._made.get()
-        try:
-            if error is not None:
-                raise error
-        finally:
-            del error
-        return item  # type: ignore[return-value]  # it is one
-
-    def end(self) -> None:
-        """Have the thread make no more, and wait a moment for its end."""
-        self._is_over = True
-        self._wanted.put(None)
-        if self._thread is not threading.current_thread():
-            self._thread.join(END_SECONDS)
-
-
 def read_ahead(items: Iterator[T], count: int, close: Callable[[], object] = lambda: None) -> Generator[T]:
     """Give the same, made by a thread that is up to `count` ahead.
+
+    Nobody waits for the thread's end without bound, not even the interpreter: it may be in a user's function.
 
     Args:
         items: What is given.
         count: How many. 0: there is no thread.
         close: Called at the end of the loop, however it ends: has the thread give way if it waits.
     """
-    ahead = _Ahead(items, count) if count else None
+    wanted: queue.SimpleQueue[bool] = queue.SimpleQueue()  # a finalizer may put into it
+    made: queue.SimpleQueue[tuple[T | None, BaseException | None]] = queue.SimpleQueue()
+    thread = threading.Thread(target=_make, args=(items, wanted, made), name="hocket-data", daemon=True)
+    if count:
+        thread.start()
+    for _ in range(count):
+        wanted.put(True)
     try:
         while True:
-            try:
-                item = next(items) if ahead is None else ahead.take()
-            except StopIteration:
+            wanted.put(True)
+            if not count:
+                _make_one(items, made)
+            item, error = made.get()
+            if isinstance(error, StopIteration):
                 return
-            yield item
+            if error is not None:
+                raise error
+            yield item  # type: ignore[misc]  # it is one
             del item
     finally:
+        error = None
         close()
-        if ahead is not None:
-            ahead.end()
+        with contextlib.suppress(queue.Empty):
+            while True:
+                wanted.get_nowait()
+        wanted.put(False)
+        if count and thread is not threading.current_thread():
+            thread.join(END_SECONDS)
+
+
+def _make(
+    items: Iterator[T], wanted: queue.SimpleQueue[bool], made: queue.SimpleQueue[tuple[T | None, BaseException | None]]
+) -> None:
+    while wanted.get() and _make_one(items, made):
+        pass
+
+
+def _make_one(items: Iterator[T], made: queue.SimpleQueue[tuple[T | None, BaseException | None]]) -> bool:
+    try:
+        made.put((next(items), None))
+    except BaseException as error:  # noqa: BLE001 (the loop raises it)
+        made.put((None, error))
+        return False
+    return True
 
 
 def hide_frames(items: Iterator[T]) -> Generator[T]:

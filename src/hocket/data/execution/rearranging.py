@@ -147,32 +147,21 @@ def _bundle(parts: Sequence[block_reads.Stored], least_bytes: int) -> list[list[
 @final
 @dataclass(frozen=True)
 class _Exchange:
-    """What all tasks of a shuffle know.
-
-    Args:
-        borders: At which positions of the order the groups begin, and where the last one ends.
-        are_apart: Whether each piece is a value of its own; else they are parts of one.
-        is_tight: Whether memory is limited.
-    """
+    """What all tasks of a shuffle know."""
 
     borders: tuple[int, ...]
+    """At which positions of the order the groups begin, and where the last one ends."""
     are_apart: bool
+    """Whether each piece is a value of its own; else they are parts of one."""
     is_tight: bool
+    """Whether memory is limited."""
 
 
 def _sort_by_group(
     how: _Exchange, drawn: plan.Drawn, start: int, spans: Sequence[tuple[int, int]], *whole: blocks.Block
 ) -> list[object]:
-    """Give the rows of some blocks by the groups that they go to; then where those end, if they are one value; and then
-    their size. Runs in a task.
-
-    Args:
-        how: What all know.
-        drawn: A part of the order.
-        start: Which row is the first of the blocks.
-        spans: Which rows of the blocks are meant.
-        whole: The blocks.
-    """
+    """Return the rows of blocks, which begin with row `start`, by the groups that they go to; then where the groups
+    end, if they are one value; and then their size. Runs in a task."""
     parts = [block.cut(*span) for block, span in zip(whole, spans, strict=True)]
     num_rows = sum(part.num_rows for part in parts)
     positions = drawn.open_order().find_positions(np.arange(start, start + num_rows))
@@ -197,14 +186,8 @@ def _sort_by_group(
 def _gather_group(
     how: _Exchange, group: Sequence[plan.Drawn], spans: Sequence[tuple[int, int]] | None, *whole: blocks.Block
 ) -> Iterator[blocks.Block | tasks.Size]:
-    """Give the blocks of a group, each followed by its size. Runs in a task.
-
-    Args:
-        how: What all know.
-        group: Which rows the blocks have.
-        spans: Which rows of the given blocks are the group's, as they stood. None: all.
-        whole: The blocks.
-    """
+    """Yield the blocks of a group, each followed by its size. `spans` are the group's rows in the given blocks; None:
+    all. Runs in a task."""
     pieces = whole if spans is None else [block.cut(*span) for block, span in zip(whole, spans, strict=True)]
     rows = np.concatenate([wanted.list_rows() for wanted in group])
     ranks = np.empty(len(rows), np.int64)

@@ -177,16 +177,8 @@ def _query(
     counts: Sequence[int],
     limits: _Limits,
 ) -> Iterator[blocks.Block]:
-    """Give the result of a statement.
-
-    Args:
-        connection: To the engine.
-        statement: What is asked.
-        tables: What the columns of its tables hold.
-        sources: The tables' blocks.
-        counts: How many rows they have.
-        limits: What may be used.
-    """
+    """Yield the result of a statement about tables, of which each has its columns' types, its blocks and its rows'
+    number."""
     duckdb = load("A relation")
     failed: list[BaseException] = []
     for number, (table, source, count) in enumerate(zip(tables, sources, counts, strict=True)):

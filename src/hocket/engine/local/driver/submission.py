@@ -126,10 +126,7 @@ class Submission(events.EventHandling):
     # --- what is sent along -------------------------------------------------------------------------------------------
 
     def _add_function(self, function: contract.RemoteFunction) -> records.FunctionRecord:
-        """Register the code of a remote function; large arrays of its closure are stored once.
-
-        Called without the lock.
-        """
+        """Register the code of a remote function; store large arrays of its closure once. Called without the lock."""
         with self.lock:
             self.functions.watch(function)
             known = self.functions.find(function.id)
@@ -146,10 +143,8 @@ class Submission(events.EventHandling):
     def _store_buffers(
         self, encoded: values.Encoded, contained: tuple[int, ...] = ()
     ) -> tuple[payloads.Payload, contract.ObjectRef[object] | None]:
-        """Return a payload that holds a copy of the buffers, and a handle on its object if it has a segment.
-
-        Called without the lock: bytes are copied, here or to the disk.
-        """
+        """Return a payload that holds a copy of the buffers, and a handle on its object if it has a segment. Called
+        without the lock: bytes are copied, here or to the disk."""
         with self.lock:
             if self.dropped:
                 self._drain_dropped()  # what was freed may be used again
