@@ -214,7 +214,7 @@ class Dataset(looking.Looking, operations.RowOperations, splits.Splits, conversi
     def _loop(self, convert: Callable[[blocks.Block], T], batching: feed.Batching) -> Iterable[T]:
         def begin() -> Iterator[T]:
             executed = self._stream()
-            stream = map(execution.fetch, executed)
+            stream: Iterator[blocks.Block] = map(execution.fetch, executed)
             if batching.shuffle_buffer is not None:
                 stream = reading.mix(stream, batching.shuffle_buffer, batching.shuffle_seed or 0)
             cut = reading.cut_batches(stream, batching.batch_size, drop_last=batching.drop_last)

@@ -13,6 +13,7 @@ import numpy as np
 
 from hocket import exceptions
 from hocket.data import blocks, order
+from hocket.engine import interrupts
 
 T = TypeVar("T")
 
@@ -67,16 +68,16 @@ def read_ahead(items: Iterator[T], count: int, close: Callable[[], object] = lam
     wanted: queue.SimpleQueue[bool] = queue.SimpleQueue()  # a finalizer may put into it
     made: queue.SimpleQueue[tuple[T | None, BaseException | None]] = queue.SimpleQueue()
     thread = threading.Thread(target=_make, args=(items, wanted, made), name="hocket-data", daemon=True)
-    if count:
-        thread.start()
-    for _ in range(count):
-        wanted.put(True)
     try:
+        for _ in range(count):
+            wanted.put(True)
+        if count:
+            thread.start()
         while True:
             wanted.put(True)
             if not count:
                 _make_one(items, made)
-            item, error = made.get()
+            item, error = _wait(made)
             if isinstance(error, StopIteration):
                 return
             if error is not None:
@@ -90,8 +91,14 @@ def read_ahead(items: Iterator[T], count: int, close: Callable[[], object] = lam
             while True:
                 wanted.get_nowait()
         wanted.put(False)
-        if count and thread is not threading.current_thread():
+        if thread.ident is not None and thread is not threading.current_thread():
             thread.join(END_SECONDS)
+
+
+def _wait(made: queue.SimpleQueue[T]) -> T:
+    while True:
+        with contextlib.suppress(queue.Empty):
+            return made.get(timeout=interrupts.LOOK_SECONDS)
 
 
 def _make(

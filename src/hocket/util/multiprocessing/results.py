@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Protocol, final
 
 from hocket import texts
+from hocket.engine import interrupts
 
 Callback = Callable[[Any], object]
 
@@ -91,7 +92,9 @@ class AsyncResult:
 
     def wait(self, timeout: float | None = None) -> None:
         """Wait until the result is there, or the time is over."""
-        self._done.wait(timeout)
+        deadline = None if timeout is None else time.monotonic() + timeout
+        while not self._done.wait(_find_look(deadline)) and (deadline is None or time.monotonic() < deadline):
+            pass
 
     def ready(self) -> bool:
         """Tell whether the result, or an exception, is there."""
@@ -113,7 +116,8 @@ class AsyncResult:
         Raises:
             multiprocessing.TimeoutError: It was not there in time.
         """
-        if not self._done.wait(timeout):
+        self.wait(timeout)
+        if not self.ready():
             raise multiprocessing.TimeoutError(f"The result was not there after {timeout} s. The work goes on.")
         if self._error is not None:
             raise self._error
@@ -250,4 +254,10 @@ class IMapIterator:
                 left_s = None if deadline is None else deadline - time.monotonic()
                 if left_s is not None and left_s <= 0:
                     raise multiprocessing.TimeoutError(f"The result was not there after {timeout} s. The work goes on.")
-                arrivals.changed.wait(left_s)
+                arrivals.changed.wait(_find_look(deadline))
+
+
+def _find_look(deadline: float | None) -> float:
+    """Return how long to wait at a time."""
+    left_s = interrupts.LOOK_SECONDS if deadline is None else deadline - time.monotonic()
+    return max(0.0, min(left_s, interrupts.LOOK_SECONDS))
