@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import AsyncIterable, AsyncIterator, Iterable, Iterator, Sequence
 from typing import Any, Generic, TypeVar
 
 from hocket import exceptions, texts
+from hocket.core import ending
 from hocket.engine import contract, methods
 
 T_co = TypeVar("T_co", covariant=True)
@@ -16,7 +18,8 @@ class ObjectRefGenerator(Generic[T_co]):
 
     If the generator raises, the last reference raises in `get`; then the iteration ends. A generator that is tried
     again after a worker's death goes on where it was: no item comes twice. It runs ahead of its reader, but not without
-    end (see ``_generator_backpressure_num_objects``), and is cancelled when this object is gone.
+    end (see ``_generator_backpressure_num_objects``), and is cancelled when this object is gone: a task that does not
+    give way to that ends with its process.
 
     Never built by users: ``.remote()`` of a generator function returns it. It belongs to one reader, and cannot be
     sent.
@@ -39,6 +42,12 @@ class ObjectRefGenerator(Generic[T_co]):
         self._index = 0
         self._head: contract.ObjectRef[Any] = self._engine.take_item(stream, 0)
         self._is_over = False
+        # Not `__del__`: the garbage collector would have finalized the reference before. On Ray it may go on, as its
+        # limits say.
+        self._finalizer = weakref.finalize(self, ending.end, self._engine, [stream], waits=False)
+        self._finalizer.atexit = False
+        if "abandoned_generators" in self._engine.limits:
+            self._finalizer.detach()
 
     @property
     def head(self) -> contract.ObjectRef[T_co]:
@@ -51,6 +60,7 @@ class ObjectRefGenerator(Generic[T_co]):
         Whoever asks for it may wait for the end before reading, so the generator does not pause for its reader from now
         on, unless ``_generator_backpressure_num_objects`` says after how many items.
         """
+        self._finalizer.detach()  # somebody may wait for its end who does not read it
         self._engine.lift_bound(self._stream)
         return self._stream
 
@@ -85,6 +95,7 @@ class ObjectRefGenerator(Generic[T_co]):
     def _step(self, is_end: bool) -> contract.ObjectRef[T_co]:
         if is_end:
             self._is_over = True
+            self._finalizer.detach()
             raise StopIteration
         item = self._head
         self._index += 1

@@ -206,7 +206,7 @@ class Dataset(looking.Looking, operations.RowOperations, splits.Splits, conversi
 
     # --- reading ------------------------------------------------------------------------------------------------------
 
-    def _stream(self) -> Iterator[block_reads.Held | block_reads.Stored]:
+    def _stream(self) -> execution.Stream:
         self._record = execution.Record(self._plan.get_optional_count())
         return execution.stream(self._plan, _get_options(), self._record)
 
@@ -225,13 +225,15 @@ class Dataset(looking.Looking, operations.RowOperations, splits.Splits, conversi
 
     def _loop(self, convert: Callable[[blocks.Block], T], batching: feed.Batching) -> Iterable[T]:
         def begin() -> Iterator[T]:
-            stream = self._stream_blocks()
+            executed = self._stream()
+            stream: Iterator[blocks.Block] = map(execution.fetch, executed)
             if batching.shuffle_buffer is not None:
                 stream = reading.mix(stream, batching.shuffle_buffer, batching.shuffle_seed or 0)
             cut = reading.cut_batches(stream, batching.batch_size, drop_last=batching.drop_last)
             # Where all is done in one thread at a time, another one could wait for a task that waits for it.
             ahead = 0 if "parallelism" in session.get_limits() else batching.prefetch_batches
-            return reading.hide_frames(reading.read_ahead((convert(blocks.join([block])) for block in cut), ahead))
+            batches = (convert(blocks.join([block])) for block in cut)
+            return reading.hide_frames(reading.read_ahead(batches, ahead, executed.close))
 
         return reading.Restartable(begin)
 

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
-from collections import deque
+import queue
+import threading
 from collections.abc import Callable, Generator, Iterable, Iterator
-from concurrent import futures
-from pathlib import Path
-from typing import TypeVar
+from typing import Final, TypeVar
 
 import numpy as np
 
-from hocket import exceptions, texts
+from hocket import exceptions
 from hocket.data import blocks, order
+from hocket.engine import interrupts
 
 T = TypeVar("T")
 
-texts.add_carriers(str(Path(futures.__file__).parent))  # `read_ahead` waits in there, for a thread that runs in there
+END_SECONDS: Final = 0.3
+"""How long the end of a loop waits for the thread that reads ahead: one that does not compute ends at once. A guess."""
 
 
 def cut_batches(stream: Iterable[blocks.Block], batch_size: int | None, *, drop_last: bool) -> Iterator[blocks.Block]:
@@ -53,25 +55,66 @@ def mix(stream: Iterable[blocks.Block], window: int, seed: int) -> Iterator[bloc
         yield block.pick(order.Order(block.num_rows, seed=seed, epoch=number).rows(np.arange(block.num_rows)))
 
 
-def read_ahead(items: Iterator[T], count: int) -> Generator[T]:
-    """Give the same, made by a thread that is up to `count` ahead. It ends with the loop."""
-    if not count:
-        yield from items
-        return
-    end = object()
-    with futures.ThreadPoolExecutor(1, "hocket-data") as pool:
-        coming: deque[futures.Future[T | object]] = deque()
-        try:
+def read_ahead(items: Iterator[T], count: int, close: Callable[[], object] = lambda: None) -> Generator[T]:
+    """Give the same, made by a thread that is up to `count` ahead.
+
+    Nobody waits for the thread's end without bound, not even the interpreter: it may be in a user's function.
+
+    Args:
+        items: What is given.
+        count: How many. 0: there is no thread.
+        close: Called at the end of the loop, however it ends: has the thread give way if it waits.
+    """
+    wanted: queue.SimpleQueue[bool] = queue.SimpleQueue()  # a finalizer may put into it
+    made: queue.SimpleQueue[tuple[T | None, BaseException | None]] = queue.SimpleQueue()
+    thread = threading.Thread(target=_make, args=(items, wanted, made), name="hocket-data", daemon=True)
+    try:
+        for _ in range(count):
+            wanted.put(True)
+        if count:
+            thread.start()
+        while True:
+            wanted.put(True)
+            if not count:
+                _make_one(items, made)
+            item, error = _wait(made)
+            if isinstance(error, StopIteration):
+                return
+            if error is not None:
+                raise error
+            yield item  # type: ignore[misc]  # it is one
+            del item
+    finally:
+        error = None
+        close()
+        with contextlib.suppress(queue.Empty):
             while True:
-                while len(coming) <= count:
-                    coming.append(pool.submit(next, items, end))
-                item = coming.popleft().result()
-                if item is end:
-                    return
-                yield item  # type: ignore[misc]  # it is not the end
-        finally:
-            for waiting in coming:
-                waiting.cancel()
+                wanted.get_nowait()
+        wanted.put(False)
+        if thread.ident is not None and thread is not threading.current_thread():
+            thread.join(END_SECONDS)
+
+
+def _wait(made: queue.SimpleQueue[T]) -> T:
+    while True:
+        with contextlib.suppress(queue.Empty):
+            return made.get(timeout=interrupts.LOOK_SECONDS)
+
+
+def _make(
+    items: Iterator[T], wanted: queue.SimpleQueue[bool], made: queue.SimpleQueue[tuple[T | None, BaseException | None]]
+) -> None:
+    while wanted.get() and _make_one(items, made):
+        pass
+
+
+def _make_one(items: Iterator[T], made: queue.SimpleQueue[tuple[T | None, BaseException | None]]) -> bool:
+    try:
+        made.put((next(items), None))
+    except BaseException as error:  # noqa: BLE001 (the loop raises it)
+        made.put((None, error))
+        return False
+    return True
 
 
 def hide_frames(items: Iterator[T]) -> Generator[T]:

@@ -209,8 +209,8 @@ class Writers(abc.ABC):
             least = getattr(datasink, "min_rows_per_write", None)
             source = self if least is None else self._then(plan.Repartition(least_rows=least))
             rows = source._then(step).take_all()
-        except Exception as error:
-            datasink.on_write_failed(error)
+        except BaseException as error:
+            datasink.on_write_failed(error)  # type: ignore[arg-type]  # Ctrl-C is an end, too
             raise
         custom.finish(datasink, rows)
 

@@ -64,6 +64,10 @@ RESEND_SECONDS = 0.001
 SLOWEST_RESEND_SECONDS = 0.05
 """At most. Each time interrupts what the engine is doing for some microseconds."""
 
+LOOK_SECONDS = 0.25
+"""How long the main thread waits in the standard library at a time. Python does not see a signal that comes after its
+last look and before the wait until that wait ends."""
+
 INSISTENCE_SECONDS = 5.0
 """A Ctrl-C after another one that has waited so long is obeyed at once: whoever presses it again has a session that
 hangs."""

@@ -305,11 +305,13 @@ def cancel_children(kernel: State, parent: int, *, force: bool = False) -> None:
 def _cancel_task(kernel: State, task: TaskRecord, *, force: bool, recursive: bool) -> None:
     task.cancelled = records.ALONE if not recursive else records.BY_FORCE if force else records.WITH_CHILDREN
     worker = task.worker
+    # One that has never run has no children. To look for them takes time in proportion to all tasks.
+    has_run = worker is not None or task.retries_left != task.options.max_retries or task.retries_left < 0
     if worker is None:
         fail_exception(kernel, task, reasons.explain_cancelled(task))
     elif force and task.kind == TaskKind.FUNCTION:
         kernel.instructions.append((Op.END, worker, task.id))
     else:
         kernel.instructions.append((Op.CANCEL, worker, task.id, recursive))
-    if recursive:
+    if recursive and has_run:
         cancel_children(kernel, task.id, force=force)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import threading
 import time
-from concurrent import futures
 from typing import Any, final
 
 from hocket import showing
 from hocket.engine import descendants, stack_questions, stacks
 from hocket.observe import sessions
+from hocket.stores import calls
 
 ASK_SECONDS = 0.5
 """How long answers are good for: several pages may ask."""
@@ -38,8 +38,8 @@ class Parts:
         with self._lock:
             members = sessions.list_family(driver_pid)
             if time.monotonic() - self._asked_at.get(driver_pid, 0.0) > ASK_SECONDS:
-                with futures.ThreadPoolExecutor(ASKED_AT_ONCE) as pool:  # one that does not answer holds nobody up
-                    list(pool.map(self._ask, members))
+                # One that does not answer holds nobody up.
+                list(calls.do_all(self._ask, members, ASKED_AT_ONCE, "hocket-parts"))
                 self._asked_at[driver_pid] = time.monotonic()
             found: dict[str, list[dict[str, Any]]] = {}
             for pid in members:

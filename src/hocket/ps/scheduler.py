@@ -18,7 +18,7 @@ import weakref
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final, TypeAlias, final
 
-from hocket.engine import contract
+from hocket.engine import contract, interrupts
 from hocket.ps import closures, errors, inputs, queue, streams, worker
 
 _AFTER_FAILURE: Final = (
@@ -420,4 +420,4 @@ class ClosureScheduler:
             if left is not None and left <= 0:
                 return False
             with self.condition.awaited():
-                self.condition.wait(left)
+                self.condition.wait(interrupts.LOOK_SECONDS if left is None else min(left, interrupts.LOOK_SECONDS))

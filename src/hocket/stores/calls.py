@@ -10,14 +10,18 @@ for good, such as credentials, and what is not there.
 
 from __future__ import annotations
 
+import contextlib
+import queue
 import threading
 import time
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
 from typing import Final, TypeVar
 
 from hocket import exceptions, settings, texts
 from hocket.stores import places
 
+A = TypeVar("A")
 T = TypeVar("T")
 
 PATIENCE_SECONDS: Final = settings.read_seconds("HOCKET_STORE_TIMEOUT_S", 60)
@@ -111,3 +115,51 @@ def _wait(place: places.Place, what: str, action: Callable[[], T], limit_s: floa
     if raised:
         raise raised[0]
     return returned[0]
+
+
+def do_all(action: Callable[[A], T], given: Sequence[A], at_once: int, name: str) -> Iterator[T]:
+    """Do something with each of some things, several at a time; give what it returns, in their order.
+
+    The first error is raised when those that have begun have ended. A loop that ends early waits for none, and neither
+    does the interpreter.
+
+    Args:
+        action: What is done.
+        given: With what.
+        at_once: With how many at once.
+        name: Of the threads.
+    """
+    waiting = deque(enumerate(given))
+    done: queue.SimpleQueue[tuple[int, T | None, BaseException | None]] = queue.SimpleQueue()
+
+    def work() -> None:
+        while waiting:
+            try:
+                number, one = waiting.popleft()
+            except IndexError:  # another thread was faster
+                return
+            try:
+                done.put((number, action(one), None))
+            except BaseException as error:  # noqa: BLE001 (it is raised where the caller waits)
+                done.put((number, None, error))
+
+    for _ in range(min(at_once, len(given))):
+        threading.Thread(target=work, name=name, daemon=True).start()
+    found: dict[int, T] = {}
+    try:
+        for wanted in range(len(given)):
+            while wanted not in found:
+                number, value, error = done.get()
+                if error is not None:
+                    left = len(given) - wanted - len(found) - 1
+                    with contextlib.suppress(IndexError):
+                        while True:
+                            waiting.popleft()
+                            left -= 1
+                    for _ in range(left):
+                        done.get()
+                    raise error
+                found[number] = value  # type: ignore[assignment]  # it is one
+            yield found.pop(wanted)
+    finally:
+        waiting.clear()

@@ -28,13 +28,12 @@ from __future__ import annotations
 import json
 import secrets
 from collections.abc import Callable, Collection, Iterator, Mapping
-from concurrent import futures
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, final
 
 from hocket import exceptions
-from hocket.stores import files, names, places
+from hocket.stores import calls, files, names, places
 
 PENDING: Final = ".pending"
 WRITER: Final = ".writer"
@@ -266,9 +265,5 @@ def is_pending(place: places.Place) -> bool:
 
 
 def _do_all(action: Callable[[str], files.Record], names: list[str]) -> Iterator[tuple[str, files.Record]]:
-    """Do something with each file, several at a time; raise the first error when those that have begun have ended."""
-    executor = futures.ThreadPoolExecutor(max(1, min(_AT_ONCE, len(names))), "hocket-store-files")
-    try:
-        yield from zip(names, executor.map(action, names), strict=True)
-    finally:
-        executor.shutdown(cancel_futures=True)
+    """Do something with each file, several at a time."""
+    yield from zip(names, calls.do_all(action, names, _AT_ONCE, "hocket-store-files"), strict=True)

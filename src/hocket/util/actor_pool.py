@@ -8,7 +8,7 @@ from typing import Any, TypeVar, final
 
 from hocket import texts
 from hocket.core import actor as core_actor
-from hocket.core import api
+from hocket.core import api, scopes
 from hocket.engine import contract
 
 V = TypeVar("V")
@@ -20,11 +20,12 @@ Refs = tuple[contract.AnyRef, ...]
 class _Call:
     """One call that is running, or is done and not fetched."""
 
-    __slots__ = ("actor", "is_many", "refs")
+    __slots__ = ("actor", "is_many", "refs", "scope")
 
-    def __init__(self, actor: core_actor.ActorHandle, refs: Refs, *, is_many: bool) -> None:
+    def __init__(self, actor: core_actor.ActorHandle, refs: Refs, scope: scopes.Scope | None, *, is_many: bool) -> None:
         self.actor = actor
         self.refs = refs
+        self.scope = scope
         self.is_many = is_many
 
 
@@ -61,7 +62,7 @@ class ActorPool:
         for actor in self._idle:
             _check_actor(actor)
         #: What waits for an actor.
-        self._unsubmitted: deque[tuple[Callable[[Any, Any], object], object]] = deque()
+        self._unsubmitted: deque[tuple[Callable[[Any, Any], object], object, scopes.Scope | None]] = deque()
         #: Submitted and not fetched, by number, in the order of submission.
         self._calls: dict[int, _Call] = {}
         self._next_number = 0
@@ -71,30 +72,39 @@ class ActorPool:
     def map(self, fn: Callable[[core_actor.ActorHandle, V], object], values: Iterable[V]) -> Iterator[Any]:
         """Call for each value; return an iterator over the results, in the order of the values.
 
-        The calls are submitted at once. What was pending before is dropped.
+        The calls are submitted at once. What was pending before is dropped; what is pending when the loop over the
+        results ends early is cancelled. A call that runs then goes on, as `hocket.cancel` says of calls.
 
         Args:
             fn: Takes an actor and a value, and returns what ``actor.method.remote(...)`` returned.
             values: The values.
         """
-        self._submit_all(fn, values)
-        return self._iterate(self.get_next)
+        return self._iterate(self._submit_all(fn, values), self.get_next)
 
     def map_unordered(self, fn: Callable[[core_actor.ActorHandle, V], object], values: Iterable[V]) -> Iterator[Any]:
         """Like `map`, with the results in the order in which they come."""
-        self._submit_all(fn, values)
-        return self._iterate(self.get_next_unordered)
+        return self._iterate(self._submit_all(fn, values), self.get_next_unordered)
 
-    def _submit_all(self, fn: Callable[[core_actor.ActorHandle, V], object], values: Iterable[V]) -> None:
+    def _submit_all(self, fn: Callable[[core_actor.ActorHandle, V], object], values: Iterable[V]) -> scopes.Scope:
         self._unsubmitted.clear()
         for number in list(self._calls):
             self._finish(number)
+        scope = scopes.Scope()
         for value in values:
-            self.submit(fn, value)
+            self._submit(fn, value, scope)
+        return scope
 
-    def _iterate(self, get: Callable[[], object]) -> Iterator[object]:
-        while self.has_next():
-            yield get()
+    def _iterate(self, scope: scopes.Scope, get: Callable[[], object]) -> Iterator[object]:
+        try:
+            while self.has_next():
+                yield get()
+        finally:
+            kept = [waiting for waiting in self._unsubmitted if waiting[2] is not scope]
+            self._unsubmitted.clear()
+            self._unsubmitted.extend(kept)
+            scope.close()
+            for number in [number for number, call in self._calls.items() if call.scope is scope]:
+                self._finish(number)
 
     def submit(self, fn: Callable[[core_actor.ActorHandle, V], object], value: V) -> None:
         """Call ``fn(actor, value)`` with a free actor; now if there is one, else when one becomes free.
@@ -102,8 +112,11 @@ class ActorPool:
         Raises:
             TypeError: `fn` returned something else than references.
         """
+        self._submit(fn, value, None)
+
+    def _submit(self, fn: Callable[[core_actor.ActorHandle, V], object], value: V, scope: scopes.Scope | None) -> None:
         if not self._idle:
-            self._unsubmitted.append((fn, value))
+            self._unsubmitted.append((fn, value, scope))
             return
         actor = self._idle.pop()
         try:
@@ -117,7 +130,9 @@ class ActorPool:
         except BaseException:
             self._idle.append(actor)
             raise
-        self._calls[self._next_number] = _Call(actor, refs, is_many=isinstance(returned, list))
+        if scope is not None:
+            scope.keep_call(refs[0])
+        self._calls[self._next_number] = _Call(actor, refs, scope, is_many=isinstance(returned, list))
         self._next_number += 1
 
     def has_next(self) -> bool:
@@ -197,6 +212,8 @@ class ActorPool:
 
     def _finish(self, number: int) -> _Call:
         call = self._calls.pop(number)
+        if call.scope is not None:
+            call.scope.release(call.refs[0])
         if not self._calls:
             self._is_disordered = False
         self._give(call.actor)
@@ -205,7 +222,7 @@ class ActorPool:
     def _give(self, actor: core_actor.ActorHandle) -> None:
         self._idle.append(actor)
         if self._unsubmitted:
-            self.submit(*self._unsubmitted.popleft())
+            self._submit(*self._unsubmitted.popleft())
 
     def has_free(self) -> bool:
         """Tell whether a value that is submitted now would start now."""

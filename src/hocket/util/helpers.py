@@ -3,19 +3,11 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, Protocol
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
 
-from hocket.core import api
+from hocket.core import api, scopes
 from hocket.engine import contract
-
-
-class Remote(Protocol):
-    """A remote function, or a method of an actor."""
-
-    @property
-    def remote(self) -> Callable[..., Any]:
-        """Starts a call."""
 
 
 def as_completed(
@@ -67,7 +59,7 @@ def _take_finished(
 
 
 def map_unordered(
-    fn: Remote,
+    fn: scopes.Remote,
     items: Iterable[object],
     *,
     backpressure_size: int | None = 100,
@@ -75,6 +67,8 @@ def map_unordered(
     yield_obj_refs: bool = False,
 ) -> Iterator[Any]:
     """Call a remote function for each item; yield the results, each as soon as it is there.
+
+    Calls whose results are not there when the loop ends early are cancelled.
 
     Args:
         fn: A remote function or a method of an actor, of one argument.
@@ -111,16 +105,19 @@ def map_unordered(
 
 
 def _yield_mapped(
-    fn: Remote, items: Iterator[object], most: int | None, chunk_size: int, *, yields_refs: bool
+    fn: scopes.Remote, items: Iterator[object], most: int | None, chunk_size: int, *, yields_refs: bool
 ) -> Iterator[object]:
-    unfinished = [fn.remote(item) for item in itertools.islice(items, most)]
-    while unfinished:
-        ready, unfinished = _take_finished(unfinished, chunk_size)
-        unfinished += [fn.remote(item) for item in itertools.islice(items, len(ready))]
-        while ready:
-            ref = ready.pop(0)
-            yield ref if yields_refs else api.get(ref)
-            del ref  # the consumer may be the only one who needs it
+    with scopes.Scope() as scope:
+        unfinished = [scope.start(fn, item) for item in itertools.islice(items, most)]
+        while unfinished:
+            ready, unfinished = _take_finished(unfinished, chunk_size)
+            for ref in ready:
+                scope.release(ref)
+            unfinished += [scope.start(fn, item) for item in itertools.islice(items, len(ready))]
+            while ready:
+                ref = ready.pop(0)
+                yield ref if yields_refs else api.get(ref)
+                del ref  # the consumer may be the only one who needs it
 
 
 def _check_chunk_size(chunk_size: int) -> None:

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, final
 
 from hocket.core import actor as core_actor
-from hocket.core import api
+from hocket.core import api, scopes
 
 MAX_WAITING = 100_000
 """How many calls may wait in the actor at once; one more would keep the call out that they wait for. A guess, far above
@@ -155,14 +155,14 @@ class Queue:
         """
         if not block:
             self.put_nowait(item)
-        elif not _wait(self._put(item, timeout)):
+        elif not _call(self._get_actor().put, item, _check_timeout(timeout)):
             raise _build_full(timeout)
 
     async def put_async(self, item: object, block: bool = True, timeout: float | None = None) -> None:
         """Like `put`, for coroutines."""
         if not block:
             _check_put(await self._get_actor().put_nowait.remote([item]), 1, self.maxsize)
-        elif not await self._put(item, timeout):
+        elif not await _call_async(self._get_actor().put, item, _check_timeout(timeout)):
             raise _build_full(timeout)
 
     def put_nowait(self, item: object) -> None:
@@ -187,10 +187,6 @@ class Queue:
         given = list(items)
         _check_put(api.get(self._get_actor().put_nowait.remote(given)), len(given), self.maxsize)
 
-    def _put(self, item: object, timeout: float | None) -> Any:
-        _check_timeout(timeout)
-        return self._get_actor().put.remote(item, timeout)
-
     # --- getting ------------------------------------------------------------------------------------------------------
 
     def get(self, block: bool = True, timeout: float | None = None) -> Any:
@@ -206,7 +202,7 @@ class Queue:
         """
         if not block:
             return self.get_nowait()
-        ok, item = _wait(self._get(timeout))
+        ok, item = _call(self._get_actor().get, _check_timeout(timeout))
         if not ok:
             raise _build_empty(timeout)
         return item
@@ -215,7 +211,7 @@ class Queue:
         """Like `get`, for coroutines."""
         if not block:
             return _check_get(await self._get_actor().get_nowait.remote(1), 1)[0]
-        ok, item = await self._get(timeout)
+        ok, item = await _call_async(self._get_actor().get, _check_timeout(timeout))
         if not ok:
             raise _build_empty(timeout)
         return item
@@ -242,10 +238,6 @@ class Queue:
             raise ValueError(f"'num_items' must be nonnegative, but received {num_items!r}.")
         return _check_get(api.get(self._get_actor().get_nowait.remote(num_items)), num_items)
 
-    def _get(self, timeout: float | None) -> Any:
-        _check_timeout(timeout)
-        return self._get_actor().get.remote(timeout)
-
     # --- the end ------------------------------------------------------------------------------------------------------
 
     def shutdown(self, force: bool = False, grace_period_s: float = 5) -> None:
@@ -268,21 +260,30 @@ class Queue:
         return self.actor
 
 
-def _wait(ref: Any) -> Any:
-    try:
-        return api.get(ref)
-    except Exception:
-        raise
-    except BaseException:  # Ctrl-C: a call left behind would take an item that nobody gets
-        api.cancel(ref)
-        raise
+def _call(method: scopes.Remote, *args: object) -> Any:
+    """Make a call and wait for it. One that a signal leaves behind would take an item that nobody gets."""
+    with scopes.Scope() as scope:
+        ref = scope.start(method, *args)
+        found = api.get(ref)
+        scope.release(ref)
+        return found
 
 
-def _check_timeout(timeout: float | None) -> None:
+async def _call_async(method: scopes.Remote, *args: object) -> Any:
+    """Do the same in a coroutine, which may be cancelled."""
+    with scopes.Scope() as scope:
+        ref = scope.start(method, *args)
+        found = await ref
+        scope.release(ref)
+        return found
+
+
+def _check_timeout(timeout: float | None) -> float | None:
     if timeout is not None and timeout < 0:
         raise ValueError(
             f"'timeout' must be a non-negative number, but received {timeout!r}. Use None to wait without end."
         )
+    return timeout
 
 
 def _check_put(answer: tuple[bool, int], count: int, maxsize: int) -> None:

@@ -15,6 +15,7 @@ from hocket.data.execution.records import Record as Record
 from hocket.data.execution.source import Source as Source
 from hocket.data.execution.source import build_source as build_source
 from hocket.data.execution.source import file_source as file_source
+from hocket.data.execution.streaming import Stream as Stream
 from hocket.data.execution.streaming import cut_parts as cut_parts
 from hocket.data.execution.streaming import find_block as find_block
 from hocket.data.execution.streaming import store as store

@@ -21,7 +21,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final, final
 
 from hocket import exceptions
-from hocket.core import actor, api, session
+from hocket.core import actor, api, scopes, session
 from hocket.data import block_reads, blocks, plan, settings
 from hocket.data.execution import tasks
 from hocket.engine import node
@@ -120,10 +120,11 @@ class _Team:
     Args:
         allotment: What it may have.
         index: Which of the plan's pools it is.
+        scope: Ends the actors if the loop ends early.
     """
 
-    def __init__(self, allotment: Allotment, index: int) -> None:
-        self._allotment, self._index = allotment, index
+    def __init__(self, allotment: Allotment, index: int, scope: scopes.Scope) -> None:
+        self._allotment, self._index, self._scope = allotment, index, scope
         self._pool, self._share = allotment.pools[index], allotment.shares[index]
         session.get_engine().expect_work(["hocket.data.calls"])  # whose classes the actors get
         self._actors: list[_Actor] = []
@@ -133,6 +134,7 @@ class _Team:
         self._changed_at = time.monotonic()
         """When the pool began to wait, or an actor was placed or lost since."""
         self._is_closed = threading.Event()
+        scope.at_end(self._is_closed.set)
         self.jobs: deque[_Job] = deque()
         """In the order of the blocks."""
         if allotment.spans_nodes:
@@ -199,7 +201,7 @@ class _Team:
         options: dict[str, Any] = {**pool.resources, "num_cpus": num_cpus}
         named = type(pool.name, (_Member,), {"__module__": _Member.__module__})
         try:
-            handle = api.remote(max_restarts=0, **options)(named).remote()
+            handle = self._scope.own(api.remote(max_restarts=0, **options)(named).remote())
         except exceptions.InfeasibleResourcesError as error:
             self._make_do(error)
             return
@@ -268,7 +270,7 @@ class _Team:
         """Take the blocks back that a dead actor had, for others; also those that may be gone with its node."""
         self._actors.remove(lost)
         self._changed_at = time.monotonic()
-        _end(lost)
+        self._end(lost)
         running, lost.jobs = lost.jobs, []
         if running and not lost.is_superfluous:
             running[0].deaths += 1
@@ -317,19 +319,18 @@ class _Team:
         for one in there[share.most if share.num_cpus else 0 :]:
             if not one.is_superfluous:
                 one.is_superfluous = True
-                _end(one)
+                self._end(one)
 
     def close(self) -> None:
         """End the actors."""
         self._is_closed.set()
-        if session.is_initialized():
-            for one in self._actors:
-                _end(one)
+        for one in self._actors:
+            self._end(one)
 
-
-def _end(one: _Actor) -> None:
-    with contextlib.suppress(exceptions.HocketError):  # it is gone, or the session is
-        api.kill(one.handle)
+    def _end(self, one: _Actor) -> None:
+        with contextlib.suppress(exceptions.HocketError):  # it is gone, or the session is
+            if session.is_initialized():
+                self._scope.kill(one.handle)
 
 
 def run_pool(
@@ -337,6 +338,7 @@ def run_pool(
     allotment: Allotment,
     index: int,
     options: settings.ExecutionOptions,
+    scope: scopes.Scope,
 ) -> Iterator[block_reads.Stored]:
     """Give what a pool makes of blocks, in their order. Its actors end with the loop.
 
@@ -345,8 +347,9 @@ def run_pool(
         allotment: What the plan's pools may have.
         index: Which of them it is.
         options: The limits.
+        scope: Of the execution.
     """
-    team = _Team(allotment, index)
+    team = _Team(allotment, index, scope)
     largest, is_over = 0, False
     try:
         team.begin()

@@ -10,7 +10,7 @@ from typing import Any, final
 
 import numpy as np
 
-from hocket.core import api, session
+from hocket.core import api, scopes, session
 from hocket.data import block_reads, blocks, plan, settings
 from hocket.data.execution import tasks
 
@@ -26,7 +26,10 @@ the store holds for it. Pieces are not all of one size."""
 
 
 def rearrange(
-    parts: list[block_reads.Stored], barrier: plan.Shuffle | plan.Repartition, options: settings.ExecutionOptions
+    parts: list[block_reads.Stored],
+    barrier: plan.Shuffle | plan.Repartition,
+    options: settings.ExecutionOptions,
+    scope: scopes.Scope,
 ) -> Iterator[block_reads.Stored]:
     """Give the new blocks of a plan's barrier. Takes `parts` away one by one, so that they can be forgotten."""
     name = type(barrier).__name__.lower()
@@ -36,9 +39,9 @@ def rearrange(
     by_count = math.isqrt(len(parts)) if len(parts) > MOST_PARTS else 1
     num_groups = min(max(by_bytes, by_count), len(parts), MOST_GROUPS)
     if isinstance(barrier, plan.Shuffle) and num_groups > 1:
-        return _exchange(name, parts, barrier.rearrange(sizes), num_groups, options)
-    task = tasks.make_task(_gather, name, tasks.choose_cpus(options))
-    return tasks.pump((_submit_gather(task, parts, rows) for rows in barrier.rearrange(sizes)), options)
+        return _exchange(name, parts, barrier.rearrange(sizes), num_groups, options, scope)
+    task = tasks.make_task(scope, _gather, name, tasks.choose_cpus(options))
+    return tasks.pump((_submit_gather(task, parts, rows) for rows in barrier.rearrange(sizes)), options, scope)
 
 
 def _choose_group_bytes(num_bytes: int, options: settings.ExecutionOptions) -> int:
@@ -81,6 +84,7 @@ def _exchange(
     wanted: Sequence[plan.Drawn],
     num_groups: int,
     options: settings.ExecutionOptions,
+    scope: scopes.Scope,
 ) -> Iterator[block_reads.Stored]:
     """Give blocks of rows of all parts, where these are too many to look at for each: first the rows of some parts are
     put together by groups of new blocks, and then the new blocks of each group are made of its pieces of all. So every
@@ -96,7 +100,7 @@ def _exchange(
     are_apart = not session.get_engine().reads_parts
     how = _Exchange(borders, are_apart=are_apart, is_tight=options.memory_limit is not None)
     num_returns = len(groups) + 1 if are_apart else 3
-    cutter = tasks.make_task(_sort_by_group, name, tasks.choose_cpus(options), num_returns=num_returns)
+    cutter = tasks.make_task(scope, _sort_by_group, name, tasks.choose_cpus(options), num_returns)
 
     def cut() -> Iterator[list[Any]]:
         start = 0
@@ -106,9 +110,9 @@ def _exchange(
             yield cutter.remote(how, wanted[0], start, spans, *(part.ref for part in bundle))
             start += sum(part.num_rows for part in bundle)
 
-    made = [refs for refs, _ in tasks.run_ahead(cut(), options)]
+    made = [refs for refs, _ in tasks.run_ahead(cut(), options, scope)]
     ends = [] if are_apart else api.get([refs[1] for refs in made])
-    task = tasks.make_many(_gather_group, name, tasks.choose_cpus(options))
+    task = tasks.make_many(scope, _gather_group, name, tasks.choose_cpus(options))
 
     def gather() -> Iterator[object]:
         for at, group in enumerate(groups):
@@ -118,7 +122,7 @@ def _exchange(
                 yield task.remote(how, group, [(end[at], end[at + 1]) for end in ends], *(refs[0] for refs in made))
 
     # Each looks at a group's rows at once. Where memory is limited, one alone does.
-    yield from tasks.read_ahead(gather(), options, 1 if how.is_tight else None)
+    yield from tasks.read_ahead(gather(), options, scope, 1 if how.is_tight else None)
 
 
 def _take(refs: list[Any], at: int) -> object:
@@ -143,32 +147,21 @@ def _bundle(parts: Sequence[block_reads.Stored], least_bytes: int) -> list[list[
 @final
 @dataclass(frozen=True)
 class _Exchange:
-    """What all tasks of a shuffle know.
-
-    Args:
-        borders: At which positions of the order the groups begin, and where the last one ends.
-        are_apart: Whether each piece is a value of its own; else they are parts of one.
-        is_tight: Whether memory is limited.
-    """
+    """What all tasks of a shuffle know."""
 
     borders: tuple[int, ...]
+    """At which positions of the order the groups begin, and where the last one ends."""
     are_apart: bool
+    """Whether each piece is a value of its own; else they are parts of one."""
     is_tight: bool
+    """Whether memory is limited."""
 
 
 def _sort_by_group(
     how: _Exchange, drawn: plan.Drawn, start: int, spans: Sequence[tuple[int, int]], *whole: blocks.Block
 ) -> list[object]:
-    """Give the rows of some blocks by the groups that they go to; then where those end, if they are one value; and then
-    their size. Runs in a task.
-
-    Args:
-        how: What all know.
-        drawn: A part of the order.
-        start: Which row is the first of the blocks.
-        spans: Which rows of the blocks are meant.
-        whole: The blocks.
-    """
+    """Return the rows of blocks, which begin with row `start`, by the groups that they go to; then where the groups
+    end, if they are one value; and then their size. Runs in a task."""
     parts = [block.cut(*span) for block, span in zip(whole, spans, strict=True)]
     num_rows = sum(part.num_rows for part in parts)
     positions = drawn.open_order().find_positions(np.arange(start, start + num_rows))
@@ -193,14 +186,8 @@ def _sort_by_group(
 def _gather_group(
     how: _Exchange, group: Sequence[plan.Drawn], spans: Sequence[tuple[int, int]] | None, *whole: blocks.Block
 ) -> Iterator[blocks.Block | tasks.Size]:
-    """Give the blocks of a group, each followed by its size. Runs in a task.
-
-    Args:
-        how: What all know.
-        group: Which rows the blocks have.
-        spans: Which rows of the given blocks are the group's, as they stood. None: all.
-        whole: The blocks.
-    """
+    """Yield the blocks of a group, each followed by its size. `spans` are the group's rows in the given blocks; None:
+    all. Runs in a task."""
     pieces = whole if spans is None else [block.cut(*span) for block, span in zip(whole, spans, strict=True)]
     rows = np.concatenate([wanted.list_rows() for wanted in group])
     ranks = np.empty(len(rows), np.int64)

@@ -24,7 +24,7 @@ def convert(
         batch_format: Which form.
         column: The one column that is wanted, as an array; None: all.
     """
-    task = tasks.make_task(_convert, f"to_{batch_format}_refs", num_returns=1)
+    task = tasks.make_task(None, _convert, f"to_{batch_format}_refs", num_returns=1)
     found: list[contract.ObjectRef[Any]] = [
         task.remote(one.ref, one.start, one.stop, batch_format, column) for one in stored
     ]

@@ -16,7 +16,7 @@ from typing import Any, Final, final
 import numpy as np
 
 from hocket import extras
-from hocket.core import api, session
+from hocket.core import api, scopes, session
 from hocket.data import arrow, block_reads, blocks, relations, settings, steps, transport
 from hocket.data.execution import scratch, tasks
 from hocket.engine import contract
@@ -55,6 +55,7 @@ def relate(
     tables: Sequence[Iterator[block_reads.Held | block_reads.Stored]],
     query: relations.Query,
     options: settings.ExecutionOptions,
+    scope: scopes.Scope,
 ) -> Iterator[block_reads.Stored]:
     """Give the result of a query over tables.
 
@@ -74,13 +75,11 @@ def relate(
     is_alone = statement.is_ordered or options.memory_limit is not None  # each thread takes memory of its own
     threads = 1 if is_alone else max(1, int(tasks.count_cpus()))
     limits = _Limits(options.get_engine_memory(), threads, settings.DataContext.get_current().get_block_bytes())
-    task = tasks.make_many(_run, query.name, tasks.choose_cpus(options))
+    task = tasks.make_many(scope, _run, query.name, tasks.choose_cpus(options))
+    scope.at_end(scratch.remove_left)  # of a worker that was killed
     made = task.remote(statement, types, parts, limits)
     del parts
-    try:
-        yield from tasks.list_blocks(made)
-    finally:
-        scratch.remove_left()  # of a worker that was killed
+    yield from tasks.list_blocks(made, scope)
 
 
 def _store(
@@ -178,16 +177,8 @@ def _query(
     counts: Sequence[int],
     limits: _Limits,
 ) -> Iterator[blocks.Block]:
-    """Give the result of a statement.
-
-    Args:
-        connection: To the engine.
-        statement: What is asked.
-        tables: What the columns of its tables hold.
-        sources: The tables' blocks.
-        counts: How many rows they have.
-        limits: What may be used.
-    """
+    """Yield the result of a statement about tables, of which each has its columns' types, its blocks and its rows'
+    number."""
     duckdb = load("A relation")
     failed: list[BaseException] = []
     for number, (table, source, count) in enumerate(zip(tables, sources, counts, strict=True)):

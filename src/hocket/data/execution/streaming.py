@@ -2,31 +2,61 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, final
 
 import numpy as np
 
-from hocket.core import api
+from hocket.core import api, scopes
 from hocket.data import block_reads, blocks, order, plan, settings
 from hocket.data.execution import pools, rearranging, records, relations, tasks
 
 Blocks: TypeAlias = Iterator[block_reads.Held | block_reads.Stored]
 
 
-def stream(whole: plan.Plan, options: settings.ExecutionOptions, record: records.Record | None = None) -> Blocks:
-    """Give the blocks of a plan, one by one, while later ones are worked on.
+@final
+class Stream(Iterator[block_reads.Held | block_reads.Stored]):
+    """The blocks of a plan, one by one, while later ones are worked on.
+
+    Its tasks end with it: when it has given all, when an error or a signal passes through it, when it is closed, in any
+    thread, and when it is gone.
+
+    Raises:
+        TaskError: A step failed. It is also an instance of what was raised.
+    """
+
+    def __init__(self, found: Blocks, scope: scopes.Scope) -> None:
+        self._found, self.close = found, scope.close
+
+    def __next__(self) -> block_reads.Held | block_reads.Stored:
+        try:
+            return next(self._found)
+        except BaseException:
+            self.close()
+            raise
+
+    def __del__(self) -> None:
+        self.close()
+
+
+def stream(whole: plan.Plan, options: settings.ExecutionOptions, record: records.Record | None = None) -> Stream:
+    """Execute a plan.
 
     Args:
         whole: The plan.
         options: The limits.
         record: Is told what each stage does. None: nobody wants to know.
-
-    Raises:
-        TaskError: A step failed. It is also an instance of what was raised.
     """
+    scope = scopes.Scope()
+    return Stream(_stream(whole, options, record, scope), scope)
+
+
+def _stream(
+    whole: plan.Plan, options: settings.ExecutionOptions, record: records.Record | None, scope: scopes.Scope
+) -> Blocks:
     if options.memory_limit is not None:
         options.check_memory(tasks.count_cpus())
     whole = whole.narrow()
@@ -42,17 +72,17 @@ def stream(whole: plan.Plan, options: settings.ExecutionOptions, record: records
         reads = iter(_reorder(list(reads), ops[0].seed))
         del ops[0]
     first = [] if _are_few(whole.reads) else _list_steps(itertools.takewhile(_is_step, ops))
-    found = watch(_describe(first, "read"), tasks.take_steps(reads, first, options))
+    found = watch(_describe(first, "read"), tasks.take_steps(reads, first, options, scope))
     for is_step, group in itertools.groupby(ops[len(first) :], key=_is_step):
         if is_step:
             steps = _list_steps(group)
-            found = watch(_describe(steps), tasks.take_steps(found, steps, options))
+            found = watch(_describe(steps), tasks.take_steps(found, steps, options, scope))
             continue
         for op in group:
             if isinstance(op, plan.Pool):
-                found = watch(op.name, pools.run_pool(found, allotment, next(index), options))
+                found = watch(op.name, pools.run_pool(found, allotment, next(index), options, scope))
             else:
-                found = watch(plan.describe(op), _STAGES[type(op)](found, op, options))
+                found = watch(plan.describe(op), _STAGES[type(op)](found, op, options, scope))
     return found if record is None else record.show(found)
 
 
@@ -100,18 +130,21 @@ def find_block(whole: plan.Plan, options: settings.ExecutionOptions) -> blocks.B
         first_read = next(read for read in whole.reads if read.num_rows)
         whole = plan.Plan((first_read,), whole.ops)
     first: block_reads.Held | block_reads.Stored | None = None
-    for found in stream(whole, options):
-        if found.num_rows:
-            return tasks.fetch(found)
-        first = first or found
+    with contextlib.closing(stream(whole, options)) as found_blocks:
+        for found in found_blocks:
+            if found.num_rows:
+                return tasks.fetch(found)
+            first = first or found
     return blocks.Block({}, 0) if first is None else tasks.fetch(first)
 
 
 # --- stages that are more than steps ----------------------------------------------------------------------------------
 
 
-def _rearrange(found: Blocks, op: plan.Shuffle | plan.Repartition, options: settings.ExecutionOptions) -> Blocks:
-    yield from rearranging.rearrange(_store(found, options), op, options)
+def _rearrange(
+    found: Blocks, op: plan.Shuffle | plan.Repartition, options: settings.ExecutionOptions, scope: scopes.Scope
+) -> Blocks:
+    yield from rearranging.rearrange(_store(found, options), op, options, scope)
 
 
 def _reorder(reads: Sequence[object], seed: int) -> list[Any]:
@@ -119,11 +152,13 @@ def _reorder(reads: Sequence[object], seed: int) -> list[Any]:
     return [reads[at] for at in shuffled]
 
 
-def _reorder_blocks(found: Blocks, op: plan.BlockOrder, options: settings.ExecutionOptions) -> Blocks:
+def _reorder_blocks(
+    found: Blocks, op: plan.BlockOrder, options: settings.ExecutionOptions, scope: scopes.Scope
+) -> Blocks:
     yield from _reorder(_store(found, options), op.seed)
 
 
-def _limit(found: Blocks, op: plan.Limit, options: settings.ExecutionOptions) -> Blocks:
+def _limit(found: Blocks, op: plan.Limit, options: settings.ExecutionOptions, scope: scopes.Scope) -> Blocks:
     left = op.num_rows
     for one in found:
         if one.num_rows <= left:
@@ -137,21 +172,21 @@ def _limit(found: Blocks, op: plan.Limit, options: settings.ExecutionOptions) ->
             return
 
 
-def _unite(found: Blocks, op: plan.Union, options: settings.ExecutionOptions) -> Blocks:
+def _unite(found: Blocks, op: plan.Union, options: settings.ExecutionOptions, scope: scopes.Scope) -> Blocks:
     yield from found
     for other in op.others:
-        yield from stream(other, options)
+        yield from _stream(other, options, None, scope)
 
 
-def _zip(found: Blocks, op: plan.Zip, options: settings.ExecutionOptions) -> Blocks:
-    sides = [_store(found, options), *(store(other, options) for other in op.others)]
+def _zip(found: Blocks, op: plan.Zip, options: settings.ExecutionOptions, scope: scopes.Scope) -> Blocks:
+    sides = [_store(each, options) for each in (found, *(_stream(other, options, None, scope) for other in op.others))]
     counts = [sum(part.num_rows for part in side) for side in sides]
     if len(set(counts)) > 1:
         raise ValueError(
             f"zip() puts columns beside each other, so all data sets need as many rows, but they have {counts}. Cut "
             f"them with limit({min(counts)}), or join() them by a key."
         )
-    task = tasks.make_task(_put_together, "zip", tasks.choose_cpus(options))
+    task = tasks.make_task(scope, _put_together, "zip", tasks.choose_cpus(options))
     start = 0
 
     def submit(part: block_reads.Stored) -> list[Any]:
@@ -166,7 +201,7 @@ def _zip(found: Blocks, op: plan.Zip, options: settings.ExecutionOptions) -> Blo
         )
         return refs
 
-    yield from tasks.pump(map(submit, sides[0]), options)
+    yield from tasks.pump(map(submit, sides[0]), options, scope)
 
 
 def _put_together(
@@ -179,11 +214,12 @@ def _put_together(
     return block, tasks.measure(block)
 
 
-def _relate(found: Blocks, op: plan.Relation, options: settings.ExecutionOptions) -> Blocks:
-    yield from relations.relate([found, *(stream(other, options) for other in op.others)], op.query, options)
+def _relate(found: Blocks, op: plan.Relation, options: settings.ExecutionOptions, scope: scopes.Scope) -> Blocks:
+    others = [_stream(other, options, None, scope) for other in op.others]
+    yield from relations.relate([found, *others], op.query, options, scope)
 
 
-_STAGES: dict[type, Callable[[Blocks, Any, settings.ExecutionOptions], Blocks]] = {
+_STAGES: dict[type, Callable[[Blocks, Any, settings.ExecutionOptions, scopes.Scope], Blocks]] = {
     plan.Shuffle: _rearrange,
     plan.Repartition: _rearrange,
     plan.BlockOrder: _reorder_blocks,

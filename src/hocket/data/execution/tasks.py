@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, Protocol, final
 
-from hocket.core import api, session
+from hocket.core import api, scopes, session
 from hocket.data import block_reads, blocks, plan, settings, skips
 from hocket.engine import contract
 
@@ -133,23 +133,33 @@ def choose_cpus(options: settings.ExecutionOptions, wanted: float = 1.0) -> floa
     return wanted if options.task_cpus is None else options.task_cpus
 
 
-def make_task(function: object, name: str, num_cpus: float = 1.0, num_returns: int | str = 2, **more: Any) -> Task:
-    """Return a function as tasks that are called by what they do."""
+def make_task(
+    scope: scopes.Scope | None,
+    function: object,
+    name: str,
+    num_cpus: float = 1.0,
+    num_returns: int | str = 2,
+    **more: Any,
+) -> Task:
+    """Return a function as tasks that are called by what they do, and that end with their scope."""
     if api.get_runtime_context().get_actor_id() is not None:
         # the actor keeps its CPUs while it waits, as a training rank does: were there no others, it would wait for ever
         num_cpus = 0
     made: Task = api.remote(num_returns=num_returns, num_cpus=num_cpus, name=f"data: {name}", **more)(function)
-    return made
+    return made if scope is None else scope.bind(made)
 
 
-def make_many(function: object, name: str, num_cpus: float = 1.0, **more: object) -> Task:
+def make_many(scope: scopes.Scope, function: object, name: str, num_cpus: float = 1.0, **more: object) -> Task:
     """Return a function that gives blocks, each before its size, as tasks that wait for their reader."""
     more["_generator_backpressure_num_objects"] = MOST_AHEAD
-    return make_task(function, name, num_cpus, num_returns="streaming", **more)
+    return make_task(scope, function, name, num_cpus, num_returns="streaming", **more)
 
 
 def take_steps(
-    reads: Iterator[block_reads.Read], steps: Sequence[plan.Step], options: settings.ExecutionOptions
+    reads: Iterator[block_reads.Read],
+    steps: Sequence[plan.Step],
+    options: settings.ExecutionOptions,
+    scope: scopes.Scope,
 ) -> Iterator[block_reads.Held | block_reads.Stored]:
     """Give what steps make of blocks.
 
@@ -157,6 +167,7 @@ def take_steps(
         reads: The blocks. Those that are there already are given as they are, if there is no step.
         steps: What is done to each.
         options: The limits.
+        scope: Of the execution.
     """
     if not steps:
         first = next(reads, None)
@@ -174,25 +185,26 @@ def take_steps(
         options = replace(options, max_blocks_in_flight=most)
     held: dict[str, Any] = {name: value for step in steps for name, value in step.resources.items()}
     name = " -> ".join(step.name for step in steps) or "read"
-    task = make_task(_run, name, num_cpus, **held)
+    task = make_task(scope, _run, name, num_cpus, **held)
     shared = api.put(_Work(tuple(steps), context))
     for is_many, group in itertools.groupby(enumerate(reads), key=lambda pair: block_reads.gives_many(pair[1])):
         if not is_many:
-            yield from pump((_submit(task, read, number, shared) for number, read in group), options)
+            yield from pump((_submit(task, read, number, shared) for number, read in group), options, scope)
             continue
-        many = make_many(_run_all, name, num_cpus, **held)
-        yield from read_ahead((many.remote(read, number, shared) for number, read in group), options)
+        many = make_many(scope, _run_all, name, num_cpus, **held)
+        yield from read_ahead((many.remote(read, number, shared) for number, read in group), options, scope)
 
 
-def list_blocks(made: Any) -> Iterator[block_reads.Stored]:
+def list_blocks(made: Any, scope: scopes.Scope) -> Iterator[block_reads.Stored]:
     """Give the blocks of a task that yields each before its size."""
     for ref in made:
         size: Size = api.get(next(made, ref))  # the last of a task that failed is its error, alone
         yield block_reads.Stored(ref, size.num_bytes, 0, size.num_rows, size.types, size.left_out)
+    scope.release(made)
 
 
 def read_ahead(
-    tasks: Iterator[object], options: settings.ExecutionOptions, most: int | None = None
+    tasks: Iterator[object], options: settings.ExecutionOptions, scope: scopes.Scope, most: int | None = None
 ) -> Iterator[block_reads.Stored]:
     """Give the blocks of tasks that make several each, in order. Some tasks run ahead, and wait for the reader when
     they have made two blocks.
@@ -200,6 +212,7 @@ def read_ahead(
     Args:
         tasks: Starts one each time that it is asked for one.
         options: The limits.
+        scope: Has started them.
         most: How many run at once. Default: as many as there are CPUs, but two at least.
     """
     most = most or max(2, int(count_cpus()))
@@ -207,7 +220,7 @@ def read_ahead(
         most = max(1, min(most, options.max_blocks_in_flight // (MOST_AHEAD // 2)))
     running: deque[Any] = deque(itertools.islice(tasks, most))
     while running:
-        yield from list_blocks(running.popleft())
+        yield from list_blocks(running.popleft(), scope)
         running.extend(itertools.islice(tasks, 1))
 
 
@@ -220,19 +233,22 @@ def _submit(task: Task, read: block_reads.Read, number: int, work: contract.Obje
     return refs
 
 
-def pump(tasks: Iterator[list[contract.AnyRef]], options: settings.ExecutionOptions) -> Iterator[block_reads.Stored]:
+def pump(
+    tasks: Iterator[list[contract.AnyRef]], options: settings.ExecutionOptions, scope: scopes.Scope
+) -> Iterator[block_reads.Stored]:
     """Start tasks as the limits allow, and give what they make, in order.
 
     Args:
         tasks: Starts one each time that it is asked for one; it returns the references on its block and its size.
         options: The limits.
+        scope: Has started them.
     """
-    for (ref,), size in run_ahead(tasks, options):
+    for (ref,), size in run_ahead(tasks, options, scope):
         yield block_reads.Stored(ref, size.num_bytes, 0, size.num_rows, size.types, size.left_out)
 
 
 def run_ahead(
-    tasks: Iterator[list[contract.AnyRef]], options: settings.ExecutionOptions
+    tasks: Iterator[list[contract.AnyRef]], options: settings.ExecutionOptions, scope: scopes.Scope
 ) -> Iterator[tuple[list[contract.AnyRef], Size]]:
     """Start tasks as the limits allow, and give what each of them returns, with its size, in order.
 
@@ -259,5 +275,6 @@ def run_ahead(
             return
         *refs, size_ref = running.popleft()
         size: Size = api.get(size_ref)
+        scope.release(size_ref)
         largest = max(largest, size.num_bytes, 1)
         yield refs, size

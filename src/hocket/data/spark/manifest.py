@@ -10,13 +10,12 @@ from __future__ import annotations
 import hashlib
 import secrets
 from collections.abc import Iterator, Sequence
-from concurrent import futures
 from dataclasses import asdict, dataclass
 from typing import Final, final
 
 from hocket.data import arrow, blocks, settings
 from hocket.data.sources import files, filesystems, parquet, writing
-from hocket.stores import places
+from hocket.stores import calls, places
 
 CHUNK_BYTES: Final = 4 << 20
 """How much is digested at a time. A guess: enough for a store to be asked rarely."""
@@ -65,8 +64,7 @@ def note(caller: str, place: places.Place) -> list[Record]:
         count, digest = compute_digest(filesystem, file.path)
         return Record(path=file.path[len(place.path) + 1 :], rows=rows, bytes=count, blake2b=digest)
 
-    with futures.ThreadPoolExecutor(AT_ONCE, "hocket-data") as pool:
-        return list(pool.map(look, found))
+    return list(calls.do_all(look, found, AT_ONCE, "hocket-data"))
 
 
 def write(place: places.Place, records: Sequence[Record]) -> None:

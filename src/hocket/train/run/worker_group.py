@@ -125,7 +125,7 @@ class WorkerGroup:
         """
         try:
             return api.get(ref)
-        except Exception as error:  # noqa: BLE001 (the group's error has it, and says it)
+        except exceptions.HocketError as error:  # any other is of a signal's handler, and not the rank's
             raise self.explain(rank, error) from None
 
     def explain(self, rank: int, error: Exception) -> errors.WorkerGroupError:

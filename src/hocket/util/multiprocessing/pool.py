@@ -78,6 +78,8 @@ class Pool:
         arguments = (initializer, tuple(initargs or ()))
         self._workers = pool_workers.PoolWorkers(processes, lambda: process_class.remote(*arguments), maxtasksperchild)
         self._iterators: weakref.WeakSet[results.IMapIterator] = weakref.WeakSet()
+        #: Those of which nobody has taken a result: their items are done even if nobody ever does.
+        self._unbegun: set[results.IMapIterator] = set()
         # Not at exit, when the session ends all processes anyway.
         weakref.finalize(self, self._workers.abandon).atexit = False
 
@@ -89,8 +91,11 @@ class Pool:
         args: Iterable[object] | None = None,
         kwargs: Mapping[str, object] | None = None,
     ) -> Any:
-        """Call ``func(*args, **kwargs)`` in a process, wait for what it returns, and return it."""
-        return self._apply(func, args, kwargs, helps=True).get()
+        """Call ``func(*args, **kwargs)`` in a process, wait for what it returns, and return it.
+
+        A signal whose handler raises ends this call, and its work with it; so it does with `map` and `starmap`.
+        """
+        return self._apply(func, args, kwargs, helps=True)
 
     def apply_async(
         self,
@@ -109,7 +114,8 @@ class Pool:
             callback: Called with the result, in a thread of the pool.
             error_callback: Called with the exception, in a thread of the pool.
         """
-        return self._apply(func, args, kwargs, callback, error_callback)
+        made: results.AsyncResult = self._apply(func, args, kwargs, callback, error_callback)
+        return made
 
     def _apply(
         self,
@@ -120,15 +126,24 @@ class Pool:
         error_callback: results.Callback | None = None,
         *,
         helps: bool = False,
-    ) -> results.AsyncResult:
+    ) -> Any:
         self._workers.check_running()
         result = results.AsyncResult(1, is_single=True, callback=callback, error_callback=error_callback, owner=self)
         work = (tuple(args or ()), dict(kwargs or {}))
         item = pool_workers.Item(self._workers.encode(func), chunks.APPLY, work, result, 0)
-        self._workers.submit([item], helps=helps)
-        if helps:
+        return self._submit([item], result, helps=helps)
+
+    def _submit(self, items: list[pool_workers.Item], result: results.AsyncResult, *, helps: bool) -> Any:
+        """Have work done; return its result, which will be there, or what it is if the caller helps."""
+        try:
+            self._workers.submit(items, helps=helps)
+            if not helps:
+                return result
             self._workers.help_out(result)
-        return result
+            return result.get()
+        finally:
+            if helps and not result.ready():
+                self._workers.withdraw(result)
 
     # --- many calls ---------------------------------------------------------------------------------------------------
 
@@ -143,7 +158,7 @@ class Pool:
         Raises:
             ValueError: `chunksize` is below 1, or the pool is closed.
         """
-        return self._map(func, iterable, chunksize, chunks.MAP, helps=True).get()  # type: ignore[no-any-return]
+        return self._map(func, iterable, chunksize, chunks.MAP, helps=True)  # type: ignore[no-any-return]
 
     def map_async(
         self,
@@ -154,13 +169,14 @@ class Pool:
         error_callback: results.Callback | None = None,
     ) -> results.AsyncResult:
         """Like `map`, and return at once."""
-        return self._map(func, iterable, chunksize, chunks.MAP, callback, error_callback)
+        made: results.AsyncResult = self._map(func, iterable, chunksize, chunks.MAP, callback, error_callback)
+        return made
 
     def starmap(
         self, func: Callable[..., object], iterable: Iterable[Iterable[object]], chunksize: int | None = None
     ) -> list[Any]:
         """Like `map`, for items that are the arguments of the function: ``func(*item)``."""
-        return self._map(func, iterable, chunksize, chunks.STARMAP, helps=True).get()  # type: ignore[no-any-return]
+        return self._map(func, iterable, chunksize, chunks.STARMAP, helps=True)  # type: ignore[no-any-return]
 
     def starmap_async(
         self,
@@ -171,7 +187,8 @@ class Pool:
         error_callback: results.Callback | None = None,
     ) -> results.AsyncResult:
         """Like `starmap`, and return at once."""
-        return self._map(func, iterable, chunksize, chunks.STARMAP, callback, error_callback)
+        made: results.AsyncResult = self._map(func, iterable, chunksize, chunks.STARMAP, callback, error_callback)
+        return made
 
     def _map(
         self,
@@ -183,7 +200,7 @@ class Pool:
         error_callback: results.Callback | None = None,
         *,
         helps: bool = False,
-    ) -> results.AsyncResult:
+    ) -> Any:
         self._workers.check_running()
         _check_count("chunksize", chunksize, "Chunksize must be 1+")
         function = self._workers.encode(func)
@@ -194,13 +211,8 @@ class Pool:
         result = results.AsyncResult(
             len(pieces), is_single=False, callback=callback, error_callback=error_callback, owner=self
         )
-        self._workers.submit(
-            [pool_workers.Item(function, kind, piece, result, position) for position, piece in enumerate(pieces)],
-            helps=helps,
-        )
-        if helps:
-            self._workers.help_out(result)
-        return result
+        items_of = [pool_workers.Item(function, kind, piece, result, position) for position, piece in enumerate(pieces)]
+        return self._submit(items_of, result, helps=helps)
 
     def imap(
         self, func: Callable[[Any], object], iterable: Iterable[object], chunksize: int | None = 1
@@ -239,11 +251,14 @@ class Pool:
         iterator = results.IMapIterator(
             _cut(iter(iterable), chunksize or 1),
             submit,
+            workers.abandon,
+            self._unbegun.discard,
             lambda: workers.count_ahead(function),
             is_ordered=is_ordered,
             owner=self,
         )
         self._iterators.add(iterator)
+        self._unbegun.add(iterator)
         return iterator
 
     # --- the end ------------------------------------------------------------------------------------------------------
@@ -252,10 +267,12 @@ class Pool:
         """Take no more work. The processes end when what there is has been done, `imap` of unread items included."""
         for iterator in list(self._iterators):
             iterator.feed_all()
+        self._unbegun.clear()
         self._workers.close()
 
     def terminate(self) -> None:
         """End the processes now. What was not done fails with `TaskCancelledError`."""
+        self._unbegun.clear()
         self._workers.terminate()
 
     def join(self) -> None:

@@ -8,6 +8,9 @@ job in its own thread, for its own work only: a call on an idle pool costs no ch
 How many chunks go into one message is learned, for each function, from how long its chunks took (see `chunks`).
 
 A process that dies fails the chunks that it was sent, with the engine's error that says why, and is replaced.
+
+A call that a signal breaks off, and a loop that ends early, withdraw their work: what waits leaves the queue, and the
+processes that work on nothing else are replaced.
 """
 
 from __future__ import annotations
@@ -59,6 +62,8 @@ class PoolWorker:
     known: dict[bytes, contract.RemoteFunction] = field(default_factory=dict)
     """Functions that the process knows, oldest first; keeps the references in their closures alive."""
     chunks_done: int = 0
+    is_ended: bool = False
+    """Whether it was killed because what it works on is not wanted any more."""
 
 
 class PoolWorkers:
@@ -78,7 +83,7 @@ class PoolWorkers:
         self._changed = threading.Condition(threading.Lock())
         self._queue: deque[Item] = deque()
         self._free = [PoolWorker(create()) for _ in range(size)]
-        self._busy: set[PoolWorker] = set()
+        self._busy: dict[PoolWorker, list[Item]] = {}
         self._threads: list[threading.Thread] = []
         self._idle_threads = 0
         #: The function encoded last, as long as there is work: many calls of one function encode it once, and a later
@@ -184,17 +189,36 @@ class PoolWorkers:
             dropped = list(self._queue)
             self._queue.clear()
             self._changed.notify_all()
+        self._kill(workers)
+        for item in dropped:
+            item.receiver.receive(item.position, False, _build_cancelled())
+
+    def abandon(self, receiver: results.Receiver | None = None) -> None:
+        """Withdraw the receiver's work, or terminate. In a thread: the garbage collector may call this, while it holds
+        our lock."""
+        run = self.terminate if receiver is None else self.withdraw
+        threading.Thread(
+            target=run, args=() if receiver is None else (receiver,), name="hocket-pool-end", daemon=True
+        ).start()
+
+    def withdraw(self, receiver: results.Receiver) -> None:
+        """End the work of a receiver that nobody waits for any more."""
+        with self._changed:
+            kept = [item for item in self._queue if item.receiver is not receiver]
+            self._queue.clear()
+            self._queue.extend(kept)
+            ended = [worker for worker, items in self._busy.items() if all(item.receiver is receiver for item in items)]
+            for worker in ended:
+                worker.is_ended = True
+            self._drop_workers_if_done()
+            self._changed.notify_all()
+        self._kill(ended)
+
+    def _kill(self, workers: Iterable[PoolWorker]) -> None:
         if contract.get_optional_current_engine() is self._engine:
             for worker in workers:
                 with contextlib.suppress(exceptions.HocketError):  # the session may end at the same moment
                     api.kill(worker.handle)
-        for item in dropped:
-            item.receiver.receive(item.position, False, _build_cancelled())
-
-    def abandon(self) -> None:
-        """Terminate, from a thread that may be anywhere: the garbage collector may call this while it holds our
-        lock."""
-        threading.Thread(target=self.terminate, name="hocket-pool-end", daemon=True).start()
 
     def join(self) -> None:
         """Wait until the threads are done."""
@@ -225,7 +249,6 @@ class PoolWorkers:
         Called with the lock held, when there is some of both.
         """
         worker = self._free.pop()
-        self._busy.add(worker)
         queue = self._queue
         most = min(MAX_CHUNKS, math.ceil(len(queue) / self.size))
         if self._max_chunks is not None:
@@ -239,26 +262,21 @@ class PoolWorkers:
             if seconds > chunks.SLICE_SECONDS or (receiver is not None and item.receiver is not receiver):
                 break
             items.append(queue.popleft())
+        self._busy[worker] = items
         return worker, items
 
     def _run(self, worker: PoolWorker, items: list[Item]) -> None:
         """Have a process work on chunks, and deliver what comes of it."""
         is_lost = False
         try:
-            outcomes = self._send(worker, items)
-        except exceptions.SerializationError as error:
-            outcomes = self._send_one_by_one(worker, items, error)
+            outcomes = self._send_apart(worker, items)
         except BaseException as error:
+            if _is_of_signal(error):
+                self.withdraw(items[0].receiver)
+                self._give_back(worker, len(items), [], is_lost=True)
+                raise
             is_lost = not isinstance(error, exceptions.TaskError)
             outcomes = [(False, _build_cancelled() if self._is_terminated else error)] * len(items)
-            if not isinstance(error, Exception):  # Ctrl-C in the caller's own thread
-                with contextlib.suppress(exceptions.HocketError):
-                    api.kill(worker.handle)
-                self._give_back(worker, len(items), [], is_lost=True)
-                with self._changed:
-                    self._call_threads(spared=False)
-                _deliver(items, outcomes)
-                raise
         self._give_back(worker, len(outcomes), items[len(outcomes) :], is_lost=is_lost)
         _deliver(items, outcomes)
 
@@ -293,28 +311,32 @@ class PoolWorkers:
             function.seconds = each if function.seconds is None else (function.seconds + each) / 2
         return outcomes
 
-    def _send_one_by_one(
-        self, worker: PoolWorker, items: list[Item], error: exceptions.SerializationError
-    ) -> list[chunks.Outcome]:
-        """One of the chunks, or the only result, cannot travel: find out which."""
-        if len(items) == 1:
-            return [(False, error)]
+    def _send_apart(self, worker: PoolWorker, items: list[Item]) -> list[chunks.Outcome]:
+        """Send chunks together; one by one if one of them, or the only result, cannot travel."""
+        try:
+            return self._send(worker, items)
+        except exceptions.SerializationError as error:
+            if len(items) == 1:
+                return [(False, error)]
         outcomes: list[chunks.Outcome] = []
         for item in items:
             try:
                 outcomes += self._send(worker, [item])
-            except Exception as other:  # it belongs to this chunk alone
-                outcomes.append((False, other))
+            except Exception as other:
+                if _is_of_signal(other):
+                    raise
+                outcomes.append((False, other))  # it belongs to this chunk alone
         return outcomes
 
     def _give_back(self, worker: PoolWorker, done: int, undone: list[Item], *, is_lost: bool) -> None:
         worker.chunks_done += done
         is_used_up = self._max_chunks is not None and worker.chunks_done >= self._max_chunks
-        is_over = (is_lost or is_used_up) and not self._is_terminated
+        with self._changed:
+            self._busy.pop(worker, None)
+            self._queue.extendleft(() if worker.is_ended else reversed(undone))
+        is_over = (is_lost or is_used_up or worker.is_ended) and not self._is_terminated
         replacement = self._replace(worker) if is_over else worker
         with self._changed:
-            self._busy.discard(worker)
-            self._queue.extendleft(reversed(undone))
             if not self._queue and not self._busy:
                 self._latest = None
             if replacement is not None and not self._is_terminated:
@@ -349,6 +371,12 @@ def _estimate(item: Item) -> float:
 def _deliver(items: list[Item], outcomes: list[chunks.Outcome]) -> None:
     for item, (ok, value) in zip(items, outcomes, strict=False):
         item.receiver.receive(item.position, ok, value.open() if isinstance(value, chunks.Failure) else value)
+
+
+def _is_of_signal(error: BaseException) -> bool:
+    """Tell whether a signal's handler raised it, in the thread of the caller, which alone runs them: the engine raises
+    its own errors."""
+    return not isinstance(error, exceptions.HocketError) and threading.current_thread() is threading.main_thread()
 
 
 def _build_cancelled() -> exceptions.TaskCancelledError:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Protocol, final
 
 from hocket import texts
+from hocket.engine import interrupts
 
 Callback = Callable[[Any], object]
 
@@ -91,7 +92,9 @@ class AsyncResult:
 
     def wait(self, timeout: float | None = None) -> None:
         """Wait until the result is there, or the time is over."""
-        self._done.wait(timeout)
+        deadline = None if timeout is None else time.monotonic() + timeout
+        while not self._done.wait(_find_look(deadline)) and (deadline is None or time.monotonic() < deadline):
+            pass
 
     def ready(self) -> bool:
         """Tell whether the result, or an exception, is there."""
@@ -113,21 +116,40 @@ class AsyncResult:
         Raises:
             multiprocessing.TimeoutError: It was not there in time.
         """
-        if not self._done.wait(timeout):
+        self.wait(timeout)
+        if not self.ready():
             raise multiprocessing.TimeoutError(f"The result was not there after {timeout} s. The work goes on.")
         if self._error is not None:
             raise self._error
         return self._value
 
 
+@final
+class _Arrivals:
+    """Outcomes that have come and not been taken, by number."""
+
+    def __init__(self) -> None:
+        self.changed = threading.Condition(threading.Lock())
+        self.outcomes: dict[int, tuple[bool, object]] = {}
+
+    def receive(self, position: int, ok: bool, value: object) -> None:
+        """Take the outcome of one chunk."""
+        with self.changed:
+            self.outcomes[position] = (ok, value)
+            self.changed.notify_all()
+
+
 class IMapIterator:
     """Results of `Pool.imap` or `Pool.imap_unordered`, to be taken one by one.
 
-    Items are read from the iterable as results are taken, some ahead, so that an endless one is fine.
+    Items are read from the iterable as results are taken, some ahead, so that an endless one is fine. What is under way
+    is withdrawn when nobody has this any more and results were taken: their loop has ended early.
 
     Args:
         chunks: The chunks of items, made as they are asked for.
         submit: Hands chunks to the pool: what, who is told, and the number of the first.
+        withdraw: Has the pool end what was submitted for this receiver.
+        begin: Called with this when the first result is asked for.
         ahead: Returns how many chunks may be under way.
         is_ordered: Results come in the order of the items.
         owner: What must live as long as this.
@@ -137,6 +159,8 @@ class IMapIterator:
         self,
         chunks: Iterable[list[Any]],
         submit: Callable[[list[list[Any]], Receiver, int], None],
+        withdraw: Callable[[Receiver], object],
+        begin: Callable[[IMapIterator], object],
         ahead: Callable[[], int],
         *,
         is_ordered: bool,
@@ -144,12 +168,11 @@ class IMapIterator:
     ) -> None:
         self._owner = owner
         self._chunks = iter(chunks)
-        self._submit = submit
+        self._submit, self._withdraw, self._begin = submit, withdraw, begin
         self._ahead = ahead
         self._is_ordered = is_ordered
-        self._changed = threading.Condition(threading.Lock())
-        #: Outcomes that have come and not been taken, by number.
-        self._outcomes: dict[int, tuple[bool, object]] = {}
+        self._arrivals = _Arrivals()
+        self._has_begun = False
         self._submitted = 0
         self._taken = 0
         self._is_exhausted = False
@@ -159,11 +182,9 @@ class IMapIterator:
         self._items: deque[object] = deque()
         self._feed()
 
-    def receive(self, position: int, ok: bool, value: object) -> None:
-        """Take the outcome of one chunk."""
-        with self._changed:
-            self._outcomes[position] = (ok, value)
-            self._changed.notify_all()
+    def __del__(self) -> None:
+        if self._has_begun and self._taken < self._submitted:
+            self._withdraw(self._arrivals)
 
     def _feed(self) -> None:
         if self._is_exhausted:
@@ -191,7 +212,7 @@ class IMapIterator:
             self._input_error = error
         self._submitted += len(chunks)
         if chunks:
-            self._submit(chunks, self, self._submitted - len(chunks))
+            self._submit(chunks, self._arrivals, self._submitted - len(chunks))
 
     def __iter__(self) -> Iterator[Any]:
         return self
@@ -206,6 +227,9 @@ class IMapIterator:
             StopIteration: There are no more.
             multiprocessing.TimeoutError: It was not there in time.
         """
+        if not self._has_begun:
+            self._has_begun = True
+            self._begin(self)
         deadline = None if timeout is None else time.monotonic() + timeout
         while not self._items:
             ok, value = self._take(deadline, timeout)
@@ -217,16 +241,23 @@ class IMapIterator:
     def _take(self, deadline: float | None, timeout: float | None) -> tuple[bool, Any]:
         """Wait for the outcome of the next chunk."""
         self._feed()
-        with self._changed:
+        arrivals = self._arrivals
+        with arrivals.changed:
             while True:
                 if self._taken == self._submitted:
                     error, self._input_error = self._input_error, None
                     raise error or StopIteration
-                number = self._taken if self._is_ordered else next(iter(self._outcomes), -1)
-                if number in self._outcomes:
+                number = self._taken if self._is_ordered else next(iter(arrivals.outcomes), -1)
+                if number in arrivals.outcomes:
                     self._taken += 1
-                    return self._outcomes.pop(number)
+                    return arrivals.outcomes.pop(number)
                 left_s = None if deadline is None else deadline - time.monotonic()
                 if left_s is not None and left_s <= 0:
                     raise multiprocessing.TimeoutError(f"The result was not there after {timeout} s. The work goes on.")
-                self._changed.wait(left_s)
+                arrivals.changed.wait(_find_look(deadline))
+
+
+def _find_look(deadline: float | None) -> float:
+    """Return how long to wait at a time."""
+    left_s = interrupts.LOOK_SECONDS if deadline is None else deadline - time.monotonic()
+    return max(0.0, min(left_s, interrupts.LOOK_SECONDS))

@@ -44,7 +44,7 @@ class Submission(events.EventHandling):
             task_id = next(self._ids) if options.num_returns == 1 else self._make_ids(options.num_returns)
             arguments = _NO_ARGUMENTS if encoded is None else self._register(encoded, top, stored)
             refs = self._submit(TaskRecord(task_id, record, *arguments, options))
-        self._after_submit()
+        self._after_submit(refs)
         return refs
 
     def create_actor(
@@ -94,7 +94,7 @@ class Submission(events.EventHandling):
             task.actor = self.kernel.actors.get(actor._id) or checks.get_actor(self.kernel, actor._id)
             task.method = method
             refs = self._submit(task)
-        self._after_submit()
+        self._after_submit(refs)
         return refs
 
     def _submit(self, task: TaskRecord) -> list[contract.AnyRef]:
@@ -107,7 +107,8 @@ class Submission(events.EventHandling):
             return [contract.ObjectRef(task.id, self)]
         return [contract.ObjectRef(object_id, self) for object_id in range(task.id, task.id + returns)]
 
-    def _after_submit(self) -> None:
+    def _after_submit(self, refs: Sequence[contract.AnyRef] = ()) -> None:
+        """Read what has come now and then. What a handler raises here loses the references, and ends their task."""
         self._since_read += 1
         if self._since_read >= READ_EVERY:
             self._since_read = 0
@@ -115,15 +116,17 @@ class Submission(events.EventHandling):
                 self._drain_dropped()
             self.reactor.handle_arrived()
         if self.guard.is_pending:
-            self.guard.check()
+            try:
+                self.guard.check()
+            except BaseException:
+                if refs:
+                    self.cancel(refs[0], force=False, recursive=True)
+                raise
 
     # --- what is sent along -------------------------------------------------------------------------------------------
 
     def _add_function(self, function: contract.RemoteFunction) -> records.FunctionRecord:
-        """Register the code of a remote function; large arrays of its closure are stored once.
-
-        Called without the lock.
-        """
+        """Register the code of a remote function; store large arrays of its closure once. Called without the lock."""
         with self.lock:
             self.functions.watch(function)
             known = self.functions.find(function.id)
@@ -140,10 +143,8 @@ class Submission(events.EventHandling):
     def _store_buffers(
         self, encoded: values.Encoded, contained: tuple[int, ...] = ()
     ) -> tuple[payloads.Payload, contract.ObjectRef[object] | None]:
-        """Return a payload that holds a copy of the buffers, and a handle on its object if it has a segment.
-
-        Called without the lock: bytes are copied, here or to the disk.
-        """
+        """Return a payload that holds a copy of the buffers, and a handle on its object if it has a segment. Called
+        without the lock: bytes are copied, here or to the disk."""
         with self.lock:
             if self.dropped:
                 self._drain_dropped()  # what was freed may be used again

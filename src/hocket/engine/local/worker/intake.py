@@ -6,18 +6,24 @@ the row, and interrupts a task that is cancelled.
 
 from __future__ import annotations
 
+import _thread
 import atexit
 import inspect
 import os
 import signal
 import sys
-from typing import Any
+import time
+from types import FrameType
+from typing import Any, Final
 
 from hocket import texts
 from hocket.engine import contract
 from hocket.engine.local import channel, journal, messages, payloads, surroundings, worker_engine
 from hocket.engine.local.work import Work
 from hocket.engine.local.worker import answers, state
+
+AGAIN_SECONDS: Final = 0.02
+"""After how long a task is interrupted again that was in the middle of an import. A guess."""
 
 
 class Intake(answers.Answers):
@@ -180,10 +186,18 @@ class Intake(answers.Answers):
             self._cancelling_id = task_id
             signal.pthread_kill(self._main_id, signal.SIGINT)
 
-    def _on_interrupt(self, signal_number: int, frame: object) -> None:
+    def _on_interrupt(self, signal_number: int, frame: FrameType | None) -> None:
         if self._interruptible_id and self._interruptible_id == self._cancelling_id:
+            if _is_importing(frame):  # a module that was broken off might never be imported in this process again
+                _thread.start_new_thread(self._interrupt_again, (self._cancelling_id,))
+                return
             self._interruptible_id = 0
             raise KeyboardInterrupt
+
+    def _interrupt_again(self, task_id: int) -> None:
+        time.sleep(AGAIN_SECONDS)
+        if self._interruptible_id == task_id:
+            signal.pthread_kill(self._main_id, signal.SIGINT)
 
     def _check(self) -> None:
         """Call the handlers of signals that had to wait.
@@ -233,3 +247,12 @@ class Intake(answers.Answers):
         if request.code is not None and not isinstance(request.code, int):
             sys.stderr.write(f"{request.code}\n")
         self.finish()
+
+
+def _is_importing(frame: FrameType | None) -> bool:
+    """Tell whether the task imports a module there."""
+    while frame is not None and not frame.f_globals.get("__name__", "").startswith("hocket.engine.local.worker."):
+        if frame.f_code.co_filename == "<frozen importlib._bootstrap>":
+            return True
+        frame = frame.f_back
+    return False

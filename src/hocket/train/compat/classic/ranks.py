@@ -19,6 +19,9 @@ from hocket.train.run import backend, failures, in_process, training_run, worker
 Hook = Callable[[], Any]
 """What `Trainer.start` was given to call in each rank."""
 
+END_SECONDS = 0.3
+"""How long the end of a rank waits for a training function in a thread, which nobody can end. A guess."""
+
 _NAMES = {"value[1][2][0]": "config", "value[1][1]": "train_func"}
 
 
@@ -248,10 +251,10 @@ class ThreadRank(Ranks):
         return [self._returned]
 
     def shutdown(self, *, is_clean: bool) -> None:
-        """End the training function at its next report, if it runs."""
+        """End the training function at its next report, if it runs; wait a moment for that."""
         if self._thread is not None:
             self._actor.abandon(AbandonedRun())
-            self._thread.join()
+            self._thread.join(END_SECONDS)
 
 
 def start(scaling: configs.ScalingConfig, backend_config: backend.BackendConfig, hook: Hook | None) -> Ranks:
