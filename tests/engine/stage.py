@@ -22,7 +22,9 @@ import socket
 from collections import Counter
 from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
+
+import pytest
 
 from hocket import exceptions
 from hocket.engine import contract, events, values
@@ -31,7 +33,7 @@ from hocket.engine.local import channel, direct_channels, flow, journal, links, 
 from hocket.engine.local.driver import DriverEngine
 from hocket.engine.local.work import Work
 from hocket.engine.local.worker.worker import Worker
-from hocket.kernel import ids, records, resources
+from hocket.kernel import leases, records, resources
 from tests.engine import message_states
 
 Part = Generator[Any, Any, Any]
@@ -105,6 +107,7 @@ class Player:
         self.engine.ring = events.EventRing(worker_id, os.getpid())
         self.worker = Worker(self.engine, stage.status, worker_id % messages.STATUS_SLOTS)
         self.engine.guard.remove()  # the signals are pytest's
+        self.engine.store.credit(1 << 30, "")  # a thread would have to wait for more
         self.work: Work | None = None
         self.part: Part | None = None
         #: Has the part go on: tells whether it may, and what it is sent.
@@ -162,7 +165,6 @@ class Player:
     # --- what it does ---
 
     def read(self, fd: int) -> None:
-        self.stage.note_for_worker(self, fd)
         with self.engine.lock:
             self.engine._handle(fd, READABLE)
         self.engine.reactor.run_due()
@@ -199,6 +201,8 @@ class Player:
         if (work.extra or {}).get("creates_actor"):
             worker._create_actor(work, Actor, (), {})
         self.part = self.stage.parts[work.name](self, *args)
+        if work.function_id:
+            worker._functions[work.function_id] = self.stage.parts[work.name]
         if work.num_returns < 0:
             self.ahead = worker.open_flow(work)
         self.wait_for(_always)
@@ -208,8 +212,8 @@ class Player:
         work, part = self.work, self.part
         assert work is not None
         assert part is not None
-        self.end_wait()
         try:
+            self.end_wait()
             if self.is_interrupted():
                 part.close()
                 self.engine._answers.pop(self.question, None)  # as the `finally` of `_wait_answer`
@@ -321,11 +325,14 @@ class Player:
 
         def is_there() -> bool:
             with engine.lock:
-                return engine._have_arrived(missing)
+                return engine._is_over(self.wait) or engine._have_arrived(missing)
 
         def get_answer() -> Any:
+            found = engine._arrived[ref._id]
+            if found.payload[0] == payloads.SEGMENT:  # as `ObjectAccess._open` does
+                del engine._arrived[ref._id]
             try:
-                return engine.open_payload(ref._id, engine._arrived[ref._id])
+                return engine.open_payload(ref._id, found)
             except exceptions.HocketError as error:
                 return error.with_traceback(None)  # whose frames hold handles
 
@@ -427,7 +434,10 @@ class Stage:
         cpus: Of the machine.
         deaths: How many workers may die at any moment.
         seen: Where the messages that are handled are counted, each with the state of what it is for.
+        queue_seconds: How much work may stand in a worker's row: none, or as much as there is.
     """
+
+    open_one: ClassVar[Stage | None] = None
 
     def __init__(
         self,
@@ -437,7 +447,10 @@ class Stage:
         cpus: int = 2,
         deaths: int = 0,
         seen: Counter[tuple[int, str]] | None = None,
+        queue_seconds: float = 0.0,
     ) -> None:
+        leases.QUEUE_SECONDS = queue_seconds
+        Stage.open_one = self
         self.parts = parts
         self.deaths = self.given_deaths = deaths
         self.seen: Counter[tuple[int, str]] = Counter() if seen is None else seen
@@ -527,7 +540,6 @@ class Stage:
             return error.with_traceback(None)
 
     def hear(self, link: links.Link) -> None:
-        self.note_for_driver(link)
         with self.driver.lock:
             self.driver._handle(link.channel.fd, READABLE)
 
@@ -560,7 +572,7 @@ class Stage:
     def bury(self, worker_id: int) -> None:
         self.dead.remove(worker_id)
         link = self.driver.links[worker_id]
-        unread = [] if link.is_closed else peek(link.channel.fd)
+        unread = [] if link.is_closed else peek(link.channel)
         for message in (*unread, *link.page.read_unsent(link.channel.received + len(unread))):
             self.seen[message[0], message_states.GONE] += 1
         death = exceptions.Death(pid=worker_id, signal_number=signal.SIGKILL)
@@ -586,18 +598,24 @@ class Stage:
 
     # --- what is seen ---
 
-    def note_for_worker(self, player: Player, fd: int) -> None:
-        for message in peek(fd):
-            self.seen[message[0], message_states.find_state_in_worker(player, message)] += 1
-
-    def note_for_driver(self, link: links.Link) -> None:
-        for message in peek(link.channel.fd):
-            self.seen[message[0], message_states.find_state_in_driver(self.driver, link, message)] += 1
+    def note(self, end: channel.Channel, message: channel.Message) -> None:
+        """A message is about to be handled by whoever has this end of a socket."""
+        for link in self.driver.links.values():
+            if link.channel is end:
+                state = message_states.find_state_in_driver(self.driver, link, message)
+                is_gone = link.worker.id not in self.players
+                self.seen[message[0], message_states.GONE if is_gone else state] += 1
+                return
+        for player in self.players.values():
+            if end.fd in player.list_sockets():
+                self.seen[message[0], message_states.find_state_in_worker(player, message)] += 1
 
     def note_unread(self, player: Player) -> None:
         """What a worker that dies had not read is lost with it."""
-        for fd in player.list_sockets():
-            for message in peek(fd):
+        direct = player.engine.direct
+        ends = [player.engine.channel, *(end.channel for end in direct._by_fd.values())]
+        for end in [*ends, *(end.channel for end in direct._callers_by_fd.values())]:
+            for message in peek(end):
                 self.seen[message[0], message_states.GONE] += 1
 
     # --- the end ---
@@ -617,8 +635,33 @@ class Stage:
             self.bear(worker_id)
         for player in list(self.players.values()):
             player.die()
-        self.main = None
+        self.main = Stage.open_one = None
         self.driver.close()
+
+
+class Noted(list[channel.Message]):
+    """Messages that have come; each is noted when it has its turn."""
+
+    def __init__(self, found: list[channel.Message], end: channel.Channel) -> None:
+        super().__init__(found)
+        self._end = end
+
+    def __iter__(self) -> Iterator[channel.Message]:
+        for message in super().__iter__():
+            if Stage.open_one is not None:
+                Stage.open_one.note(self._end, message)
+            yield message
+
+
+def note_messages(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have every message noted by the stage that is open."""
+    receive = channel.Channel.receive
+
+    def receive_noted(end: channel.Channel) -> list[channel.Message] | None:
+        found = receive(end)
+        return found if found is None else Noted(found, end)
+
+    monkeypatch.setattr(channel.Channel, "receive", receive_noted)
 
 
 def is_readable(fd: int) -> bool:
@@ -627,16 +670,14 @@ def is_readable(fd: int) -> bool:
     return bool(poll.poll(0))
 
 
-def peek(fd: int) -> list[channel.Message]:
-    """Return what will be read from a socket next."""
-    with socket.socket(fileno=os.dup(fd)) as sock:
-        try:
-            data = sock.recv(channel.RECEIVE_BYTES, socket.MSG_PEEK | socket.MSG_DONTWAIT)
-        except OSError:
-            return []
+def peek(end: channel.Channel) -> list[channel.Message]:
+    """Return the messages that will be read from a socket next, without one of which a part has been read."""
+    try:
+        data = b"" if end._partial else end.sock.recv(channel.RECEIVE_BYTES, socket.MSG_PEEK | socket.MSG_DONTWAIT)
+    except OSError:
+        return []
     found: list[channel.Message] = []
-    while len(data) >= 4:
-        size = int.from_bytes(data[:4], "little")
+    while len(data) >= 4 and len(data) >= 4 + (size := int.from_bytes(data[:4], "little")):
         found += channel._parse(memoryview(data)[4 : 4 + size])
         data = data[4 + size :]
     return found

@@ -15,6 +15,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import numpy
 import pytest
 
 from hocket import exceptions
@@ -23,8 +24,8 @@ from hocket.engine.local import direct_channels, flow, messages
 from hocket.engine.local.worker import state
 from hocket.kernel import leases, records, resources
 from hocket.kernel.records import ActorState
-from tests.engine import message_states
-from tests.engine.stage import Ask, Get, Item, Leave, Part, Player, Stage, Until, Watch
+from tests.engine import message_states, stage
+from tests.engine.stage import FUNCTION, Ask, Get, Item, Leave, Part, Player, Stage, Until, Watch
 
 SCHEDULES = int(os.environ.get("HOCKET_TEST_SCHEDULES", "10"))
 MOST_STEPS = 400
@@ -121,8 +122,6 @@ def stream_whose_end_is_awaited(stage: Stage) -> Part:
 
 @part
 def read_in_task(player: Player, limit: int, lifts: bool) -> Part:
-    from tests.engine.stage import FUNCTION
-
     options = records.TaskOptions(name="count", num_returns=records.STREAMING, max_retries=-1, backpressure=limit)
     (stream,) = player.engine.submit_task(FUNCTION, (3,), {}, options)
     found = []
@@ -166,10 +165,9 @@ def note(player: Player, value: object) -> None:
     vars(player).setdefault("notes", []).append(value)
 
 
-@part
-def give_notes(player: Player) -> Part:
-    yield None
-    return list(vars(player).get("notes", []))
+def list_notes(stage: Stage) -> list[object]:
+    """Return what the calls of the actor, which is the only one, have noted."""
+    return [one for player in stage.players.values() if player.engine.actor_id for one in vars(player).get("notes", ())]
 
 
 @part
@@ -345,9 +343,8 @@ def forgotten_calls(stage: Stage) -> Part:
     yield Get(caller)
     yield Until(lambda: len(stage.driver.kernel.workers) < 3)  # it has left
     stage.open.add("gate")
-    notes = next(player for player in stage.players.values() if player.engine.actor_id)
-    yield Until(lambda: len(vars(notes).get("notes", ())) == 4)
-    assert vars(notes)["notes"] == [0, 1, "through", 3]
+    yield Until(lambda: len(list_notes(stage)) == 4)
+    assert list_notes(stage) == [0, 1, "through", 3]
 
 
 @part
@@ -410,6 +407,106 @@ def calls_of_an_actor_that_is_built_again(stage: Stage) -> Part:
     yield Get(stage.call(actor, "leave"))
 
 
+LONG = "x" * 50_000
+"""Five of them are more than a socket takes."""
+
+
+@part
+def call_at_length(player: Player, boxes: list[Any], late: list[Any], waits: bool) -> Part:
+    """Call an actor directly with more than the socket takes, then through the driver, then directly again."""
+    engine, (actor,) = player.engine, boxes
+    refs = []
+    for position in range(9):
+        arguments = (position, late) if position == 7 else (position, LONG)
+        options = records.TaskOptions(name="answer_first", is_direct=True)
+        refs += engine.submit_call(actor, "answer_first", arguments, {}, options)
+    yield None
+    found = []
+    for ref in refs if waits else ():
+        found.append((yield Get(ref)))  # noqa: PERF401 (no comprehension can yield)
+    return found
+
+
+@part
+def answer_first(player: Player, value: object, other: object) -> Part:
+    return (yield from answer(player, value))
+
+
+def calls_that_do_not_fit(stage: Stage) -> Part:
+    actor = stage.create()
+    late = stage.submit("answer", "late", max_retries=-1)
+    found = yield Get(stage.submit("call_at_length", [actor], [late], True, max_retries=-1))
+    check_answers(found, 9, may_lose=stage.given_deaths > stage.deaths)
+
+
+def forgotten_calls_that_do_not_fit(stage: Stage) -> Part:
+    """A caller that has ended says what it has to say first."""
+    actor = stage.create()
+    late = stage.submit("answer", "late")
+    shape = resources.Shape(records.DEFAULT_SHAPE.demand, only="call_at_length")
+    yield Get(stage.submit("call_at_length", [actor], [late], False, shape=shape, max_calls=1))
+    yield Until(lambda: len(list_notes(stage)) == 9)
+    assert list_notes(stage) == list(range(9))
+
+
+@part
+def call_back(player: Player, boxes: list[Any]) -> Part:
+    """Wait for a call of the other actor, which waits for one of this."""
+    (other,) = boxes
+    options = records.TaskOptions(name="answer")
+    (ref,) = player.engine.submit_call(other, "answer", (1,), {}, options)
+    return (yield Get(ref))
+
+
+def circle(stage: Stage) -> Part:
+    """Two actors call each other; if both wait at the same time, one is told."""
+    first, second = stage.create("Actor"), stage.create("Other")
+    refs = [stage.call(first, "call_back", [second]), stage.call(second, "call_back", [first])]
+
+    def is_over() -> bool:
+        if not any(list(player.list_moves()) for player in stage.players.values()):
+            stage.driver._break_circle()
+        return all(stage.driver.kernel.objects[ref._id].value is not None for ref in refs)
+
+    yield Until(is_over)
+
+
+def make_large(number: int) -> Any:
+    return numpy.full(50_000, number, dtype=numpy.float64)
+
+
+@part
+def count_large(player: Player, number: int) -> Part:
+    attempt = (player.work.extra or {}).get("attempt", 0) if player.work is not None else 0
+    for item in range(number):
+        if item == number - 1 and not attempt:
+            raise ArithmeticError("once")
+        yield Item(make_large(item))
+
+
+def large_items(stage: Stage) -> Part:
+    stream = stage.submit("count_large", 3, max_retries=-1, retry_exceptions=True, backpressure=2, **STREAM)
+    found = yield from read_stream(stage, stream)
+    assert [float(item[0]) for item in found] == [0, 1, 2]
+    del found
+    yield Until(lambda: True)
+
+
+@part
+def pass_large(player: Player, boxes: list[Any]) -> Part:
+    value = yield Get(boxes[0])
+    return value + 1
+
+
+def large_values(stage: Stage) -> Part:
+    ref = stage.driver.put(make_large(0))
+    for _ in range(2):
+        ref = stage.submit("pass_large", [ref], max_retries=-1)
+    value = yield Get(ref)
+    assert float(value[0]) == 2
+    del value
+
+
 # --- ends -------------------------------------------------------------------------------------------------------------
 
 
@@ -444,8 +541,6 @@ def Other(player: Player) -> Part:  # noqa: N802 (an actor's constructor has its
 
 @part
 def submit_and_wait_for_cancel(player: Player) -> Part:
-    from tests.engine.stage import FUNCTION
-
     options = records.TaskOptions(name="wait_for_cancel", max_retries=-1)
     (ref,) = player.engine.submit_task(FUNCTION, (), {}, options)
     yield None
@@ -505,8 +600,6 @@ def questions_of_a_cancelled_task(stage: Stage) -> Part:
 
 @part
 def submit_and_wait(player: Player, depth: int) -> Part:
-    from tests.engine.stage import FUNCTION
-
     if depth:
         options = records.TaskOptions(name="submit_and_wait", max_retries=-1)
         refs = [player.engine.submit_task(FUNCTION, (depth - 1,), {}, options)[0] for _ in range(2)]
@@ -520,6 +613,17 @@ def rows_that_are_taken_back(stage: Stage) -> Part:
     refs = [stage.submit("submit_and_wait", 1, max_retries=-1) for _ in range(2)]
     for ref in refs:
         assert (yield Get(ref)) == 1
+
+
+def rows_in_workers(stage: Stage) -> Part:
+    """Tasks stand behind one another in a worker; one of them waits for what stands behind it, one is cancelled."""
+    yield Get(stage.submit("answer", 0, max_retries=-1))  # now they are known to be short
+    refs = [stage.submit("submit_and_wait", number % 2, max_retries=-1) for number in range(3)]
+    stage.driver.cancel(refs[2], force=False, recursive=True)
+    for number, ref in enumerate(refs[:2]):
+        assert (yield Get(ref)) == number
+    value = yield Get(refs[2])
+    assert value == 0 or type(value) is exceptions.TaskCancelledError, value
 
 
 def cancelled_tree(stage: Stage) -> Part:
@@ -560,6 +664,12 @@ SCENARIOS: list[tuple[Callable[[Stage], Part], dict[str, Any]]] = [
     (ring_of_actors, {"deaths": 0}),
     (forced_cancel_of_a_tree, {"deaths": 0}),
     (cancel_of_a_tree, {"deaths": 1}),
+    (calls_that_do_not_fit, {"deaths": 1}),
+    (forgotten_calls_that_do_not_fit, {"deaths": 0}),
+    (circle, {"deaths": 0}),
+    (large_items, {"deaths": 1}),
+    (large_values, {"deaths": 1}),
+    (rows_in_workers, {"deaths": 1, "cpus": 1, "queue_seconds": 1e5}),
 ]
 
 
@@ -625,7 +735,8 @@ def explore(scenario: Callable[[Stage], Part], given: dict[str, Any], most: int 
 def early(monkeypatch: pytest.MonkeyPatch) -> None:
     """What otherwise begins with many bytes, or many calls, begins at once; and nothing depends on the time."""
     monkeypatch.setattr(state, "FLUSH_SECONDS", float("inf"))
-    monkeypatch.setattr(leases, "QUEUE_SECONDS", 0)
+    monkeypatch.setattr(leases, "QUEUE_SECONDS", 0.0)
+    stage.note_messages(monkeypatch)
     monkeypatch.setattr(flow, "MOST_BYTES", 1500)
     monkeypatch.setattr(direct_channels, "INTRODUCE_AFTER", 1)
 
