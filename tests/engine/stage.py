@@ -13,7 +13,7 @@ Every message is noted when it is about to be handled, with the state of what it
 
 from __future__ import annotations
 
-import contextlib
+import functools
 import mmap
 import os
 import select
@@ -28,8 +28,7 @@ import pytest
 
 from hocket import exceptions
 from hocket.engine import contract, events, values
-from hocket.engine.events import layout
-from hocket.engine.local import channel, direct_channels, flow, journal, links, messages, payloads, worker_engine
+from hocket.engine.local import channel, flow, journal, links, messages, payloads, worker_engine
 from hocket.engine.local.driver import DriverEngine
 from hocket.engine.local.work import Work
 from hocket.engine.local.worker.worker import Worker
@@ -126,7 +125,7 @@ class Player:
             yield Move("is killed", self.die)
             return
         for fd in self.list_readable():
-            yield Move(f"reads {self.name_socket(fd)}", lambda: self.read(fd))
+            yield Move(f"reads {self.name_socket(fd)}", functools.partial(self.read, fd))
         if self.is_leaving or (self.is_stopping and not self.engine.owes()):
             yield Move("leaves", self.leave)
             return
@@ -474,26 +473,28 @@ class Stage:
     def list_moves(self) -> list[Move]:
         moves = [Move("main goes on", self.go_on)] if self.main is not None and self.is_ready() else []
         moves += [
-            Move(f"driver reads {link.worker.id}", lambda link=link: self.hear(link))  # type: ignore[misc]
+            Move(f"driver reads {link.worker.id}", functools.partial(self.hear, link))
             for link in self.driver.links.values()
             if not link.is_closed and is_readable(link.channel.fd)
         ]
         for player in self.players.values():
             moves += [Move(f"{player.id} {move.name}", move.make, player.engine) for move in player.list_moves()]
-        moves += [Move(f"{worker_id} is born", lambda i=worker_id: self.bear(i)) for worker_id in self.unborn]  # type: ignore[misc]
-        moves += [Move(f"driver buries {worker_id}", lambda i=worker_id: self.bury(i)) for worker_id in self.dead]  # type: ignore[misc]
+        moves += [Move(f"{worker_id} is born", functools.partial(self.bear, worker_id)) for worker_id in self.unborn]
+        moves += [
+            Move(f"driver buries {worker_id}", functools.partial(self.bury, worker_id)) for worker_id in self.dead
+        ]
         if not moves and self.main is None:
             return []
         stalled = [worker for worker in self.driver.kernel.find_stalled() if worker.id in self.driver.links]
-        moves += [Move(f"driver withdraws from {w.id}", lambda w=w: self.withdraw(w)) for w in stalled]  # type: ignore[misc]
+        moves += [Move(f"driver withdraws from {w.id}", functools.partial(self.withdraw, w)) for w in stalled]
         return moves
 
     def list_deaths(self) -> list[Move]:
         """Return who may die now, which is never what somebody waits for."""
         if not self.deaths or self.main is None:
             return []
-        players = [Move(f"{player.id} dies", lambda p=player: self.kill(p)) for player in self.players.values()]  # type: ignore[misc]
-        return players + [Move(f"{i} is never born", lambda i=i: self.miscarry(i)) for i in self.unborn]  # type: ignore[misc]
+        players = [Move(f"{player.id} dies", functools.partial(self.kill, player)) for player in self.players.values()]
+        return players + [Move(f"{i} is never born", functools.partial(self.miscarry, i)) for i in self.unborn]
 
     def make(self, move: Move) -> None:
         self.history.append(move.name)
@@ -589,7 +590,12 @@ class Stage:
     def create(self, name: str = "Actor", **given: Any) -> contract.AnyRef:
         creation = records.TaskOptions(name=name, shape=resources.Shape(()))
         options = records.ActorOptions(
-            class_name=name, creation=creation, lifetime_shape=resources.Shape(()), name=name, namespace="stage", **given
+            class_name=name,
+            creation=creation,
+            lifetime_shape=resources.Shape(()),
+            name=name,
+            namespace="stage",
+            **given,
         )
         return self.driver.create_actor(CLASS, (), {}, options).ref
 
