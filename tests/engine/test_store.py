@@ -25,7 +25,7 @@ import pytest
 
 import hocket
 from hocket.engine import node
-from hocket.engine.local import driver_store, segments, spill
+from hocket.engine.local import driver_store, segments, spill, store
 from hocket.testing import Leftovers
 from tests.conftest import RunScript
 
@@ -911,3 +911,11 @@ def test_folder_in_memory_is_avoided(monkeypatch: pytest.MonkeyPatch, tmp_path: 
     kinds.clear()
     assert spill.choose_folder() == tempfile.gettempdir()
     assert spill._find_file_system("/proc/self") != ""
+
+
+def test_segment_is_given_back_once() -> None:
+    """A generator that is tried again on the same worker makes its items again: then the driver names a segment twice."""
+    worker_store = store.WorkerStore(threading.RLock(), ask_room=lambda size: False, explain_full=lambda *given: "")
+    for _ in range(2):
+        assert worker_store.obey(7, False), "the driver waits to hear how large the pool is"
+    assert worker_store.get_account() == (0, 0)

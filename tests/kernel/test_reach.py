@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
+from hocket import exceptions
 from tests.kernel.simulation import FakeWorker, Simulation
 
 
@@ -48,6 +49,25 @@ def test_actors_that_hold_each_other_are_found_when_the_driver_lets_go(size: int
     sim.settle()
     assert sim.kernel.actors == {}
     assert sim.kernel.objects == {}
+    sim.end()
+
+
+def test_actor_of_a_ring_that_has_ended_is_known_to_those_that_hold_it() -> None:
+    """One of them may say something on its way out, and call the other."""
+    sim = Simulation()
+    first, second = build(sim, 2)
+    introduce(sim, first, second)
+    introduce(sim, second, first)
+    leaving, staying = find_worker(sim, first), find_worker(sim, second)
+    for actor_id in (first, second):
+        sim.drop(actor_id)
+    sim.collect()
+    sim.read(leaving)
+    sim.die(leaving)
+    call = sim.call(first, caller=staying)
+    assert type(sim.results[call.id][1]) is exceptions.ActorDiedError
+    sim.settle()
+    assert sim.kernel.actors == {}
     sim.end()
 
 

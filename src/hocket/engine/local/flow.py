@@ -37,7 +37,7 @@ class Flow:
         #: How many have been taken, as far as we know.
         self.consumed = 0
         #: Called, with the lock held, when the reader has taken more.
-        self.wake: Callable[[], None] = _do_nothing
+        self.wake: Callable[[], object] = lambda: None
 
     def add(self, size: int) -> bool:
         """Count an item of so many bytes; tell whether the generator has to wait for its reader now."""
@@ -71,7 +71,3 @@ class Flow:
             left -= size
             wanted += 1
         return wanted
-
-
-def _do_nothing() -> None:
-    pass

@@ -5,6 +5,11 @@ what a task does. That every tuple and every pattern in this package has the fie
 test, which reads the source; the handlers of `driver.dispatch` are found by number and called with the fields in this
 order.
 
+**Nobody waits for what is sent once and may be lost.** Whoever waits asks, and is answered from what is so at that
+moment, or as soon as it is; each attempt of a task asks for itself. Numbers and positions are absolute, so a second
+answer, or a late one, does no harm. What becomes of each message whose receiver is not there yet, is tried again,
+cancelled, over or gone, stands in a table (`tests/engine/message_states.py`); a new message needs a row there.
+
 A *payload* is an encoded value as it travels (see `payloads`). *Ids* are whole numbers. The same numbering serves all
 sockets, so a message on the wrong socket is noticed.
 """

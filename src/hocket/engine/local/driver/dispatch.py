@@ -44,8 +44,8 @@ ASKED_BY_NAME = frozenset({"claim_name", "release_name", "check_pending", "reser
 class Dispatcher(task_messages.TaskMessages):
     """Handles the messages of all workers. Every method is called with the lock held.
 
-    Those called ``_on_...`` handle one message each: the table at the end finds them, and they take the fields that
-    `messages` declares.
+    ``_on_NAME`` handles the message ``NAME``: the table at the end finds it, and it takes the fields that `messages`
+    declares.
     """
 
     def _handle_messages(self, link: links.Link, received: list[channel.Message]) -> None:
@@ -252,34 +252,8 @@ class Dispatcher(task_messages.TaskMessages):
 
 
 _HANDLERS: dict[int, Callable[..., None]] = {
-    messages.SUBMIT: Dispatcher._on_submit,
-    messages.SUBMIT_CALL: Dispatcher._on_submit_call,
-    messages.YIELD: Dispatcher._on_yield,
-    messages.TAKE: Dispatcher._on_take,
-    messages.WANT: Dispatcher._on_want,
-    messages.WATCH: Dispatcher._on_watch,
-    messages.BLOCK: Dispatcher._on_block,
-    messages.UNBLOCK: Dispatcher._on_unblock,
-    messages.BACK: Dispatcher._on_back,
-    messages.FAILED: Dispatcher._on_failed,
-    messages.PROMISE: Dispatcher._on_promise,
-    messages.FULFIL: Dispatcher._on_fulfil,
-    messages.DELIVER: Dispatcher._on_deliver,
-    messages.NOTES: Dispatcher._on_notes,
-    messages.ASK: Dispatcher._on_ask,
-    messages.PAUSED: Dispatcher._on_paused,
-    messages.PROBED: Dispatcher._on_probed,
-    messages.LIFT: Dispatcher._on_lift,
-    messages.CANCEL_CHILDREN: Dispatcher._on_cancel_children,
-    messages.EXITING: Dispatcher._on_exiting,
-    messages.EXPORT: Dispatcher._on_export,
-    messages.INTRODUCE: Dispatcher._on_introduce,
-    messages.SYNC: Dispatcher._on_sync,
-    messages.AWAIT: Dispatcher._on_await,
-    messages.LOST: Dispatcher._on_lost,
-    messages.ADOPT: Dispatcher._on_adopt,
-    messages.METRICS: Dispatcher._on_metrics,
-    messages.ROOM: Dispatcher._on_room,
-    messages.POOL: Dispatcher._on_pool,
+    number: getattr(Dispatcher, f"_on_{name.lower()}")
+    for name, number in vars(messages).items()
+    if hasattr(Dispatcher, f"_on_{name.lower()}")
 }
 """Of all messages but the most frequent, which `_handle_messages` looks at itself."""

@@ -24,8 +24,7 @@ IDLE_SECONDS = 60.0
 """How long workers beyond the first stay for later work."""
 
 STOP_SECONDS = 30.0
-"""How long a worker that was told to stop may take for its goodbye."""
-
+"""How long a worker that was told to stop may take for its goodbye, if it owes nobody a value that it has promised."""
 
 OVERDUE_SECONDS = 1.0
 """How long the guardian may say nothing of a birth or a death before we look whether somebody has stopped it."""
@@ -68,7 +67,6 @@ class Watch(worker_pool.WorkerPool):
         self._stop_idle(now, is_idle)
         for worker in stopping:
             link = self.links.get(worker.id)
-            # One that is to pass on what it has promised waits for that as long as the calls take.
             if link is not None and now - link.stopped_at > STOP_SECONDS and not worker.promised:
                 self.kill_worker(worker.id)
         limit_s = LOOK_SECONDS if is_blocked or is_waiting or is_owed or is_unstarted or stopping else IDLE_SECONDS
