@@ -914,7 +914,7 @@ def test_folder_in_memory_is_avoided(monkeypatch: pytest.MonkeyPatch, tmp_path: 
 
 
 def test_segment_is_given_back_once() -> None:
-    """A generator that is tried again on the same worker makes its items again: then the driver names a segment twice."""
+    """A generator that is tried again on one worker makes its items again: then the driver names a segment twice."""
     worker_store = store.WorkerStore(threading.RLock(), ask_room=lambda size: False, explain_full=lambda *given: "")
     for _ in range(2):
         assert worker_store.obey(7, False), "the driver waits to hear how large the pool is"
