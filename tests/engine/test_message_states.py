@@ -207,6 +207,8 @@ def calls_of_an_actor(stage: Stage, number: int = 5) -> Part:
     ref = stage.submit("call_often", [actor], [late], number, max_retries=-1)
     found = yield Get(ref)
     check_answers(found, number, may_lose=stage.given_deaths > stage.deaths)
+    notes = [one[0] for one in list_notes(stage) if isinstance(one, list)]
+    assert len(notes) > number or notes == sorted(notes), f"calls of one caller ran in the order {notes}"
 
 
 def calls_of_an_actor_that_is_never_born(stage: Stage) -> Part:

@@ -237,6 +237,8 @@ def _place_again(kernel: State, actor: ActorRecord, worker: WorkerRecord, creati
             kernel.fail_exception(task, reasons.explain_cancelled(task))
         else:
             calls.put_back(task)
+            for _, ahead in actor.markers:  # they were made later than the call
+                ahead.add(task.id)
     kernel.make_ready(creation)
 
 
