@@ -6,12 +6,15 @@ while the part works; so a description only reads, takes no lock that work is do
 
 from __future__ import annotations
 
+import math
 import os
 import threading
 import weakref
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Final, TypeVar, final
+
+from hocket import texts
 
 T = TypeVar("T")
 
@@ -20,6 +23,11 @@ Facts = dict[str, Any]
 
 MOST: Final = 100
 """How many parts of a kind are described: the newest."""
+
+MOST_TEXT: Final = 2_000
+"""How long a text may be in an answer of more than `LONG` letters: somebody may have named a task with a megabyte."""
+
+LONG: Final = 1 << 18
 
 _shown: dict[str, dict[int, tuple[weakref.ref[Any], Callable[[Any], Facts]]]] = {}
 _lock = threading.RLock()  # the collector of garbage may come to `_forget` in a thread that has it
@@ -90,6 +98,46 @@ def _describe(reference: weakref.ref[Any], describe: Callable[[Any], Facts]) -> 
         return [describe(part)]
     except Exception as error:  # noqa: BLE001 (a look must not harm what is looked at)
         return [{"problem": f"{type(error).__name__}: {error}"}]
+
+
+def encode(found: object, indent: int | None = None) -> str:
+    """Return an answer to viewers as JSON in ASCII; a float that is not finite is a text, and so is what JSON does not
+    have.
+
+    Args:
+        found: Plain data.
+        indent: By how many columns; None is one line without spaces.
+
+    Raises:
+        TypeError: A key is none that JSON has.
+
+    Example:
+        >>> from hocket import showing
+        >>> showing.encode({"loss": float("nan"), "step": 1})
+        '{"loss":"nan","step":1}'
+    """
+    import json  # most workers are never asked
+
+    separators = (",", ":") if indent is None else None
+    try:
+        encoded = json.dumps(found, default=texts.safe_text, allow_nan=False, indent=indent, separators=separators)
+        if len(encoded) <= LONG:
+            return encoded
+    except ValueError:  # rare, and so looked for only now
+        pass
+    return json.dumps(_make_plain(found), default=texts.safe_text, indent=indent, separators=separators)
+
+
+def _make_plain(found: object) -> object:
+    if isinstance(found, str):
+        return texts.shorten(found, MOST_TEXT)
+    if isinstance(found, float) and not math.isfinite(found):
+        return str(found)
+    if isinstance(found, Mapping):
+        return {_make_plain(name): _make_plain(value) for name, value in found.items()}
+    if isinstance(found, list | tuple):
+        return [_make_plain(one) for one in found]
+    return found
 
 
 def _renew_lock() -> None:

@@ -109,7 +109,7 @@ def show_name(name: str) -> str:
         >>> texts.show_name("a\nb")
         'a\\nb'
     """
-    return escape(cut(name, MOST_NAME), one_line=True).encode("utf-8", "backslashreplace").decode()
+    return escape(cut(name, MOST_NAME), one_line=True)
 
 
 def shorten(text: str, most: int = MOST_CHARACTERS) -> str:
@@ -364,8 +364,8 @@ _ESCAPES: Final = {code: text for code, text in _ESCAPES_ALL.items() if code not
 
 
 def escape(text: str, *, one_line: bool = False) -> str:
-    r"""Return a text that does nothing to a terminal: control characters, and those that turn the direction of writing,
-    as ``\x1b``.
+    r"""Return a text that does nothing to a terminal and that every file takes: control characters, those that turn the
+    direction of writing, and halves of characters, as ``\x1b``.
 
     Args:
         text: A name or a message that somebody else chose.
@@ -376,4 +376,4 @@ def escape(text: str, *, one_line: bool = False) -> str:
         >>> print(texts.escape("\x1b[31mred"))
         \x1b[31mred
     """
-    return text.translate(_ESCAPES_ALL if one_line else _ESCAPES)
+    return text.translate(_ESCAPES_ALL if one_line else _ESCAPES).encode("utf-8", "backslashreplace").decode()

@@ -2,8 +2,31 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import secrets
+from collections.abc import Iterator
 from pathlib import Path
+from typing import BinaryIO
+
+
+@contextlib.contextmanager
+def replaced(target: Path) -> Iterator[BinaryIO]:
+    """Give a new file that takes a name at the end of the block, and is removed if the block fails.
+
+    Its own name cannot be guessed, and nothing is there: a link that another user left would lead to a file of ours.
+
+    Raises:
+        OSError: It cannot be made, or take the name.
+    """
+    beside = target.with_name(f".{target.name[:200]}.{secrets.token_hex(8)}")
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    try:
+        with os.fdopen(os.open(beside, flags, 0o666), "wb") as file:
+            yield file
+        beside.replace(target)
+    finally:
+        beside.unlink(missing_ok=True)
 
 
 def write(path: Path, text: str) -> None:
@@ -29,13 +52,10 @@ def write(path: Path, text: str) -> None:
     if not target.is_file() and target.exists():
         path.write_bytes(data)
         return
-    beside = target.with_name(f".{target.name[:200]}.{os.getpid()}")
     try:
-        beside.write_bytes(data)
-        beside.replace(target)
+        with replaced(target) as file:
+            file.write(data)
     except PermissionError:
         if not target.is_file():
             raise
         target.write_bytes(data)  # it is ours to write, and its folder is not
-    finally:
-        beside.unlink(missing_ok=True)

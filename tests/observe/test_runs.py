@@ -19,9 +19,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import hocket
-from hocket import spending, train
+from hocket import showing, spending, train
 from hocket.engine import descendants
-from hocket.observe import answers, training
+from hocket.observe import training
 from hocket.observe.runs import advice, glimpse, history, log
 from hocket.train import user_callback
 from tests.observe import damage
@@ -142,7 +142,7 @@ def test_what_is_damaged_does_not_reach_the_page(tmp_path: Path, seed: int) -> N
     (tmp_path / log.NAME).write_text(damage.write_damaged(sound, random.Random(seed)))
     runs = training.Runs(tmp_path)
     for found in (runs.list_runs([]), runs.describe(str(tmp_path), 100), read(tmp_path).facts.config):
-        json.loads(answers.encode(found), parse_constant=pytest.fail)
+        json.loads(showing.encode(found), parse_constant=pytest.fail)
     runs.close()
 
 

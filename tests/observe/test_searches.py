@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hocket import tune
-from hocket.observe import answers, searches
+from hocket import showing, tune
+from hocket.observe import searches
 from hocket.observe.runs import lines
 from hocket.observe.top import tables
 from tests.observe import damage
@@ -182,7 +182,7 @@ def test_what_is_damaged_does_not_reach_the_page(looking: None, tmp_path: Path, 
     (tmp_path / searches.NAME).write_text(damage.write_damaged(sound, random.Random(seed)))
     found = searches.Searches(tmp_path)
     for answer in (found.list_searches([]), found.describe(str(tmp_path), None, 100)):
-        json.loads(answers.encode(answer), parse_constant=pytest.fail)
+        json.loads(showing.encode(answer), parse_constant=pytest.fail)
 
 
 def test_damaged_lines_are_counted_and_a_half_written_one_waits(tmp_path: Path) -> None:
@@ -223,7 +223,7 @@ def test_values_that_are_no_numbers(tmp_path: Path) -> None:
     propose(folder, 0, {"x": float("nan"), "name": "<img onerror=x>" * 100})
     report(folder, 0, loss=float("inf"), text="a", flag=True)
     propose(folder, 1, {"x": 2, "name": None})
-    found = json.loads(answers.encode(describe(folder)), parse_constant=pytest.fail)  # browsers know no NaN
+    found = json.loads(showing.encode(describe(folder)), parse_constant=pytest.fail)  # browsers know no NaN
     first = next(one for one in found["trials"] if one["number"] == 0)
     assert (first["config"]["x"], first["score"], first["metrics"]["loss"]) == ("nan", None, None)
     assert len(first["config"]["name"]) <= 200

@@ -6,6 +6,7 @@ import argparse
 import functools
 import importlib
 import importlib.util
+import io
 import math
 import os
 import select
@@ -14,7 +15,7 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from hocket import exceptions, version
+from hocket import exceptions, texts, version
 from hocket.cli import flags, notices
 from hocket.core import engines
 
@@ -32,6 +33,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         The exit code: 0, or 1 after an error, 130 after Ctrl-C, 141 where nobody reads the output any more; of `run`,
         that of the script.
     """
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # names that have no letters in its encoding end no command
+            stream.reconfigure(errors="backslashreplace")
     try:
         try:
             return _run(_parse(argv))
@@ -77,7 +81,7 @@ def _run(arguments: argparse.Namespace) -> int:
         print("\nhocket: stopped by Ctrl-C; all workers have ended.", file=sys.stderr)
         return 130
     except (exceptions.HocketError, OSError, ValueError) as error:
-        print(f"hocket {arguments.command}: {error}", file=sys.stderr)
+        print(f"hocket {arguments.command}: {texts.escape(texts.safe_text(error))}", file=sys.stderr)
         return 1
 
 

@@ -11,8 +11,7 @@ from pathlib import Path
 
 from rich import box, console, table, text
 
-from hocket import texts, whole_files
-from hocket.observe import answers
+from hocket import showing, texts, whole_files
 from hocket.observe.report import runs as reported_runs
 from hocket.observe.runs import history, log
 
@@ -54,7 +53,7 @@ def run(
         try:
             found.append(_read(path))
         except OSError as problem:
-            print(f"Left out: {problem}", file=sys.stderr)
+            print(f"Left out: {texts.escape(texts.safe_text(problem))}", file=sys.stderr)
     if not found:
         raise ValueError(
             f"There is no run in {', '.join(map(repr, folders))}: no {log.NAME} there, nor in the folders in there. "
@@ -66,7 +65,7 @@ def run(
         whole_files.write(Path(output), written)
         print(output)
     elif as_json:
-        print(answers.encode([_describe(one) for one in found], indent=2))
+        print(showing.encode([_describe(one) for one in found], indent=2))
     else:
         _print(found, metrics)
     return 0
@@ -84,7 +83,7 @@ def _sort(found: list[history.RunHistory], metric: str | None) -> list[history.R
         return sorted(found, key=lambda one: one.facts.started)
     known = sorted({name for one in found for name in one.names})
     if metric not in known:
-        raise ValueError(f"No run has reported the metric {metric!r}. There are {known}.")
+        raise ValueError(f"No run has reported the metric {metric!r}. There are {list(map(texts.show_name, known))}.")
 
     def rank(one: history.RunHistory) -> float:
         value = one.get_last(metric) if metric in one.names else None

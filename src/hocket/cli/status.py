@@ -7,7 +7,6 @@ is shown by what /proc tells alone.
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Iterable
 from typing import Any
@@ -15,7 +14,7 @@ from typing import Any
 import psutil
 from rich import box, console, table, text
 
-from hocket import texts
+from hocket import showing, texts
 from hocket.engine import node
 from hocket.engine.local import endpoint
 from hocket.observe import sessions
@@ -34,7 +33,7 @@ def run(*, as_json: bool, timeout_s: float = TIMEOUT_SECONDS) -> int:
     """Print all sessions; return the exit code."""
     found = [sessions.look(one, timeout_s) for one in endpoint.list_sessions()]
     if as_json:
-        print(json.dumps(found, indent=2))
+        print(showing.encode(found, indent=2))
         return 0
     out = console.Console(highlight=False)
     if not out.is_terminal:
@@ -62,11 +61,12 @@ def show(session: sessions.Session, out: console.Console) -> None:
     snapshot = session["snapshot"]
     title = text.Text(f"Session of pid {session['driver_pid']}", style="bold")
     if driver is not None:
-        title.append("  " + texts.escape(" ".join(driver["command"].split())[:100], one_line=True), style="not bold")
+        title.append("  " + texts.show_name(" ".join(driver["command"].split())[:100]), style="not bold")
     out.print(title)
     if snapshot is None or "failure" in snapshot:
         why = session["problem"] if snapshot is None else f"it could not describe itself ({snapshot['failure']})"
-        out.print(text.Text(f"No answer: {texts.escape(why)}. What the kernel knows of its processes:", style="yellow"))
+        told = f"No answer: {texts.show_name(why)}. What the kernel knows of its processes:"
+        out.print(text.Text(told, style="yellow"))
         out.print(_build_process_table(processes))
         return
     facts = [
@@ -74,7 +74,7 @@ def show(session: sessions.Session, out: console.Console) -> None:
         f"{len(processes)} processes with {texts.format_bytes(total)}",
         ", ".join(_format_resources(snapshot["resources"])),
     ]
-    out.print(_quote(" | ".join(facts)))
+    out.print(text.Text(" | ".join(facts)))
     for built in (
         _build_task_table(snapshot["tasks"]),
         _build_actor_table(snapshot["actors"]),
@@ -87,18 +87,14 @@ def show(session: sessions.Session, out: console.Console) -> None:
     if errors["count"]:
         out.print(text.Text(f"{errors['count']} errors; the latest:", style="red"))
         for error in errors["last"]:
-            out.print(
-                _quote(
-                    f"  {error['name']}: {error['type']}: "
-                    f"{error['message'].splitlines()[0] if error['message'] else ''}"
-                )
-            )
+            first = next(iter(error["message"].splitlines()), "")
+            out.print(text.Text(f"  {': '.join(map(texts.show_name, (error['name'], error['type'], first)))}"))
     out.print()
 
 
 def _quote(name: str) -> text.Text:
     """Return what somebody else has named, so that it does nothing to the terminal."""
-    return text.Text(texts.escape(name, one_line=True))
+    return text.Text(texts.show_name(name))
 
 
 def _build_table(title: str, *columns: str) -> table.Table:
@@ -209,7 +205,7 @@ def _format_resources(found: dict[str, dict[str, float]]) -> Iterable[str]:
     for name, total in node.hide_internal(found["total"]).items():
         used = total - found["free"].get(name, 0.0)
         if name != "memory":
-            yield f"{used:g} of {total:g} {name} in use"
+            yield f"{used:g} of {total:g} {texts.show_name(name)} in use"
         elif used:
             yield f"{texts.format_bytes(int(used))} of {texts.format_bytes(int(total))} of memory promised"
 

@@ -10,7 +10,7 @@ import time
 
 from rich import box, console, table, text
 
-from hocket import exceptions, texts
+from hocket import exceptions, showing, texts
 from hocket.observe.top import looking
 
 PLAIN_SECONDS = 2.0
@@ -70,7 +70,7 @@ def _print(out: console.Console, view: looking.View) -> None:
     out.print(text.Text(f"{time.strftime('%H:%M:%S')} {view.headline}", style="bold"))
     for name, found in view.tables.items():
         for remark in found.remarks:
-            out.print(text.Text(texts.escape(remark)))
+            out.print(text.Text(texts.escape(texts.shorten(remark, showing.MOST_TEXT))))
         if not found.rows:
             continue
         built = table.Table(title=name, title_justify="left", box=box.SIMPLE_HEAD)

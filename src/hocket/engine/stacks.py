@@ -116,10 +116,8 @@ class _Stacks:
 
 def _describe() -> bytes:
     """Return what the parts of this process show."""
-    import json  # most workers are never asked
-
     try:
-        return json.dumps(showing.describe(), default=str).encode()
+        return showing.encode(showing.describe()).encode()
     except (TypeError, ValueError):  # a part has shown what JSON has not, such as keys that are no texts
         return b"{}"
 

@@ -29,6 +29,7 @@ import numpy.typing as npt
 from hocket import addresses, texts
 from hocket.mesh import layout_maps, layouts, manifests, operations, tensors
 from hocket.mesh.backends import contract
+from hocket.stores import regular
 
 _OURS: Final = re.compile(r"[0-9a-f]{8}-\d+\.safetensors|manifest\.json\.[0-9a-f]{8}|\.tmp\w+")
 """Names of what a save writes before its manifest; the last are safetensors' own, of files that are not whole."""
@@ -255,7 +256,7 @@ def _list_old(target: Path) -> list[Path]:
 
 
 def _digest(file: Path) -> str:
-    with file.open("rb") as opened:
+    with regular.open_regular(file) as opened:
         return hashlib.file_digest(opened, "sha256").hexdigest()
 
 

@@ -14,6 +14,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
+from hocket.stores import regular
+
 Place: TypeAlias = tuple[slice, ...]
 """Where a part lies in the whole: for each dim from where to where."""
 
@@ -99,7 +101,7 @@ def read(path: Path) -> tuple[str, dict[str, Saved], dict[str, str]]:
     """Return a manifest's text, what it says of values, and the digests of files."""
     file = path / MANIFEST
     try:
-        text = file.read_text(encoding="utf-8")
+        text = regular.read_text(file)
         found: Any = json.loads(text)
         if found["format"] != _FORMAT:
             raise ValueError(f"its format is {found['format']!r}, and this version reads {_FORMAT!r}")

@@ -29,7 +29,7 @@ import numpy as np
 
 from hocket.ps import errors, initializers, links, placement, records, snapshots
 from hocket.ps.memory import Array
-from hocket.stores import commits, places
+from hocket.stores import commits, places, regular
 
 MANIFEST: Final = "manifest.json"
 _FORMAT: Final = 1
@@ -115,7 +115,7 @@ def read_manifest(path: str | os.PathLike[str]) -> dict[str, Any]:
     """
     file = Path(path) / MANIFEST
     try:
-        found: Any = json.loads(file.read_text(encoding="utf-8"))
+        found: Any = json.loads(regular.read_text(file))
     except (FileNotFoundError, NotADirectoryError) as error:
         raise FileNotFoundError(f"{path} is no checkpoint of variables: it has no {MANIFEST}.") from error
     except ValueError as error:  # also what is no UTF-8
@@ -126,7 +126,7 @@ def read_manifest(path: str | os.PathLike[str]) -> dict[str, Any]:
 
 
 def _digest(file: Path) -> str:
-    with file.open("rb") as opened:
+    with regular.open_regular(file) as opened:
         return hashlib.file_digest(opened, "sha256").hexdigest()
 
 

@@ -12,6 +12,7 @@ import pickle
 import queue
 import secrets
 import socket
+import struct
 import threading
 from dataclasses import dataclass, field
 from multiprocessing import AuthenticationError, connection
@@ -39,6 +40,8 @@ Event = tuple[int, messages.FromRank | Lost | JobEnded]
 
 JOB: Final = -1
 
+_PATIENCE_SECONDS: Final = 10  # for a caller who has not shown yet that he knows the key. A guess
+
 
 @dataclass(frozen=True, slots=True)
 class _Wire:
@@ -52,6 +55,11 @@ class _Wire:
         """Have whoever reads or writes, at either end, see its end."""
         with contextlib.suppress(OSError):
             self.socket.shutdown(socket.SHUT_RDWR)
+
+
+def _set_patience(wire: socket.socket, seconds: int) -> None:
+    """Have reads fail that wait for so long; 0 is for ever."""
+    wire.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("@ll", seconds, 0))
 
 
 @final
@@ -114,8 +122,10 @@ class Hub:
     def _serve(self, wire: _Wire) -> None:
         index: int | None = None
         try:
+            _set_patience(wire.socket, _PATIENCE_SECONDS)
             connection.deliver_challenge(wire.connection, self.key)
             connection.answer_challenge(wire.connection, self.key)
+            _set_patience(wire.socket, 0)
             while True:
                 message: messages.FromRank = pickle.loads(wire.connection.recv_bytes())
                 if isinstance(message, messages.Died):

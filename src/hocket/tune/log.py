@@ -38,6 +38,7 @@ from pathlib import Path
 from typing import Any, Final, final
 
 from hocket import showing
+from hocket.stores import regular
 from hocket.tune import encoding, errors
 
 NAME: Final = "search.jsonl"
@@ -118,7 +119,7 @@ def read(folder: str | os.PathLike[str]) -> Iterator[dict[str, Any]]:
         TuneError: A line in the middle is not one of ours, or the log is of a newer version.
     """
     path = Path(folder, NAME)
-    with path.open("rb") as file:
+    with regular.open_regular(path) as file:
         for number, line in enumerate(file, 1):
             if not line.endswith(b"\n"):
                 return

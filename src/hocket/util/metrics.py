@@ -339,7 +339,7 @@ def _render_tags(tags: metrics.Tags) -> str:
 
 
 def _escape(text: str, *, quotes: bool = False) -> str:
-    text = text.replace("\\", "\\\\").replace("\n", "\\n")
+    text = text.encode("utf-8", "backslashreplace").decode().replace("\\", "\\\\").replace("\n", "\\n")
     return text.replace('"', '\\"') if quotes else text
 
 

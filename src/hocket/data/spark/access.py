@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
 import threading
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -138,9 +137,9 @@ def open_folder(caller: str, session: Session, path: str | os.PathLike[str] | No
         )
     temporary = scratch.keep_folder()
     try:
-        yield find_folder(caller, Path(temporary, "rows"))
+        yield find_folder(caller, Path(temporary.path, "rows"))
     except BaseException:
-        shutil.rmtree(temporary, ignore_errors=True)
+        temporary.remove()
         raise
 
 

@@ -20,6 +20,7 @@ import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+from hocket import showing, texts
 from hocket.engine import descendants
 
 MEMFD_NAME = "hocket-window"
@@ -55,9 +56,9 @@ class InspectionEndpoint:
         except BlockingIOError:
             return
         try:
-            data = json.dumps(build_snapshot(), default=str).encode()
+            data = showing.encode(build_snapshot()).encode()
         except Exception as error:  # noqa: BLE001 (a look at the session must never harm it)
-            data = json.dumps({"failure": f"{type(error).__name__}: {error}"}).encode()
+            data = showing.encode({"failure": texts.describe(error, showing.MOST_TEXT)}).encode()
         self._sequence += 1
         self._write_header(0)
         os.pwrite(self._memfd, data, _DATA_AT)

@@ -10,7 +10,8 @@ from importlib import resources
 
 from starlette import applications, requests, responses, routing
 
-from hocket.observe import answers, parts, searches, training, watching
+from hocket import showing
+from hocket.observe import parts, searches, training, watching
 from hocket.observe.dashboard import guards
 
 TYPES = {".css": "text/css", ".html": "text/html", ".js": "text/javascript", ".svg": "image/svg+xml"}
@@ -149,7 +150,7 @@ class Pages:
         self.asked_at = time.monotonic()
         if found is None:
             return responses.PlainTextResponse("There is no such session, process, run or search.", 404)
-        return responses.Response(answers.encode(found), media_type="application/json")
+        return responses.Response(showing.encode(found), media_type="application/json")
 
 
 def _refuse() -> responses.Response:

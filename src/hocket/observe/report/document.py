@@ -11,8 +11,7 @@ from typing import TypeAlias, final
 
 import numpy as np
 
-from hocket import texts, version
-from hocket.observe import answers
+from hocket import showing, texts, version
 from hocket.observe.runs import history
 
 MOST_POINTS = 4_000
@@ -122,7 +121,7 @@ class Report:
 
 def _encode(data: object) -> str:
     """Return JSON that ends no script, whatever stands in it."""
-    encoded = answers.encode(data)
+    encoded = showing.encode(data)
     return encoded.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 
 

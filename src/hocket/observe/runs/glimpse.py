@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from hocket.stores import regular
+
 _RUN: Final = b'{"is":"run",'
 _ATTEMPT: Final = b'\n{"is":"attempt",'
 _ROW: Final = b'\n{"is":"row",'
@@ -35,7 +37,8 @@ def take(file: Path) -> Glimpse | None:
     Raises:
         OSError: It cannot be read.
     """
-    data = file.read_bytes()
+    with regular.open_regular(file) as opened:
+        data = opened.read(regular.MOST_BYTES)  # a longer one has no end here, and is read line by line
     if not data.startswith(_RUN) or data.count(b"\n" + _RUN) or data.count(_ATTEMPT) != 1 or not data.endswith(b"\n"):
         return None
     attempt_at = data.index(_ATTEMPT) + 1

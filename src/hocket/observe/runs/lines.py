@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import os
-import stat
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import BinaryIO, Final, final
+
+from hocket.stores import regular
 
 _CHUNK_BYTES: Final = 1 << 22
 
@@ -45,7 +46,7 @@ class Lines:
         while chunk := file.read(_CHUNK_BYTES):
             whole = chunk[: chunk.rfind(b"\n") + 1]  # a line may be half written
             if not whole:
-                whole = chunk + file.readline()
+                whole = chunk + file.readline(regular.MOST_BYTES)
                 if not whole.endswith(b"\n"):
                     return
             self._offset += len(whole)
@@ -61,8 +62,8 @@ class Lines:
                     forget()
                 self.close()
                 self._offset, self._identity = 0, (status.st_dev, status.st_ino)
-            if self._opened is None and stat.S_ISREG(status.st_mode):
-                self._opened = self._path.open("rb")
+            if self._opened is None:
+                self._opened = regular.open_regular(self._path)
         return self._opened
 
 

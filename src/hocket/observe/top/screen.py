@@ -7,7 +7,7 @@ from typing import ClassVar, final
 from rich import text
 from textual import app, binding, containers, screen, widgets, worker
 
-from hocket import texts
+from hocket import showing, texts
 from hocket.observe.top import looking, tables
 
 PAGES = ("Workers", "Functions", "Actors", "Memory", "Training", "Runs", "Searches")
@@ -98,7 +98,7 @@ class Top(app.App[None]):
         if name in self._order and found.columns:
             at, descending = self._order[name]
             found.sort(at, descending=descending)
-        remarks = "\n".join(texts.escape(remark) for remark in found.remarks)
+        remarks = "\n".join(texts.escape(texts.shorten(remark, showing.MOST_TEXT)) for remark in found.remarks)
         self.query_one(f"#{name}-remarks", widgets.Static).update(text.Text(remarks))
         shown: widgets.DataTable[text.Text] = self.query_one(f"#{name}-table", widgets.DataTable)
         row = shown.cursor_row

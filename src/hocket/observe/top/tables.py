@@ -42,7 +42,7 @@ class Table:
     def show(self, row: Sequence[object]) -> list[str]:
         """Return a row as texts that do nothing to a terminal."""
         return [
-            "" if value is None else texts.escape(column.show(value), one_line=True)
+            "" if value is None else texts.show_name(column.show(value))
             for column, value in zip(self.columns, row, strict=True)
         ]
 
@@ -238,7 +238,7 @@ def describe(session: sessions.Session | None, picture: dict[str, Any] | None) -
     if picture is not None:
         seconds = max(1e-3, picture["end"] - picture["start"])
         parts.append(f"{show_rate(sum(one['runs'] for one in picture['names']) / seconds)} runs a second")
-    return texts.escape(" | ".join(parts), one_line=True)
+    return " | ".join(map(texts.show_name, parts))
 
 
 def _read(session: sessions.Session) -> dict[str, Any]:

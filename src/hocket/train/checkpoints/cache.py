@@ -9,8 +9,6 @@ next run that copies something on that node finds that nobody holds its lock, an
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
 import os
 import shutil
 import tempfile
@@ -20,12 +18,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from hocket.stores import working_folders
 from hocket.train.checkpoints import file_chunks
 
 FOLDER_PREFIX = "hocket-train-"
 """How the names of nodes' folders begin."""
 
-_LOCK_NAME = ".lock"
 _END_SECONDS = 10.0  # how long killed ranks may take to be gone; milliseconds, but on a machine that swaps. A guess
 
 
@@ -95,7 +93,7 @@ class CheckpointCache:
         try:
             chunk = file_chunks.pass_point("train.in_download", chunk)
             if copy.unpacker is None:
-                self._hold(Path(folder))
+                self._hold(folder)
                 name = Path(request.origin).name
                 copy.unpacker = file_chunks.Unpacker(Path(folder, name), f"checkpoint {name!r}", is_durable=False)
             copy.unpacker.take(chunk)
@@ -120,27 +118,11 @@ class CheckpointCache:
                 shutil.rmtree(copy.unpacker.target, ignore_errors=True)
         copy.is_settled.set()
 
-    def _hold(self, folder: Path) -> None:
+    def _hold(self, folder: str) -> None:
         """Make the node's folder, if it is not there, and hold its lock until this process ends."""
         if self._node_lock is None:
-            remove_abandoned(folder.parent)
-            folder.mkdir(mode=0o700, exist_ok=True)
-            self._node_lock = os.open(folder / _LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-            fcntl.flock(self._node_lock, fcntl.LOCK_SH)
-
-
-def remove_abandoned(parent: Path) -> None:
-    """Remove folders of this user that no living process holds."""
-    for folder in parent.glob(f"{FOLDER_PREFIX}*"):
-        with contextlib.suppress(OSError):  # held, another user's, removed by somebody else, or only just made
-            if folder.stat().st_uid != os.getuid():
-                continue
-            descriptor = os.open(folder / _LOCK_NAME, os.O_RDWR | os.O_CLOEXEC)
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                shutil.rmtree(folder, ignore_errors=True)
-            finally:
-                os.close(descriptor)
+            working_folders.sweep(FOLDER_PREFIX, Path(folder).parent)
+            self._node_lock = working_folders.join(folder)
 
 
 def remove_folder(folder: str, pids: Sequence[int]) -> None:
@@ -148,10 +130,7 @@ def remove_folder(folder: str, pids: Sequence[int]) -> None:
     deadline = time.monotonic() + _END_SECONDS
     while any(_is_alive(pid) for pid in pids) and time.monotonic() < deadline:
         time.sleep(0.005)
-    shutil.rmtree(folder, ignore_errors=True)
-    while Path(folder).exists() and time.monotonic() < deadline:  # a process that is being killed still writes there
-        time.sleep(0.005)
-        shutil.rmtree(folder, ignore_errors=True)
+    working_folders.remove(folder)
 
 
 def _is_alive(pid: int) -> bool:

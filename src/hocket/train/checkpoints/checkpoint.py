@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Final, final
 
 from hocket import missing
-from hocket.stores import commits, files, places
+from hocket.stores import commits, files, places, regular
 from hocket.train import errors
 
 METADATA_NAME: Final = ".metadata.json"
@@ -161,7 +161,7 @@ class Checkpoint(metaclass=missing.Explaining):
         if self._place is not None:
             return commits.read_manifest(self._place, METADATA_NAME) or {}
         try:
-            metadata: dict[str, object] = json.loads(self._metadata_path.read_text(encoding="utf-8"))
+            metadata: dict[str, object] = json.loads(regular.read_text(self._metadata_path))
         except FileNotFoundError:
             return {}
         return metadata

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from hocket.engine import faults
+from hocket.stores import regular
 from hocket.train import errors
 from hocket.train.checkpoints import storage
 
@@ -83,7 +84,7 @@ def pack(
 def _read(path: Path, known: storage.FileRecord | None, most: int) -> Iterator[tuple[bytes, storage.FileRecord | None]]:
     """Give a file's bytes, and with the last of them its record."""
     digest, size = hashlib.sha256(), 0
-    with path.open("rb") as file:
+    with regular.open_regular(path) as file:
         data = file.read(most)
         while True:
             following = file.read(most) if data else b""

@@ -6,10 +6,9 @@ is done by the driver: a checkpoint that is committed in the working folder is s
 (`hocket.stores.commits`), before the ranks are told. So what a rank knows to be committed is in the store, whatever
 becomes of this machine. A store that fails ends the run, with what was committed before.
 
-The working folder is made anew for each `fit`, among the temporary files, and removed at its end; one that a killed
-process has left is removed by the next run that is kept in a store, as are nodes' copies (`cache`). So there is one way
-to go on with a run, be it here or on another machine: from what the store has. The newest checkpoint's files are
-brought at the start; of others only the manifests are read.
+The working folder (`hocket.stores.working_folders`) is made anew for each `fit`, and removed at its end. So there is
+one way to go on with a run, be it here or on another machine: from what the store has. The newest checkpoint's files
+are brought at the start; of others only the manifests are read.
 
 Files beside the checkpoints, such as loggers', are brought at the start, and sent with each checkpoint and at the end,
 if they have changed. Those that a killed run wrote after its last commit are lost.
@@ -18,7 +17,6 @@ if they have changed. Those that a killed run wrote after its last commit are lo
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import hashlib
 import json
 import os
@@ -26,15 +24,13 @@ import pickle
 import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Final, final
+from typing import final
 
 from hocket import exceptions
-from hocket.stores import commits, files, places
+from hocket.stores import commits, files, places, working_folders
 from hocket.train import errors
 from hocket.train.checkpoints import cache, kept, storage
 from hocket.train.checkpoints import checkpoint as checkpoint_module
-
-_LOCK_NAME: Final = ".lock"  # as in `cache`, which removes folders whose lock nobody holds
 
 
 @final
@@ -182,48 +178,16 @@ def hold_folder(place: places.Place) -> Iterator[Path]:
     Raises:
         TrainingFailedError: Another process has it, or another fit() here.
     """
-    parent = Path(cache.find_temporary())
-    cache.remove_abandoned(parent)
-    folder = parent / f"{cache.FOLDER_PREFIX}{os.getuid()}-{_digest(place)}"
-    lock = _lock(folder)
+    folder = working_folders.claim(f"{cache.FOLDER_PREFIX}{os.getuid()}-", _digest(place))
+    if folder is None:
+        raise errors.TrainingFailedError(
+            f"{place.name!r} goes on already, in {place.shown!r}: another fit(), here or in another "
+            "process, has not returned. Wait for it, or give RunConfig(name=...) another name."
+        )
     try:
-        if lock is None:
-            raise errors.TrainingFailedError(
-                f"{place.name!r} goes on already, in {place.shown!r}: another fit(), here or in another "
-                "process, has not returned. Wait for it, or give RunConfig(name=...) another name."
-            )
-        for left in folder.iterdir():  # by a process that wrote while it was removed
-            if left.name != _LOCK_NAME:
-                shutil.rmtree(left, ignore_errors=True)
-        try:
-            yield folder
-        finally:
-            cache.remove_folder(str(folder), ())
-            with contextlib.suppress(OSError):
-                fcntl.flock(lock, fcntl.LOCK_UN)  # also for processes that were forked meanwhile and have it
+        yield Path(folder.path)
     finally:
-        if lock is not None:
-            os.close(lock)
-
-
-def _lock(folder: Path) -> int | None:
-    """Make a folder and take its lock; return the lock's descriptor, or None if somebody else has it."""
-    while True:
-        folder.mkdir(mode=0o700, exist_ok=True)
-        try:
-            lock = os.open(folder / _LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        except FileNotFoundError:  # who had it has just removed it
-            continue
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if os.path.samestat(os.fstat(lock), (folder / _LOCK_NAME).stat()):
-                return lock
-        except BlockingIOError:
-            os.close(lock)
-            return None
-        except FileNotFoundError:  # as above
-            pass
-        os.close(lock)
+        folder.remove()
 
 
 def _digest(place: places.Place) -> str:

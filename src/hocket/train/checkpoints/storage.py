@@ -31,7 +31,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, Final
 
 from hocket import texts
-from hocket.stores import commits
+from hocket.stores import commits, regular
 from hocket.stores import files as files_module
 from hocket.train import errors
 from hocket.train.checkpoints import checkpoint as checkpoint_module
@@ -447,7 +447,7 @@ def _sync_folder(folder: Path) -> None:
 def get_optional_manifest(folder: Path) -> dict[str, Any] | None:
     """Return the manifest of a committed checkpoint; None if the folder is none."""
     try:
-        manifest: dict[str, object] = json.loads((folder / MANIFEST_NAME).read_text(encoding="utf-8"))
+        manifest: dict[str, object] = json.loads(regular.read_text(folder / MANIFEST_NAME))
     except (OSError, ValueError):
         return None
     return manifest
@@ -462,7 +462,7 @@ def find_damage(folder: Path, manifest: Mapping[str, object]) -> str | None:
     """Compare a checkpoint's files with its manifest; return what is wrong, or None."""
     for relative, record in read_records(manifest).items():
         try:
-            with (folder / relative).open("rb") as file:
+            with regular.open_regular(folder / relative) as file:
                 found = _digest(file)
         except OSError as error:
             return f"{relative!r} cannot be read: {error}"

@@ -60,7 +60,7 @@ def _describe_step(now: model.Snapshot) -> str:
 
 def _quote(name: str) -> str:
     """Return what the user has named, so that it does nothing to the terminal."""
-    return texts.escape(name, one_line=True)
+    return texts.show_name(name)
 
 
 def _list_parts(now: model.Snapshot) -> list[str]:

@@ -48,7 +48,7 @@ class CheckpointSender:
 
     def take(self, rank: int, request: cache.Request) -> None:
         """See to it that a rank gets the path of a copy on its node."""
-        folder = self._group.claim_folder(rank, self._attempt.token)
+        folder = self._group.claim_folder(rank)
         key = (request.origin, folder, self._group.places[rank].node_id)
         delivery = self._deliveries.get(key)
         if delivery is None:

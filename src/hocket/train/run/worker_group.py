@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import secrets
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -75,6 +76,7 @@ class WorkerGroup:
         self.notes: dict[str, Any] = {}
         """What backends keep of the group."""
         self._folders: set[tuple[str, str]] = set()
+        self._secret = secrets.token_hex(16)
         self.resources = contextlib.ExitStack()
         """What `shutdown` closes after the ranks have ended; backends add to it."""
 
@@ -161,11 +163,11 @@ class WorkerGroup:
         found[rank] = self.get(rank, ref)
         self.places = rank_placement.assign(found)
 
-    def claim_folder(self, rank: int, token: str) -> str:
+    def claim_folder(self, rank: int) -> str:
         """Return the path of a folder among the temporary files of a rank's node; `shutdown` removes it, if it was
         made."""
         place = self.places[rank]
-        folder = cache.name_folder(place.introduction.temporary, token, place.node_rank)
+        folder = cache.name_folder(place.introduction.temporary, self._secret, place.node_rank)
         self._folders.add((place.node_id, folder))
         return folder
 

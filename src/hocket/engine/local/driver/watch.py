@@ -156,7 +156,7 @@ class Watch(worker_pool.WorkerPool):
                 self._told.add(shape)
                 holders = ", ".join(self._list_holders(shape)) or "nobody: a worker is being started"
                 names = (queue[0].options.name, resources.format_demand(shape.demand), holders)
-                waiting, wanted, held = [texts.escape(name, one_line=True) for name in names]
+                waiting, wanted, held = map(texts.show_name, names)
                 logging.getLogger("hocket").warning(
                     "`%s` has waited %.0f s for %s, held by %s.", waiting, now - since, wanted, held
                 )

@@ -17,6 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 import numpy.typing as npt
 
+from hocket import whole_files
 from hocket.train.frameworks.jax import trees
 
 Array: TypeAlias = npt.NDArray[Any]
@@ -72,14 +73,8 @@ def save_pytree(path: str | os.PathLike[str], tree: object) -> None:
     arrays[DTYPES] = np.array(
         json.dumps({leaf.name or _ROOT: _name_dtype(value) for leaf, value in zip(leaves, values, strict=True)})
     )
-    target = Path(path)
-    beside = target.with_name(f"{target.name}.{os.getpid()}.part")
-    try:
-        with beside.open("wb") as file:
-            np.savez(file, allow_pickle=False, **arrays)
-        beside.replace(target)
-    finally:
-        beside.unlink(missing_ok=True)
+    with whole_files.replaced(Path(path)) as file:
+        np.savez(file, allow_pickle=False, **arrays)
 
 
 def load_pytree(path: str | os.PathLike[str], like: object) -> Any:

@@ -7,8 +7,9 @@ driver runs it, which outlives the ranks. A rank that dies is noticed where the 
 within milliseconds. What the service itself would do about a silent process it does after `SILENT_SECONDS`, when the
 driver has long dealt with it.
 
-On one machine the service listens on an abstract socket of Unix, of a name that cannot be guessed, and gloo on
-loopback. Between machines both listen on the network, and rank 0 runs the service, since a driver may be elsewhere.
+On one machine the service listens on a socket of Unix in a folder that only this user may enter; it asks nobody who he
+is, and an abstract socket's name is in ``/proc/net/unix`` for all to read. gloo listens on loopback, where other users
+reach it. Between machines both listen on the network, and rank 0 runs the service, since a driver may be elsewhere.
 
 What is called here of JAX's own insides, because it has no other name: its state of joined processes, and the
 collectives of its CPU client.
@@ -18,9 +19,9 @@ from __future__ import annotations
 
 import functools
 import os
-import secrets
 import socket
 import sys
+import tempfile
 from typing import Any, Final
 
 import jax
@@ -29,11 +30,14 @@ from jax._src import distributed, xla_bridge
 from jax._src import lib as jax_lib
 
 from hocket.core import api
+from hocket.stores import working_folders
 from hocket.train.run import joining, worker_group
 
 SILENT_SECONDS: Final = 600
 """How long a process may be silent before JAX's service ends the others: one that compiles for minutes holds Python's
 lock, but not that of the thread that tells of its life. A guess."""
+
+_LONGEST_PARENT: Final = 80  # the path of a socket ends at 107 bytes
 
 PROCESSES: Final = "HOCKET_JAX_PROCESSES"
 """The environment variable that says how many ranks there are, joined or not: `hocket.mesh` reads it."""
@@ -49,14 +53,31 @@ def join(group: worker_group.WorkerGroup, timeout_s: float) -> None:
         WorkerGroupError: A rank could not.
     """
     size, seconds = len(group), max(1, int(timeout_s))
-    address, interface = f"unix-abstract:hocket-jax-{secrets.token_hex(16)}", joining.LOOPBACK
-    service = _open_service(address, size, seconds) if _is_here(group) else None
-    if service is not None:
-        group.resources.callback(service.shutdown)
-        group.execute(_connect, [(address, rank, size, seconds, interface) for rank in range(size)])
+    address = _serve_here(group, size, seconds)
+    if address is not None:
+        group.execute(_connect, [(address, rank, size, seconds, joining.LOOPBACK) for rank in range(size)])
         return
     address = group.call(0, _choose_address, joining.find_addresses(group)[0])
     group.execute(_initialize, [(address, rank, size, seconds) for rank in range(size)])
+
+
+def _serve_here(group: worker_group.WorkerGroup, size: int, timeout_s: int) -> str | None:
+    """Run JAX's coordination service in this process until the group ends; return its address.
+
+    None if a rank is on another machine, or does not see the service's folder.
+    """
+    if not _is_here(group):
+        return None
+    is_short = len(tempfile.gettempdir()) < _LONGEST_PARENT
+    parent = None if is_short else "/tmp"  # noqa: S108 (the folder has a random name, and is this user's)
+    folder = working_folders.WorkingFolder("hocket-jax-", parent)
+    group.resources.callback(folder.remove)
+    path = f"{folder.path}/service"
+    service = _open_service(f"unix:{path}", size, timeout_s)
+    if service is None:
+        return None
+    group.resources.callback(service.shutdown)
+    return f"unix:{path}" if all(group.execute(os.path.exists, [(path,)] * size)) else None
 
 
 def leave(group: worker_group.WorkerGroup) -> None:
