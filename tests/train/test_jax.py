@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import stat
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -399,3 +400,22 @@ def step_more_often() -> None:
 def test_ranks_that_differ_are_named(tmp_path: Path, function: Any, message: str) -> None:
     with pytest.raises(train.WorkerGroupError, match=message):
         fit(function, tmp_path)
+
+
+def list_sockets(config: dict[str, Any]) -> None:
+    held = {os.readlink(entry.path) for entry in os.scandir(f"/proc/{config['driver']}/fd") if entry.is_symlink()}
+    rows = [line.split() for line in Path("/proc/net/unix").read_text().splitlines()[1:]]
+    paths = [row[7] for row in rows if len(row) > 7 and f"socket:[{row[6]}]" in held]
+    own = [path for path in paths if "hocket-jax" in path and path.startswith("/")]
+    modes = [stat.S_IMODE(Path(path).parent.stat().st_mode) for path in own]
+    train.report({"paths": sorted(set(paths)), "modes": sorted(set(modes))})
+
+
+@pytest.mark.about_local("the sockets of this machine")
+def test_the_service_is_where_no_other_user_reaches_it(tmp_path: Path) -> None:
+    result = fit(list_sockets, tmp_path, config={"driver": os.getpid()})
+    assert result.metrics is not None
+    (path,) = [Path(path) for path in result.metrics["paths"] if "hocket-jax" in path]
+    assert result.metrics["modes"] == [0o700]
+    assert path.is_absolute(), "an abstract socket begins with @"
+    assert not path.parent.exists(), "it is gone with the run"

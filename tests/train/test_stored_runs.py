@@ -6,6 +6,7 @@ import contextlib
 import functools
 import importlib
 import json
+import os
 import pickle
 import signal
 import subprocess
@@ -26,7 +27,9 @@ from hocket import exceptions, train
 from hocket.stores import calls, commits
 from hocket.train import loggers
 from hocket.train.checkpoints import cache
-from tests import conftest, s3_server
+from tests import conftest, s3_server, strangers
+
+shared_place = strangers.shared_place
 
 pytestmark = [pytest.mark.usefixtures("own_temporary"), pytest.mark.slow, pytest.mark.timeout(120)]
 
@@ -415,3 +418,33 @@ def test_on_ray(s3_store: Store, shared_ray: conftest.SharedRay) -> None:
         assert fit(bucket, filesystem, workers=2, steps=1).metrics == {"step": 1}
         again = fit(bucket, filesystem, workers=2, steps=1)
     assert (again.return_value, json.loads(json.dumps(again.metrics))) == (1, {"step": 2})
+
+
+@strangers.needs_root
+def test_what_a_stranger_left_at_a_working_folder_is_not_touched(
+    shared_place: Path, s3_store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """He has links to the user's folders at the names that earlier runs had, and at those that may come."""
+    filesystem, bucket = s3_store
+    home = shared_place.parent / "home"
+    (home / "thesis").mkdir(parents=True)
+    (home / "thesis" / "data").write_text("precious")
+    (home / ".lock").touch()
+    seen: list[str] = []
+
+    class Looks(train.UserCallback):
+        def after_report(self, run_context: Any, metrics: list[dict[str, Any]], checkpoint: Any) -> None:
+            seen.extend(path.name for path in shared_place.iterdir())
+
+    def lay() -> None:
+        for name in {*seen, f"{cache.FOLDER_PREFIX}{os.getuid()}-{'0' * 16}"}:
+            (shared_place / name).symlink_to(home)
+
+    fit(bucket, filesystem, steps=1, callbacks=[Looks()])
+    assert seen, "a run has a working folder"
+    strangers.run_as_other(lay)
+    traps = sorted(shared_place.iterdir())
+    assert fit(bucket, filesystem, steps=1).metrics == {"step": 2}
+    assert (home / "thesis" / "data").read_text() == "precious"
+    assert sorted(home.iterdir()) == [home / ".lock", home / "thesis"]
+    assert sorted(shared_place.iterdir()) == traps
