@@ -403,7 +403,7 @@ def test_ranks_that_differ_are_named(tmp_path: Path, function: Any, message: str
 
 
 def list_sockets(config: dict[str, Any]) -> None:
-    held = {os.readlink(entry.path) for entry in os.scandir(f"/proc/{config['driver']}/fd") if entry.is_symlink()}
+    held = {str(entry.readlink()) for entry in Path(f"/proc/{config['driver']}/fd").iterdir()}
     rows = [line.split() for line in Path("/proc/net/unix").read_text().splitlines()[1:]]
     paths = [row[7] for row in rows if len(row) > 7 and f"socket:[{row[6]}]" in held]
     own = [path for path in paths if "hocket-jax" in path and path.startswith("/")]
@@ -413,7 +413,9 @@ def list_sockets(config: dict[str, Any]) -> None:
 
 @pytest.mark.about_local("the sockets of this machine")
 def test_the_service_is_where_no_other_user_reaches_it(tmp_path: Path) -> None:
-    result = fit(list_sockets, tmp_path, config={"driver": os.getpid()})
+    result = fit(
+        list_sockets, tmp_path, config={"driver": os.getpid()}, jax_config=hocket_jax.JaxConfig(distributed=True)
+    )
     assert result.metrics is not None
     (path,) = [Path(path) for path in result.metrics["paths"] if "hocket-jax" in path]
     assert result.metrics["modes"] == [0o700]
