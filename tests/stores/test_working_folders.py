@@ -161,7 +161,7 @@ def test_nothing_is_removed_through_what_a_stranger_left(shared_place: Path, kin
     assert working_folders.sweep(PREFIX) == {}
     if kind.startswith("link to"):
         with pytest.raises(OSError, match=r"Not a directory|symbolic"):
-            working_folders._open_own(str(trap))
+            working_folders._open_own(trap)
         working_folders.remove(str(trap))
     assert (home / "thesis" / "data").read_text() == "precious"
 

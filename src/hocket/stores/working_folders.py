@@ -20,15 +20,17 @@ import fcntl
 import os
 import random
 import shutil
+import stat
 import tempfile
 import time
 from pathlib import Path
 from typing import Final, final
 
-LOCK_NAME: Final = ".lock"
+_LOCK_NAME: Final = ".lock"
+_LOCK_FLAGS: Final = os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+_FOLDER_FLAGS: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 _REMOVE_SECONDS: Final = 10.0  # how long a process that is being killed may go on to write there. A guess
-_MOST_TRIES: Final = 100  # at a folder that is removed while it is made; one does, unless somebody is after us
 _LOOKS: Final = 4  # of `claim`, since two that begin at the same moment see each other
 _MOST_LABEL: Final = 1000  # bytes
 
@@ -48,36 +50,31 @@ class WorkingFolder:
 
     def __init__(self, prefix: str, parent: str | None = None, label: str = "") -> None:
         self._pid = os.getpid()
-        for left in reversed(range(_MOST_TRIES)):
+        lock = None
+        while lock is None:  # another process may sweep it before it is locked
             self.path = str(Path(tempfile.mkdtemp(prefix=prefix, dir=parent)).absolute())  # as `sweep` has it
-            try:
-                self._lock = _take(self.path, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except (BlockingIOError, FileNotFoundError):  # another process has swept it
-                if not left:
-                    raise
+            lock = _take(self.path, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        self._lock = lock
         self._made = os.lstat(self.path)
-        os.write(self._lock, label.encode())
+        os.write(lock, label.encode())
 
     def remove(self) -> None:
-        """Remove it. In a fork, which the folder is not of, do nothing."""
+        """Remove it, once. A fork, which the folder is not of, does nothing."""
         if self._pid == os.getpid():
             remove(self.path, self._made)
-            with contextlib.suppress(OSError):
-                os.close(self._lock)
+            os.close(self._lock)
             self._pid = 0
 
 
-def claim(prefix: str, label: str, parent: str | None = None) -> WorkingFolder | None:
+def claim(prefix: str, label: str) -> WorkingFolder | None:
     """Return a new folder with a label that no other folder has; None if a living process has one.
 
     What is left over there is removed.
     """
     for look in range(_LOOKS):
         time.sleep(random.uniform(0, 0.01 * look))  # noqa: S311 (two that have met shall not meet again)
-        folder = WorkingFolder(prefix, parent, label)
-        held = sweep(prefix, parent)
-        if all(found != label or path == folder.path for path, found in held.items()):
+        folder = WorkingFolder(prefix, label=label)
+        if all(found != label or path == folder.path for path, found in sweep(prefix).items()):
             return folder
         folder.remove()
     return None
@@ -93,37 +90,43 @@ def join(path: str) -> int:
         PermissionError: Somebody else has made it.
         OSError: It cannot be made.
     """
-    for left in reversed(range(_MOST_TRIES)):
+    lock = None
+    while lock is None:  # as above
         with contextlib.suppress(FileExistsError):
             Path(path).mkdir(0o700)
-        try:
-            _check_private(path)
-            return _take(path, fcntl.LOCK_SH)
-        except FileNotFoundError:  # as above
-            if not left:
-                raise
-    raise AssertionError
+        with contextlib.suppress(FileNotFoundError):
+            _check_private(os.lstat(path), path)
+            lock = _take(path, fcntl.LOCK_SH)
+    return lock
+
+
+def _check_private(found: os.stat_result, path: str) -> None:
+    if found.st_uid != os.geteuid() or not stat.S_ISDIR(found.st_mode) or found.st_mode & 0o077:
+        raise PermissionError(
+            errno.EPERM,
+            "The working folder is there already, and it is a link, another user's, or open to others: nothing of "
+            "yours is written there. Remove it, or set TMPDIR to a folder of your own; it is",
+            path,
+        )
 
 
 def sweep(prefix: str, parent: str | Path | None = None) -> dict[str, str]:
     """Remove the folders of this user that no living process holds; return the labels of the others, by path."""
     held: dict[str, str] = {}
-    parent = Path(tempfile.gettempdir() if parent is None else parent).absolute()
-    with contextlib.suppress(OSError):  # it cannot be listed
-        for path in map(str, Path(parent).glob(f"{prefix}*")):
-            with contextlib.suppress(OSError):  # another user's, a link, removed by another process
-                label = _sweep_one(path)
-                if label is not None:
-                    held[path] = label
+    for path in Path(tempfile.gettempdir() if parent is None else parent).absolute().glob(f"{prefix}*"):
+        with contextlib.suppress(OSError):  # another user's, a link, removed by another process
+            label = _sweep_one(path)
+            if label is not None:
+                held[str(path)] = label
     return held
 
 
-def _sweep_one(path: str) -> str | None:
+def _sweep_one(path: Path) -> str | None:
     folder = _open_own(path)
     try:
-        lock = os.open(LOCK_NAME, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
+        lock = os.open(_LOCK_NAME, _LOCK_FLAGS, dir_fd=folder)
     except FileNotFoundError:
-        Path(path).rmdir()  # if it is empty: its process ended before it had the lock, or makes another one
+        path.rmdir()  # if it is empty: its process ended before it had the lock, or makes another one
         return None
     finally:
         os.close(folder)
@@ -145,17 +148,16 @@ def remove(path: str, made: os.stat_result | None = None) -> None:
         made: What the folder was when this process made it: some file systems give all that they have to everybody.
     """
     deadline = time.monotonic() + _REMOVE_SECONDS
-    with contextlib.suppress(FileNotFoundError):
-        while True:
-            try:
-                return _empty(path, made)
-            except OSError as error:
-                if error.errno != errno.ENOTEMPTY or time.monotonic() > deadline:
-                    return None
-            time.sleep(0.005)
+    while True:
+        try:
+            return _empty(Path(path), made)
+        except OSError as error:
+            if error.errno != errno.ENOTEMPTY or time.monotonic() > deadline:
+                return None
+        time.sleep(0.005)
 
 
-def _empty(path: str, made: os.stat_result | None = None) -> None:
+def _empty(path: Path, made: os.stat_result | None = None) -> None:
     """Remove a folder, its lock last: what cannot be removed now is left over for `sweep`."""
     folder = _open_own(path, made)
     try:
@@ -163,70 +165,47 @@ def _empty(path: str, made: os.stat_result | None = None) -> None:
             for entry in entries:
                 if entry.is_dir(follow_symlinks=False):
                     shutil.rmtree(entry.name, ignore_errors=True, dir_fd=folder)
-                elif entry.name != LOCK_NAME:
-                    os.unlink(entry.name, dir_fd=folder)
-        with contextlib.suppress(FileNotFoundError):
-            if os.listdir(folder) == [LOCK_NAME]:  # noqa: PTH208 (by descriptor)
-                os.unlink(LOCK_NAME, dir_fd=folder)
-        Path(path).rmdir()
+                elif entry.name != _LOCK_NAME:
+                    with contextlib.suppress(FileNotFoundError):
+                        os.unlink(entry.name, dir_fd=folder)
+        if os.listdir(folder) == [_LOCK_NAME]:  # noqa: PTH208 (by descriptor)
+            os.unlink(_LOCK_NAME, dir_fd=folder)
+        path.rmdir()
     finally:
         os.close(folder)
 
 
-def _open_own(path: str, made: os.stat_result | None = None) -> int:
+def _open_own(path: Path, made: os.stat_result | None = None) -> int:
     """Return the descriptor of a folder that is this user's alone to write to, or that this process has made.
 
     Raises:
         OSError: It is not, or a link.
     """
-    folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    folder = os.open(path, _FOLDER_FLAGS)
     found = os.fstat(folder)
     is_own = found.st_uid == os.geteuid() and not found.st_mode & 0o022
     if is_own or (made is not None and os.path.samestat(found, made)):
         return folder
     os.close(folder)
-    raise PermissionError(errno.EPERM, "another user may write there", path)
+    raise PermissionError(errno.EPERM, "another user may write there", str(path))
 
 
-def _check_private(path: str) -> None:
-    """Raise if a folder is not one that only this user may enter."""
+def _take(path: str, kind: int) -> int | None:
+    """Return the descriptor of a folder's lock, which is held; None if another process sweeps the folder."""
     try:
-        os.close(_open_own(path))
-        if not os.lstat(path).st_mode & 0o077:
-            return
+        folder = os.open(path, _FOLDER_FLAGS)
+        try:
+            lock = os.open(_LOCK_NAME, _LOCK_FLAGS | os.O_CREAT, 0o600, dir_fd=folder)
+        finally:
+            os.close(folder)
     except FileNotFoundError:
-        raise
-    except OSError:
-        pass
-    raise PermissionError(
-        errno.EPERM,
-        "The working folder is there already, and it is a link, another user's, or open to others: nothing of yours is "
-        "written there. Remove it, or set TMPDIR to a folder of your own; it is",
-        path,
-    )
-
-
-def _take(path: str, kind: int) -> int:
-    """Return the descriptor of a folder's lock, which is held.
-
-    Raises:
-        BlockingIOError: Another process holds it.
-        FileNotFoundError: The folder was removed meanwhile.
-    """
-    folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
-    flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-    try:
-        lock = os.open(LOCK_NAME, flags, 0o600, dir_fd=folder)
-    finally:
-        os.close(folder)
+        return None
     try:
         fcntl.flock(lock, kind)
-    except BlockingIOError:
-        os.close(lock)
-        raise
-    except OSError:  # a file system without locks
+        is_swept = not os.fstat(lock).st_nlink
+    except OSError as error:  # a file system without locks, or somebody who sweeps
+        is_swept = isinstance(error, BlockingIOError)
+    if not is_swept:
         return lock
-    if not os.fstat(lock).st_nlink:
-        os.close(lock)
-        raise FileNotFoundError(errno.ENOENT, "it was removed meanwhile", path)
-    return lock
+    os.close(lock)
+    return None
