@@ -3,30 +3,62 @@
 from __future__ import annotations
 
 import os
+import resource
 import threading
 from pathlib import Path
 
 import pytest
 
 from hocket import whole_files
+from tests import strangers
+
+shared_place = strangers.shared_place
 
 
-def test_what_was_there_stays_if_it_cannot_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_was_there_stays_if_it_cannot_be_written(tmp_path: Path) -> None:
     path = tmp_path / "a.html"
     whole_files.write(path, "old \udc80")
     assert path.read_text() == "old \\udc80"
-
-    def fill(self: Path, data: bytes) -> int:
-        with self.open("wb") as file:
-            file.write(data[:3])
-        raise OSError(28, "No space left on device")
-
-    with monkeypatch.context() as patched:
-        patched.setattr(Path, "write_bytes", fill)
-        with pytest.raises(OSError, match="No space"):
-            whole_files.write(path, "new")
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (3, before[1]))  # no file may be longer
+    try:
+        with pytest.raises(OSError, match="File too large"):
+            whole_files.write(path, "new text")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
     assert [one.name for one in tmp_path.iterdir()] == ["a.html"]
     assert path.read_text() == "old \\udc80"
+
+
+@strangers.needs_root
+def test_what_another_user_left_beside_is_not_written_to(shared_place: Path) -> None:
+    """He has links at all names that this process may have used for what is half written."""
+    home = shared_place.parent / "home"
+    home.mkdir()
+    (home / "data").write_text("precious")
+    ours = os.getpid()
+
+    def lay() -> None:
+        for name in (f".a.html.{ours}", ".a.html.tmp", "a.html.tmp", f"a.html.{ours}.part", f".a.html.{ours}.tmp"):
+            (shared_place / name).symlink_to(home / "data")
+
+    strangers.run_as_other(lay)
+    whole_files.write(shared_place / "a.html", "told")
+    with whole_files.replaced(shared_place / "b") as file:
+        file.write(b"told")
+    assert (shared_place / "a.html").read_text() == (shared_place / "b").read_text() == "told"
+    assert (home / "data").read_text() == "precious"
+
+
+def test_nothing_is_left_of_a_block_that_fails(tmp_path: Path) -> None:
+    def fail() -> None:
+        with whole_files.replaced(tmp_path / "a") as file:
+            file.write(b"told")
+            raise KeyError("no")
+
+    with pytest.raises(KeyError, match="no"):
+        fail()
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_link_stays_one_and_a_pipe_is_written_to(tmp_path: Path) -> None:

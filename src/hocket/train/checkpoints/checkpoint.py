@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final, final
 
-from hocket import missing
+from hocket import missing, whole_files
 from hocket.stores import commits, files, places, regular
 from hocket.train import errors
 
@@ -185,9 +185,8 @@ class Checkpoint(metaclass=missing.Explaining):
             files.write(self._place.join(METADATA_NAME), text.encode())
             return
         self._find()
-        beside = self._metadata_path.with_suffix(".tmp")
-        beside.write_text(text, encoding="utf-8")
-        beside.replace(self._metadata_path)
+        with whole_files.replaced(self._metadata_path) as written:
+            written.write(text.encode())
 
     def update_metadata(self, metadata: Mapping[str, object]) -> None:
         """Add keys to the stored dict."""

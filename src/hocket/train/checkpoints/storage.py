@@ -425,7 +425,8 @@ def encode_manifest(manifest: Mapping[str, object]) -> bytes:
 def write_whole(path: Path, data: bytes) -> None:
     """Write a file that is there whole, and on the disk, or not at all."""
     beside = path.with_name(f"{path.name}.tmp")
-    with beside.open("wb") as file:
+    beside.unlink(missing_ok=True)  # of a process that was killed
+    with beside.open("xb") as file:
         file.write(data)
         sync_file(file)
     beside.replace(path)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import csv
+import io
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final, TextIO
 
+from hocket import whole_files
 from hocket.train.tracking import values
 
 _STRANGE: Final = "backslashreplace"
@@ -82,17 +84,16 @@ class Csv:
     def _widen(self, new: list[str]) -> None:
         """Write the file anew, with more columns, beside the old one, and put it in its place."""
         self._file.close()
-        beside = self._path.with_name(f".{self._path.name}.tmp")
         with (
             self._path.open(encoding="utf-8", newline="") as old,
-            beside.open("w", encoding="utf-8", errors=_STRANGE, newline="") as file,
+            whole_files.replaced(self._path) as written,
+            io.TextIOWrapper(written, encoding="utf-8", errors=_STRANGE, newline="") as file,
         ):
             rows = list(csv.DictReader(old))
             self._columns += new
             writer = csv.DictWriter(file, self._columns, restval="", lineterminator="\n")
             writer.writeheader()
             writer.writerows(rows)
-        beside.replace(self._path)
         self._file, self._writer = self._open()
 
     def close(self) -> None:
