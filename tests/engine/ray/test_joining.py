@@ -12,12 +12,15 @@ from pathlib import Path
 import psutil
 import pytest
 import ray
-from ray._private import services
+from ray._private import services, utils
 
 from hocket import exceptions
 from hocket.engine.ray import access, addresses, connection, packages
 from hocket.testing.cluster import Cluster
+from tests import strangers
 from tests.engine.ray import conftest
+
+shared_place = strangers.shared_place
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(120), conftest.UNTIDY]
 
@@ -285,6 +288,27 @@ def test_automatic_address(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) ->
     for address in ("", "auto"):
         monkeypatch.setenv("RAY_ADDRESS", f"127.0.0.1:{find_free_port()}")
         assert f"'{os.environ['RAY_ADDRESS']}': Connection refused" in refuse(connection.Request(address=address))
+
+
+@strangers.needs_root
+def test_an_address_that_another_user_has_left_is_not_followed(
+    shared_place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RAY_TMPDIR", str(shared_place))
+    file = Path(utils.get_ray_address_file(None))
+    file.parent.mkdir(exist_ok=True)
+    file.parent.chmod(0o777)  # as Ray makes it
+    assert access.read_running_address() == ""
+    file.write_text("127.0.0.1:6379\n")
+    assert access.read_running_address() == "127.0.0.1:6379"
+    file.unlink()
+    strangers.run_as_other(lambda: file.write_text("127.0.0.1:6380"))
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    with pytest.raises(exceptions.ConnectionFailedError, match=r"another user \(uid 1002\).*address='127.0.0.1:6380'"):
+        connection.connect(connection.Request(address="auto"))
+    file.unlink()
+    strangers.run_as_other(lambda: os.mkfifo(file))
+    assert access.read_running_address() == "", "and nobody waits for it"
 
 
 def test_nothing_of_the_cluster_listens_beyond_this_machine(cluster: Cluster) -> None:

@@ -19,11 +19,13 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+from hocket import exceptions
 from hocket.engine.ray import adapter, addresses, surroundings
+from hocket.stores import regular
 
 grpc, ray = adapter.grpc, adapter.ray
 
-from ray._private import grpc_utils, parameter, ray_constants, services
+from ray._private import grpc_utils, parameter, ray_constants, services, utils
 from ray._private.runtime_env import packaging
 from ray.core.generated import gcs_pb2
 
@@ -86,8 +88,23 @@ def needs_token() -> bool:
 
 
 def read_running_address() -> str:
-    """Return the address of the cluster that ``ray start`` has started on this machine; empty if there is none."""
-    return str(services.find_bootstrap_address(None) or "")
+    """Return the address of the cluster that ``ray start`` has started on this machine; empty if there is none.
+
+    Raises:
+        ConnectionFailedError: Another user has written it: all may write there.
+    """
+    path = utils.get_ray_address_file(None)
+    try:
+        with regular.open_regular(path) as file:
+            owner, found = os.fstat(file.fileno()).st_uid, file.read(1000).decode("utf-8", "replace").strip()
+    except OSError:
+        return ""
+    if owner not in (0, os.geteuid()):
+        raise exceptions.ConnectionFailedError(
+            f"{path!r} says that a Ray runs at {found!r}, but another user (uid {owner}) has written that, and a "
+            f"program's functions would go there. If you trust it, write hocket.init(address={found!r})."
+        )
+    return found
 
 
 def ask(address: addresses.Address) -> str:
