@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import secrets
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,9 +19,8 @@ def replaced(target: Path) -> Iterator[BinaryIO]:
         OSError: It cannot be made, or take the name.
     """
     beside = target.with_name(f".{target.name[:200]}.{secrets.token_hex(8)}")
-    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
     try:
-        with os.fdopen(os.open(beside, flags, 0o666), "wb") as file:
+        with beside.open("xb") as file:
             yield file
         beside.replace(target)
     finally:

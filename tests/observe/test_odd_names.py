@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import re
@@ -39,7 +40,7 @@ MOST_SHOWN = 60_000
 HARM = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
 
 
-def build_part(text: str) -> dict[str, Any]:
+def build_part(text: str, part: object) -> dict[str, Any]:
     return {"name": text, text: 1}
 
 
@@ -59,7 +60,7 @@ def session() -> Iterator[None]:
     release = [hocket.remote(wait).options(name=name, num_cpus=0).remote(handles[0]) for name in NAMES.values()]
     parts = [Part() for _ in NAMES]
     for part, name in zip(parts, NAMES.values(), strict=True):
-        showing.show("oddities", part, lambda _, name=name: build_part(name))
+        showing.show("oddities", part, functools.partial(build_part, name))
     yield
     del release
     hocket.shutdown()
@@ -115,7 +116,7 @@ def test_the_dashboard_answers_with_odd_names(session: None) -> None:
     for answer in (pages.list_sessions, pages.show_now, pages.draw, pages.show_parts, pages.show_stack):
         found = answer(request)
         assert found.status_code == 200
-        json.loads(found.body)
+        json.loads(bytes(found.body))
         assert len(found.body) < 10 * MOST_SHOWN, answer.__name__
     watch.close()
 

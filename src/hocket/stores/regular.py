@@ -4,16 +4,17 @@ device, which does something when it is opened."""
 from __future__ import annotations
 
 import errno
+import io
 import os
 import stat
-from typing import BinaryIO, Final
+from typing import Final
 
 MOST_BYTES: Final = 1 << 28
 """How large a file may be that is read at once: a thousand times what a manifest has. A sparse file may be as large as
 the disk."""
 
 
-def open_regular(path: str | os.PathLike[str]) -> BinaryIO:
+def open_regular(path: str | os.PathLike[str]) -> io.BufferedReader:
     """Open a file for reading.
 
     Raises:

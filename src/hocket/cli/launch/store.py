@@ -7,7 +7,7 @@ torch's store asks nobody for a password, and every user of a machine may connec
 stands before it: it listens at MASTER_PORT, looks up in ``/proc/net`` whose the socket at the other end is, and hangs
 up on other users. The store itself listens at the same port of another loopback address, with a random key in its
 socket (TCP_MD5SIG, RFC 2385): the kernel drops, before there is a connection, what is not signed with the key, and only
-the gate has it. A kernel without such keys leaves the store open, as torchrun does.
+the gate has it. A kernel without such keys, and a /proc without `net`, leave the store open, as torchrun does.
 """
 
 from __future__ import annotations
@@ -50,7 +50,8 @@ def serve(listener: socket.socket) -> None:
     descriptors.is_readable(listener.fileno(), timeout_s=None)
     distributed: Any = importlib.import_module("torch.distributed")
     address, port = listener.getsockname()
-    with contextlib.suppress(OSError):  # the kernel knows no keys, or the port is taken there
+    with contextlib.suppress(OSError):  # the kernel knows no keys, or does not say whose sockets are
+        Path("/proc/net/tcp").stat()
         key = secrets.token_bytes(80)
         inner = _open_socket(key)
         inner.bind((_STORE, port))
