@@ -6,7 +6,6 @@
 - `runs`: the log that a run of a trainer keeps, what is read from it, and what holds a run up.
 - `watching`, `training`, `searches`: the sessions, the runs and the searches that a viewer looks at.
 - `parts`: what servers, coordinators, executions and meshes show of themselves.
-- `answers`: the JSON that pages read.
 - `telemetry`: what ran, as spans of OpenTelemetry.
 - `dashboard`: the pages in a browser, their server and its guards.
 - `top`: the pages in a terminal.
