@@ -6,8 +6,8 @@ id names another process, or none, and says nothing of who is alive.
 
 *How.* A new folder has a name that nobody can guess, and is made with mode 0700. A file in it is locked as long as its
 process lives: the kernel keeps that lock by inode, for all namespaces, and lets go of it with the process. A folder of
-ours whose lock nobody holds is left over, and `sweep` removes it, through descriptors that were opened without following
-links, and only if it is this user's and nobody else may write to it.
+ours whose lock nobody holds is left over, and `sweep` removes it, through descriptors that were opened without
+following links, and only if it is this user's and nobody else may write to it.
 
 *Limits.* A fork that outlives its process holds the lock on. A file system without locks keeps what is left there.
 """
