@@ -29,7 +29,7 @@ MAX_QUEUED: Final = 256 * 1024
 """How many closures may wait before `Coordinator.schedule` does. TensorFlow's number."""
 
 _NEEDED: Final = ("hocket.ps.worker", "hocket.ps.variable", "hocket.ps.embedding")
-"""What closures refer to, and workers have from their birth."""
+"""Modules that closures refer to: workers have them from their birth."""
 
 
 @final
