@@ -16,7 +16,7 @@ ROOT = Path(__file__).parents[1]
 
 PAGES = [ROOT / "README.md", *sorted(path for path in (ROOT / "docs").rglob("*.md") if "design" not in path.parts)]
 
-NEEDS = {"docs/classic.md": "processes"}
+NEEDS = dict.fromkeys([f"docs/{name}.md" for name in ("classic", "jax", "keras", "tensorflow")], "processes")
 """What a page's first program needs of an engine, where not all have it."""
 
 ENGINES = ("local", "inprocess", "ray")

@@ -239,6 +239,16 @@ def test_a_run_that_goes_on_is_said_to(
             assert caplog.messages == [said.format(number - 1)] * number
             assert "goes on" not in capsys.readouterr().err  # the display does not say it once more
         caplog.clear()
+        fit(tmp_path, train.ProgressDisplay("off"), function=lambda: None)
+        assert caplog.messages == [
+            said.format(1),
+            (
+                "`run` has trained nothing: the training function returned without a report, as checkpoint_000001 of the "
+                "earlier run left nothing to do. The result is that of the earlier run; for a new run choose another name, "
+                "or leave it out."
+            ),
+        ]
+        caplog.clear()
         quiet = train.LoggingConfig(log_level="ERROR")
         run = train.RunConfig(name="run", storage_path=tmp_path, logging_config=quiet)
         train.DataParallelTrainer(save_once, scaling_config=train.ScalingConfig(num_workers=0), run_config=run).fit()
