@@ -1,4 +1,4 @@
-"""What a loop or a call has started, and its end.
+"""A loop or a call owns all that it has started, and ends it.
 
 A loop over what tasks make may end before they do: by break, by an exception (an alarm's or Ctrl-C's among them), or
 because the garbage collector finds its iterator. Nobody wants what its tasks make from then on. A `Scope` owns what one

@@ -147,7 +147,7 @@ def _bundle(parts: Sequence[block_reads.Stored], least_bytes: int) -> list[list[
 @final
 @dataclass(frozen=True)
 class _Exchange:
-    """What all tasks of a shuffle know."""
+    """The facts that all tasks of a shuffle share."""
 
     borders: tuple[int, ...]
     """At which positions of the order the groups begin, and where the last one ends."""

@@ -48,7 +48,7 @@ def stream(whole: plan.Plan, options: settings.ExecutionOptions, record: records
     Args:
         whole: The plan.
         options: The limits.
-        record: Is told what each stage does. None: nobody wants to know.
+        record: Notes what each stage does. None: nobody wants to know.
     """
     scope = scopes.Scope()
     return Stream(_stream(whole, options, record, scope), scope)

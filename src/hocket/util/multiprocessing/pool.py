@@ -78,7 +78,7 @@ class Pool:
         arguments = (initializer, tuple(initargs or ()))
         self._workers = pool_workers.PoolWorkers(processes, lambda: process_class.remote(*arguments), maxtasksperchild)
         self._iterators: weakref.WeakSet[results.IMapIterator] = weakref.WeakSet()
-        #: Those of which nobody has taken a result: their items are done even if nobody ever does.
+        #: Iterators of which nobody has taken a result: their items are done even if nobody ever does.
         self._unbegun: set[results.IMapIterator] = set()
         # Not at exit, when the session ends all processes anyway.
         weakref.finalize(self, self._workers.abandon).atexit = False

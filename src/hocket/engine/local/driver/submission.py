@@ -60,8 +60,7 @@ class Submission(events.EventHandling):
         with self.lock:
             if self.end is not None:
                 raise self.end
-            shapes = (options.creation.shape, options.lifetime_shape)
-            for shape in shapes:
+            for shape in (options.creation.shape, options.lifetime_shape):
                 self.check_feasible(shape, exceptions.ActorUnschedulableError, f"Actor `{options.class_name}`")
             if options.name:
                 self.claim_name(options.name, options.namespace)
