@@ -65,8 +65,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: item.nodeid.startswith(STARTS_RAY))
     limits = engines.get_limits(ENGINE)
     for item in items:
-        for reason in lanes.list_reasons(item.nodeid):
-            item.add_marker(pytest.mark.thorough(reason))
+        for why in lanes.list_reasons(item.nodeid):
+            item.add_marker(pytest.mark.thorough(why))
         reason = _find_reason(item, limits)
         if reason is not None:
             item.add_marker(pytest.mark.skip(reason=reason))

@@ -170,7 +170,8 @@ def test_what_passes_is_left_alone(run_watched):
     ],
 )
 def test_limits(note, seconds, text):
-    notes = [Note(7, *note, since=100.0)]
+    doing, test, limit = note
+    notes = [Note(7, doing, test, limit, since=100.0)]
     hangs = find_hangs(notes, silence=0, runner=1, now=100 + seconds, limits=Limits())
     assert [(hang.pid, hang.text) for hang in hangs] == ([(7, text)] if text else [])
 

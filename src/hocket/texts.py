@@ -52,9 +52,9 @@ _PACKAGE: Final = __file__.rpartition(os.sep)[0] + os.sep
 _NOT_OURS: Final = (f"{_PACKAGE}testing{os.sep}", f"{_PACKAGE}cli{os.sep}demo{os.sep}")
 """These run as a user's code does."""
 
-_CARRIER: Final = contextlib.contextmanager.__code__.co_filename
-"""A file whose frames tell a user nothing where ours have called them: they are between a ``with`` of ours and what it
-enters or leaves."""
+_carriers = [contextlib.contextmanager.__code__.co_filename]
+"""How files begin whose frames tell a user nothing where ours have called them: between a ``with`` of ours and what it
+enters or leaves are frames of this one."""
 
 _PICKLER: Final = f"{os.sep}cloudpickle{os.sep}"
 
@@ -281,12 +281,18 @@ def _choose_frames(frames: list[traceback.FrameSummary], kind: type | None) -> l
 
 
 def _mark_ours(filenames: list[str]) -> list[bool]:
-    """Tell of each frame whether it is ours: in our file, or in `_CARRIER` and called by one of ours."""
+    """Tell of each frame whether it is ours: in our file, or in one of `_carriers` and called by one of ours."""
     marks: list[bool] = []
+    carriers = tuple(_carriers)
     for filename in filenames:
-        is_carried = filename == _CARRIER and (not marks or marks[-1])
+        is_carried = filename.startswith(carriers) and (not marks or marks[-1])
         marks.append(is_carried or _is_ours(filename))
     return marks
+
+
+def add_carriers(*prefixes: str) -> None:
+    """Hide frames of files that begin so, where ours have called them, as those of an engine's library."""
+    _carriers.extend(prefix for prefix in prefixes if prefix not in _carriers)
 
 
 def _drop_ours(described: traceback.TracebackException) -> None:
@@ -322,7 +328,7 @@ def drop_own_frames(error: BaseException) -> None:
     trace: TracebackType | None = _read(error, "__traceback__")
     while trace is not None and not SHOWS_ALL:
         filename = trace.tb_frame.f_code.co_filename
-        if not (_is_ours(filename) or _PICKLER in filename or filename == _CARRIER):
+        if not (_is_ours(filename) or _PICKLER in filename or filename.startswith(tuple(_carriers))):
             break
         trace = trace.tb_next
     BaseException.with_traceback(error, trace)

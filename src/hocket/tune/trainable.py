@@ -184,7 +184,7 @@ class Trainable:
                 raise errors.TuneError(f"{str(told)!r} is damaged: {error}. Use another checkpoint.") from error
         state: object = folder
         if file.exists():
-            blob, signature = trust_module.read_regular(file), Path(folder, _SIGNATURE_NAME)
+            blob, signature = regular.read_bytes(file), Path(folder, _SIGNATURE_NAME)
             if signature.is_file() and hmac.compare_digest(signature.read_bytes(), self._sign(blob)):
                 trust_module.note(blob)
             state = trust_module.Opener(file, "Trainable.restore()", trust=trust).load(blob)
