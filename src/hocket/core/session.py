@@ -383,8 +383,10 @@ def _show_unfetched(errors: list[tuple[str, BaseException]]) -> None:
     )
     many = f"{len(causes)} errors of tasks were" if len(causes) > 1 else "The error of a task was"
     lines = [
-        f"{many} never fetched: hocket.get() on a task's reference raises its error. "
-        "HOCKET_UNFETCHED_ERRORS=off hides this."
+        (
+            f"{many} never fetched: hocket.get() on a task's reference raises its error. "
+            "HOCKET_UNFETCHED_ERRORS=off hides this."
+        )
     ]
     lines += [
         f"  {text}" + (f" ({count} times)" if count > 1 else "") for text, count in kinds.most_common(_MOST_SHOWN)
