@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import atexit
+import collections
+import contextlib
 import inspect
 import logging
 import numbers
@@ -14,7 +16,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from hocket import exceptions, markup, texts, version
-from hocket.core import amounts, engines, environments, frames, unfetched
+from hocket.core import amounts, engines, environments, frames
 from hocket.core import labels as core_labels
 from hocket.engine import contract, node
 
@@ -23,6 +25,9 @@ _HERE = ("", "local")
 
 _lock = threading.RLock()
 """Held while a session is opened. A signal's handler may open or close one meanwhile, in the thread that holds it."""
+
+_MOST_SHOWN = 5
+"""How many kinds of errors that nobody has fetched have a line. A guess: more are no longer read."""
 
 _log = logging.getLogger("hocket")
 
@@ -356,9 +361,41 @@ def shutdown() -> None:
         if current is None or not current.is_closable:
             return
         contract.set_current_engine(None)
-    errors = unfetched.collect(current)
+    is_shown = os.environ.get("HOCKET_UNFETCHED_ERRORS", "").lower() not in ("off", "0")
+    errors = current.list_unfetched() if is_shown else []
     current.close()
-    unfetched.show(errors)
+    _show_unfetched(errors)
+
+
+def _show_unfetched(errors: list[tuple[str, BaseException]]) -> None:
+    """Write the errors that nobody has fetched to stderr: a line for each kind, and the traceback of the first.
+
+    A program whose calls all fail, and that never asks for their results, would otherwise end as if all had gone well.
+    """
+    ends = (KeyboardInterrupt, SystemExit)  # so a program ends a task
+    errors = [(name, error) for name, error in errors if not isinstance(exceptions.get_cause(error), ends)]
+    if not errors:
+        return
+    causes = [(name, exceptions.get_cause(error)) for name, error in errors]
+    kinds = collections.Counter(
+        f"{texts.show_name(name)}: {texts.name_class(type(cause))}: {texts.cut(texts.safe_text(cause), 200)}"
+        for name, cause in causes
+    )
+    many = f"{len(causes)} errors of tasks were" if len(causes) > 1 else "The error of a task was"
+    lines = [
+        (
+            f"{many} never fetched: hocket.get() on a task's reference raises its error. "
+            "HOCKET_UNFETCHED_ERRORS=off hides this."
+        )
+    ]
+    lines += [
+        f"  {text}" + (f" ({count} times)" if count > 1 else "") for text, count in kinds.most_common(_MOST_SHOWN)
+    ]
+    if len(kinds) > _MOST_SHOWN:
+        lines.append(f"  and {len(kinds) - _MOST_SHOWN} other kinds; hocket.error_info() lists the last 1,000.")
+    with contextlib.suppress(AttributeError, OSError, ValueError):  # there may be no stderr, or a closed one
+        sys.stderr.write("\n".join([*lines, texts.safe_text(errors[0][1]).rstrip(), ""]))
+        sys.stderr.flush()
 
 
 def is_initialized() -> bool:
