@@ -51,14 +51,16 @@ def count() -> Iterator[int]:
     yield from range(3)
 
 
-@hocket.remote
-class Counter:
+class Total:
     def __init__(self) -> None:
         self.count = 0
 
     def add(self, amount: int) -> int:
         self.count += amount
         return self.count
+
+
+Counter = hocket.remote(Total)
 
 
 class Added:
@@ -205,7 +207,7 @@ def write_sql(folder: Path) -> object:
 PROGRAMS: dict[str, Program] = {
     "hocket.ActorClass": lambda _: hocket.get(Counter.remote().add.remote(1)),
     "hocket.ActorHandle": lambda _: hocket.get(Counter.options(num_cpus=1).remote().add.remote(1)),
-    "hocket.ObjectRef": lambda _: asyncio.run(await_one()),  # type: ignore[arg-type]
+    "hocket.ObjectRef": lambda _: asyncio.run(await_one()),
     "hocket.ObjectRefGenerator": lambda _: hocket.get(list(count.remote())),
     "hocket.RemoteFunction": lambda _: hocket.get(add.options(name="one").remote(1)),
     "hocket.cancel": lambda _: hocket.cancel(add.remote(1)),
@@ -484,7 +486,7 @@ def test_a_first_use_opens_a_session(name: str, engine: str, folder: Path, tmp_p
 @pytest.mark.parametrize("name", ASK)
 def test_what_tells_of_a_session_opens_none(name: str, engine: str) -> None:
     with pytest.raises(exceptions.SessionClosedError, match=r"No session is open\. Call hocket\.init\(\) first"):
-        ASK[name]()  # type: ignore[operator]
+        ASK[name]()
     assert not hocket.is_initialized()
 
 
