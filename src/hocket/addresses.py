@@ -16,9 +16,6 @@ def refuse(path: str | os.PathLike[str], what: str) -> None:
     Args:
         path: What was given.
         what: For the message: the argument.
-
-    Raises:
-        ValueError: It begins with a scheme, such as ``s3://`` or ``file:///``.
     """
     found = _ADDRESS.match(os.fspath(path))
     if found is None:

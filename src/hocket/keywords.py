@@ -66,9 +66,6 @@ def refuse(caller: str, name: str, known: Iterable[str], also: str = "") -> NoRe
         name: The keyword.
         known: Those that it has.
         also: What it takes besides, for who finds nothing among these; it stands behind their list.
-
-    Raises:
-        TypeError: Always.
     """
     names = [one for one in known if not one.startswith("_")]
     takes = f" It takes {', '.join(names) or 'none'}{also}."
@@ -84,9 +81,6 @@ def check(caller: str, given: Iterable[str], known: Iterable[str], also: str = "
         known: Those that it has.
         also: What stands behind the list of these.
         others: Those that it has, too, but that are not listed.
-
-    Raises:
-        TypeError: One is.
     """
     allowed = [*known, *others]
     for name in given:

@@ -345,11 +345,7 @@ class Finder:
 
     @staticmethod
     def find_spec(fullname: str, *_: object) -> None:
-        """Raise for a module of Ray's that is not here.
-
-        Raises:
-            ModuleNotFoundError: It is one.
-        """
+        """Raise for a module of Ray's that is not here."""
         if not fullname.startswith("hocket."):
             return
         package, name = fullname.rpartition(".")[::2]

@@ -10,11 +10,7 @@ MOST_SECONDS = 2_000_000.0
 
 
 def read_seconds(name: str, default: float) -> float:
-    """Return a variable of the environment as seconds; one that is empty counts as none.
-
-    Raises:
-        ValueError: It is no such number.
-    """
+    """Return a variable of the environment as seconds; one that is empty counts as none."""
     text = os.environ.get(name, "").strip()
     try:
         seconds = float(text) if text else default

@@ -14,9 +14,6 @@ def replaced(target: Path) -> Iterator[BinaryIO]:
     """Give a new file that takes a name at the end of the block, and is removed if the block fails.
 
     Its own name cannot be guessed, and nothing is there: a link that another user left would lead to a file of ours.
-
-    Raises:
-        OSError: It cannot be made, or take the name.
     """
     beside = target.with_name(f".{target.name[:200]}.{secrets.token_hex(8)}")
     try:
@@ -32,9 +29,6 @@ def write(path: Path, text: str) -> None:
 
     Args:
         path: A file's; what is no file, such as ``/dev/stdout``, is written to as it is.
-
-    Raises:
-        OSError: It cannot be written; what was there is as before.
 
     Example:
         >>> import tempfile

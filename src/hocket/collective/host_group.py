@@ -200,11 +200,7 @@ class HostGroup:
             self._rounds.wait(self._rounds.mark())
 
     def finish(self, transfer: point_to_point.Transfer, other: int) -> None:
-        """Wait until a message has been sent, or received.
-
-        Raises:
-            CollectiveError: It never will be.
-        """
+        """Wait until a message has been sent, or received."""
         if not transfer.is_done:
             with self._operation:
                 self._rounds.wait_for(lambda: transfer.is_done, [other])

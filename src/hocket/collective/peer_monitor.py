@@ -99,12 +99,7 @@ class PeerMonitor:
         self._has_reported = False
 
     def check(self, missing: Sequence[int], waited_s: float) -> None:
-        """Look at the ranks that are waited for.
-
-        Raises:
-            RankDiedError: One of them, or another one that they may wait for, has died or left.
-            CollectiveTimeoutError: The time is over.
-        """
+        """Look at the ranks that are waited for."""
         for other in self._processes:
             if self._is_dead(other):
                 raise errors.RankDiedError(

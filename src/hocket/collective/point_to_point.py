@@ -125,11 +125,7 @@ class PointToPoint:
         return transfer
 
     def receive(self, array: Bytes, source: int, tag: int) -> Transfer:
-        """Begin to receive into an array the first message of the tag that was not asked for yet.
-
-        Raises:
-            CollectiveMismatchError: It has another length.
-        """
+        """Begin to receive into an array the first message of the tag that was not asked for yet."""
         self._check(source)
         transfer = Transfer(array, tag)
         kept = next((one for one in self._kept[source] if one.tag == tag), None)

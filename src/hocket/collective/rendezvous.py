@@ -62,9 +62,6 @@ def join(store: Store, rank: int, ranks: Sequence[int], *, timeout_s: float = 18
         rank: This rank's number among all.
         ranks: Those of this host, this one among them.
         timeout_s: How long an operation may wait for a rank.
-
-    Raises:
-        OSError: The memory cannot be made, or another rank's cannot be opened.
     """
     local = list(ranks).index(rank)
     first = ranks[0]
@@ -134,11 +131,7 @@ class ActorStore:
         return size
 
     def write(self, key: str, text: str) -> None:
-        """See `Store`.
-
-        Raises:
-            ValueError: Another process has left it already.
-        """
+        """See `Store`."""
         if not api.get(self._handle.write.remote(key, text)):
             raise ValueError(
                 f"{key.partition('/')[2]} is taken: another process has this rank. Give each rank of a group another "
@@ -146,11 +139,7 @@ class ActorStore:
             )
 
     def read(self, key: str) -> str:
-        """See `Store`.
-
-        Raises:
-            CollectiveTimeoutError: It is not there in time.
-        """
+        """See `Store`."""
         try:
             text: str = api.get(self._handle.read.remote(key), timeout=self._timeout_s)
         except exceptions.GetTimeoutError as error:

@@ -178,12 +178,7 @@ class Rounds:
         return lambda: [other for place, other in places if self._marks[place] >> 32 != mark >> 32]
 
     def _sleep_until(self, is_over: Callable[[], bool], list_missing: Callable[[], list[int]]) -> None:
-        """Sleep until something is so that another rank brings about.
-
-        Raises:
-            RankDiedError: It never will be.
-            CollectiveTimeoutError: It took too long.
-        """
+        """Sleep until something is so that another rank brings about."""
         halves, asleep = self.memory.halves, 2 * (self._header + segment.ASLEEP)
         bell = 2 * (self._header + segment.BELL)
         start = time.monotonic()

@@ -100,12 +100,7 @@ def create(size: int) -> Segment:
 
 
 def open_segment(path: str, identity: str, size: int) -> Segment:
-    """Open the memory that another rank has made.
-
-    Raises:
-        OSError: It is not there, or is another file: a path below ``/proc`` may mean something else in another
-            container.
-    """
+    """Open the memory that another rank has made."""
     descriptor = os.open(path, os.O_RDWR)
     try:
         if identify(descriptor) != identity:

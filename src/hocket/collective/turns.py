@@ -92,11 +92,7 @@ class Turns:
             thread.start()
 
     def run(self, bodies: Sequence[Callable[[], object]]) -> list[object]:
-        """Call one function in each rank; return what they return.
-
-        Raises:
-            BaseException: What the first rank raised that did; the others were ended.
-        """
+        """Call one function in each rank; return what they return."""
         self._work = list(bodies)
         self._results = [None] * self.size
         self._running = set(range(self.size))
@@ -133,10 +129,6 @@ class Turns:
             what: What the rank does, for messages: ``"waits in all_reduce"``.
             needs_rank: Whether nothing but another rank can bring it about.
             timeout_s: How long to wait; None without end.
-
-        Raises:
-            DeadlockError: All ranks wait for each other.
-            TurnsEnded: Another rank has failed.
         """
         rank = _here.rank[1]
         deadline = None if timeout_s is None else time.monotonic() + timeout_s

@@ -84,11 +84,6 @@ class World:
             array: Of any shape, contiguous and writable; changed in place. Equal in shape and dtype in all ranks.
             op: What to do with the numbers. Sums are made in the order of the ranks, so their last bits do not change
                 from run to run.
-
-        Raises:
-            ValueError: The array cannot be changed in place.
-            TypeError: A mean of whole numbers, or bits of others.
-            CollectiveError: A rank has died, did not come in time, or calls something else.
         """
         flat = flatten(array)
         if not self._is_apart:
@@ -119,10 +114,6 @@ class World:
         Args:
             array: Of any shape, contiguous and writable; changed in place.
             root: Whose array all shall have.
-
-        Raises:
-            ValueError: The array cannot be changed in place, or there is no such rank.
-            CollectiveError: See `all_reduce`.
         """
         if not 0 <= root < self.size:
             raise ValueError(f"root must be one of the {self.size} ranks from 0, but received {root!r}.")
@@ -146,9 +137,6 @@ class World:
 
         Args:
             value: What can be pickled. Other ranks of the same run unpickle it.
-
-        Raises:
-            CollectiveError: See `all_reduce`.
         """
         if self.size == 1:
             return [value]
@@ -171,9 +159,6 @@ class World:
         Args:
             data: Of dtype uint8.
             counts: How many bytes each rank gives; the same in all ranks.
-
-        Raises:
-            CollectiveError: See `all_reduce`.
         """
         if self._is_apart:
             return [np.frombuffer(given, np.uint8) for given in self.all_gather_object(data.tobytes())]
@@ -184,9 +169,6 @@ class World:
 
         Args:
             parts: For each rank, of dtype uint8. All ranks' parts for one rank have the same length.
-
-        Raises:
-            CollectiveError: See `all_reduce`.
         """
         if self._is_apart:
             rows = self.all_gather_object([part.tobytes() for part in parts])
@@ -199,11 +181,7 @@ class World:
         return [target[: len(parts[self.rank])] for target in targets]
 
     def barrier(self) -> None:
-        """Wait until all ranks have called it.
-
-        Raises:
-            CollectiveError: See `all_reduce`.
-        """
+        """Wait until all ranks have called it."""
         if self._is_apart:
             self._reduce_apart(np.zeros(1, np.int32), ReduceOp.SUM, "barrier")
         elif self._local is not None:
@@ -215,11 +193,7 @@ class World:
             self._local.close()
 
     def _exchange(self, all_gather_hosts: HostAllGather, call: str, value: object) -> list[Any]:
-        """Give a value to the other machines; return those of all.
-
-        Raises:
-            CollectiveMismatchError: Another machine's ranks call something else.
-        """
+        """Give a value to the other machines; return those of all."""
         if self._error is not None:
             raise self._error
         try:
@@ -304,11 +278,7 @@ def _describe(kind: str, num_bytes: int, dtype: np.dtype[Any], detail: int) -> s
 
 
 def check_op(flat: Array, op: ReduceOp) -> None:
-    """Refuse what an operation has no meaning for.
-
-    Raises:
-        TypeError: A mean of whole numbers, or bits of floats.
-    """
+    """Refuse what an operation has no meaning for."""
     if op is ReduceOp.MEAN and not NUMPY.is_inexact(flat.dtype):
         raise TypeError(f"op=MEAN needs floats, but received {flat.dtype}. Use SUM.")
     if op in arithmetic.BITWISE and NUMPY.is_inexact(flat.dtype):

@@ -43,11 +43,7 @@ class Given:
         self.kwargs = kwargs
 
     def get_whole(self) -> object:
-        """Return the one argument.
-
-        Raises:
-            TypeError: There is not exactly one.
-        """
+        """Return the one argument."""
         if len(self.args) == 1 and not self.kwargs:
             return self.args[0]
         raise TypeError(

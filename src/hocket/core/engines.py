@@ -72,11 +72,7 @@ def find_place(engine: contract.Engine) -> tuple[str, str]:
 
 
 def _get_local() -> type[driver.DriverEngine]:
-    """Return the engine that has worker processes: loaded by name, on use, because workers have another one.
-
-    Raises:
-        UnsupportedPlatformError: This system is another one than Linux.
-    """
+    """Return the engine that has worker processes: loaded by name, on use, because workers have another one."""
     found: type[driver.DriverEngine] = _load("local.driver").DriverEngine
     return found
 

@@ -77,12 +77,7 @@ class ObjectRefGenerator(Generic[T_co]):
         return not self._is_over and self._engine.is_end(self._head, 0) is False
 
     def _next_sync(self, timeout_s: float | None = None) -> contract.ObjectRef[T_co]:
-        """Return the next item's reference.
-
-        Raises:
-            StopIteration: There is none.
-            GetTimeoutError: It was not there in time.
-        """
+        """Return the next item's reference."""
         if self._is_over:
             raise StopIteration
         is_end = self._engine.is_end(self._head, timeout_s)

@@ -67,11 +67,7 @@ def explain_selector(name: str, selector: Mapping[object, object]) -> str | None
 
 
 def check_labels(labels: Mapping[Any, object]) -> None:
-    """Raise if these cannot be the labels of a node.
-
-    Raises:
-        ValueError: They cannot.
-    """
+    """Raise if these cannot be the labels of a node."""
     for key, value in labels.items():
         problem = explain_key(key) or explain_value(key, value)
         if problem is not None:

@@ -201,12 +201,7 @@ ASYNC_CONCURRENCY = 1000
 
 
 def validate(given: Mapping[str, object], known: Mapping[str, Option], what: str) -> None:
-    """Check the keywords of a decorator or of `.options`.
-
-    Raises:
-        ValueError: A keyword is unknown, or a value breaks a rule.
-        TypeError: A value has the wrong type.
-    """
+    """Check the keywords of a decorator or of `.options`."""
     for name, value in given.items():
         option = known.get(name)
         if option is None:
@@ -330,11 +325,7 @@ def build_method_options(given: Mapping[str, Any], function: object, name: str) 
 def build_call_options(
     method: records.MethodOptions, actor: records.ActorOptions, name: str, given: Mapping[str, Any]
 ) -> records.TaskOptions:
-    """Return the record for a call: the method's defaults, the actor's, and what `.options` says.
-
-    Raises:
-        ValueError: The concurrency group does not exist.
-    """
+    """Return the record for a call: the method's defaults, the actor's, and what `.options` says."""
     given = _make_plain(dict(given))
     returns = given.get("num_returns")
     retries = given.get("max_task_retries", method.max_task_retries)
@@ -367,9 +358,6 @@ def build_actor_options(given: Mapping[str, Any], cls: type, namespace: str) -> 
 
     Like in Ray, an actor needs one CPU to be placed and none while it lives, unless it names any resource: then it
     holds what it names for as long as it lives.
-
-    Raises:
-        ValueError: The options contradict each other.
     """
     given = _make_plain(dict(given))
     names_any = any(

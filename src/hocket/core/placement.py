@@ -289,11 +289,7 @@ def describe_choice(given: Mapping[str, object]) -> str:
 
 
 def check_nodes(given: Mapping[str, Any], what: str) -> None:
-    """Raise if no node is such as the options ask for.
-
-    Raises:
-        TaskUnschedulableError: None is.
-    """
+    """Raise if no node is such as the options ask for."""
     nodes = session.get_engine().list_nodes()
     strategy = given.get("scheduling_strategy")
     if isinstance(strategy, NodeAffinitySchedulingStrategy):

@@ -44,11 +44,7 @@ class Scope:
         self._is_closed = False
 
     def start(self, function: Remote, *args: object) -> Any:
-        """Start a call and return what ``.remote()`` does. The scope ends it unless its last reference is released.
-
-        Raises:
-            TaskCancelledError: The scope is closed.
-        """
+        """Start a call and return what ``.remote()`` does. The scope ends it unless its last reference is released."""
         self._check()
         made = function.remote(*args)  # no handler of a signal runs in this module: none comes between these lines
         kept = self._calls if isinstance(function, actor.ActorMethod) else self._tasks

@@ -424,20 +424,13 @@ def check_environment(engine: contract.Engine, problem: str | None) -> None:
     Args:
         engine: Where the work goes.
         problem: What engines of one machine have against its environment; None if nothing.
-
-    Raises:
-        ValueError: The engine is one of these.
     """
     if problem is not None and engine.name != "ray":
         raise ValueError(problem)
 
 
 def get_open_engine() -> contract.Engine:
-    """Return the engine of the open session.
-
-    Raises:
-        SessionClosedError: There is none. It is also a RuntimeError.
-    """
+    """Return the engine of the open session."""
     current = contract.get_optional_current_engine()
     if current is None:
         raise exceptions.SessionClosedError(

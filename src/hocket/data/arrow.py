@@ -175,11 +175,7 @@ def read_column(column: Any) -> object:
 
 
 def read_table(table: Any) -> dict[str, object]:
-    """Return the columns of a table.
-
-    Raises:
-        ValueError: Two have one name.
-    """
+    """Return the columns of a table."""
     names = table.column_names
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
@@ -217,11 +213,7 @@ def _stack(column: Any, shape: Sequence[int | None]) -> object:
 
 
 def check_texts(table: Any) -> None:
-    """Raise if a text of a table is none, as in a damaged file: nobody could read it.
-
-    Raises:
-        ValueError: It is so.
-    """
+    """Raise if a text of a table is none, as in a damaged file: nobody could read it."""
     types = load("A table").types
     for column in table.columns:
         if types.is_string(column.type) or types.is_large_string(column.type):
@@ -229,21 +221,13 @@ def check_texts(table: Any) -> None:
 
 
 def build_table(columns: Mapping[str, object]) -> object:
-    """Return columns as an Arrow table.
-
-    Raises:
-        ValueError: A column holds objects of which Arrow knows nothing.
-    """
+    """Return columns as an Arrow table."""
     pa = load("An Arrow table")
     return pa.table({name: build_array(name, column) for name, column in columns.items()})
 
 
 def build_array(name: str, column: object) -> Any:
-    """Return a column as an Arrow array.
-
-    Raises:
-        ValueError: It holds objects of which Arrow knows nothing.
-    """
+    """Return a column as an Arrow array."""
     pa = load("An Arrow column")
     if not isinstance(column, np.ndarray):
         return column

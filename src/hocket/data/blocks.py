@@ -90,11 +90,7 @@ class Block:
         return Block({name: columns.pick(column, rows) for name, column in self.columns.items()}, len(rows))
 
     def select(self, names: Sequence[str]) -> Block:
-        """Return the block with some of its columns.
-
-        Raises:
-            KeyError: It has no such column.
-        """
+        """Return the block with some of its columns."""
         check_columns(names, list(self.columns))
         return Block({name: self.columns[name] for name in names}, self.num_rows)
 
@@ -131,10 +127,6 @@ def build(found: Mapping[str, object], what: str) -> Block:
     Args:
         found: An array or a list for each column.
         what: Whose they are, for the error.
-
-    Raises:
-        TypeError: A column is no column.
-        ValueError: The columns differ in length, or there is none.
     """
     if not found:
         raise ValueError(f"{what} has no column, and rows cannot be counted without one. Keep at least one column.")
@@ -159,12 +151,7 @@ def build(found: Mapping[str, object], what: str) -> Block:
 
 
 def build_from_batch(batch: Batch, what: str) -> Block:
-    """Return a batch in any of the forms as a block.
-
-    Raises:
-        TypeError: It is none of them.
-        ValueError: Its columns do not fit together.
-    """
+    """Return a batch in any of the forms as a block."""
     if isinstance(batch, Mapping):
         return build(batch, what)
     if frames.is_frame(batch):
@@ -184,10 +171,6 @@ def build_from_rows(rows: Sequence[Any], what: str, first: int = 0) -> Block:
         rows: The rows.
         what: Whose they are, for the error.
         first: The number of the first one, for the error.
-
-    Raises:
-        TypeError: One is no dict.
-        ValueError: None has a column.
     """
     if not rows:
         return Block({}, 0)
@@ -202,11 +185,7 @@ def build_from_rows(rows: Sequence[Any], what: str, first: int = 0) -> Block:
 
 
 def join(blocks: Sequence[Block]) -> Block:
-    """Return a copy of blocks as one. What a block lacks is missing in its rows: None.
-
-    Raises:
-        TypeError: A column has values of different kinds.
-    """
+    """Return a copy of blocks as one. What a block lacks is missing in its rows: None."""
     filled = [block for block in blocks if block.num_rows] or list(blocks[:1])
     names = list(dict.fromkeys(name for block in filled for name in block.columns))
     filled = [block if len(block.columns) == len(names) else _fill(block, names) for block in filled]
@@ -267,11 +246,7 @@ def gather(rows: npt.NDArray[np.int64], starts: npt.NDArray[np.int64], fetch: Ca
 
 
 def check_columns(asked: Sequence[str], there: Sequence[str]) -> None:
-    """Raise if a column is asked for that is not there.
-
-    Raises:
-        KeyError: Names what is missing, and what there is.
-    """
+    """Raise if a column is asked for that is not there."""
     missing = [name for name in asked if name not in there]
     if missing:
         error = KeyError(
@@ -282,11 +257,7 @@ def check_columns(asked: Sequence[str], there: Sequence[str]) -> None:
 
 
 def check_format(batch_format: str | None) -> str:
-    """Return the name of a form of batches, checked. None is Ray's for the form that blocks have: Arrow tables.
-
-    Raises:
-        ValueError: There is no such form.
-    """
+    """Return the name of a form of batches, checked. None is Ray's for the form that blocks have: Arrow tables."""
     if batch_format is None:
         return "pyarrow"
     if batch_format not in get_args(BatchFormat):

@@ -116,10 +116,6 @@ class Call:
             apply: Takes a block and, by name, the function, its arguments and the settings.
             keeps_rows: Whether a block has as many rows afterwards.
             **settings: More for `apply`.
-
-        Raises:
-            TypeError: `fn` is neither a function nor a class that can be called.
-            ValueError: A number cannot be, or something is said that is for classes.
         """
         self._check()
         bound = functools.partial(apply, args=tuple(self.args or ()), kwargs=dict(self.kwargs or {}), **settings)
@@ -248,10 +244,6 @@ def read_call(verb: str, fn: object, how: Mapping[str, Any], own: Iterable[str] 
         fn: The function.
         how: The keywords.
         own: Those that the method has besides.
-
-    Raises:
-        TypeError: There is no such keyword.
-        ValueError: The value of one cannot be.
     """
     known = {_HOW[name]: value for name, value in how.items() if name in _HOW}
     more = {name: value for name, value in how.items() if name not in _HOW}
@@ -266,10 +258,6 @@ def read_options(verb: str, fn: object, given: Mapping[str, object], known: Iter
         fn: A function, which tasks call, or a class, of which actors are made. None: neither is known.
         given: The keywords.
         known: Those that the method has itself.
-
-    Raises:
-        TypeError: There is no such option.
-        ValueError: The value of one cannot be.
     """
     there = options.ACTOR_OPTIONS if isinstance(fn, type) else options.TASK_OPTIONS
     theirs = {name: option for name, option in there.items() if name not in _OURS}
@@ -286,11 +274,7 @@ def _bind(
 
 
 def check_function(verb: str, fn: object) -> None:
-    """Raise if something cannot be called.
-
-    Raises:
-        TypeError: It cannot.
-    """
+    """Raise if something cannot be called."""
     if isinstance(fn, type) and not any("__call__" in kind.__dict__ for kind in fn.__mro__):
         raise TypeError(f"{verb}() calls instances of a class, but {fn.__name__} has no __call__. Write one.")
     if not callable(fn):

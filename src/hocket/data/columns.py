@@ -24,11 +24,7 @@ Type: TypeAlias = Any
 
 
 def build(values: object) -> Column:
-    """Return what a user's function has returned for a column, as a column.
-
-    Raises:
-        TypeError: It has no rows: it is a single value.
-    """
+    """Return what a user's function has returned for a column, as a column."""
     if isinstance(values, np.ma.MaskedArray):
         return build(_unmask(values))
     if isinstance(values, np.ndarray):
@@ -49,11 +45,7 @@ def build(values: object) -> Column:
 
 
 def _unmask(values: np.ma.MaskedArray[Any, Any]) -> object:
-    """Return a masked array's values, with missing ones where they are masked.
-
-    Raises:
-        TypeError: They are parts of rows, and of a type that has no missing values.
-    """
+    """Return a masked array's values, with missing ones where they are masked."""
     if values.ndim == 1:
         return values.tolist()
     if not np.ma.is_masked(values):
@@ -149,11 +141,7 @@ def pick(column: Column, rows: npt.NDArray[np.int64]) -> Column:
 
 
 def join(name: str, parts: Sequence[Column]) -> Column:
-    """Return a copy of columns one behind the other.
-
-    Raises:
-        TypeError: They hold different kinds of values, such as strings and numbers.
-    """
+    """Return a copy of columns one behind the other."""
     if gone := [at for at, part in enumerate(parts) if _is_gone(part)]:
         known = [part for at, part in enumerate(parts) if at not in gone]
         if known:
@@ -266,12 +254,7 @@ def to_values(column: Column) -> list[object]:
 
 
 def check_numbers(name: str, array: npt.NDArray[Any], aim: str, remedy: str) -> None:
-    """Raise if a column holds no numbers.
-
-    Raises:
-        TypeError: It holds strings or other objects.
-        ValueError: It holds lists of different lengths.
-    """
+    """Raise if a column holds no numbers."""
     if array.dtype.kind in "biufc":
         return
     shapes = {np.shape(value) for value in array} if array.dtype.kind == "O" else set()

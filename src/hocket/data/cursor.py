@@ -92,11 +92,7 @@ class Cursor:
         return self._loop, self.read()
 
     def take(self, loop: int) -> None:
-        """Note that the next batch is handed to a loop.
-
-        Raises:
-            RuntimeError: It is not the latest one.
-        """
+        """Note that the next batch is handed to a loop."""
         if loop != self._loop:
             raise RuntimeError(
                 "This loop over the loader was overtaken: another loop, load_state_dict() or set_epoch() has moved "
@@ -121,11 +117,7 @@ class Cursor:
             self._ledger.set_epoch(self._ledger.epoch + 1)
 
     def set_epoch(self, epoch: int) -> None:
-        """Have the next loop begin an epoch; or, right after `load_state_dict`, go on in it if it is the state's.
-
-        Raises:
-            ValueError: The number is negative.
-        """
+        """Have the next loop begin an epoch; or, right after `load_state_dict`, go on in it if it is the state's."""
         if epoch == self.epoch and (self._is_resumed or not (self._is_ending or self._ledger.position)):
             return
         self._ledger.set_epoch(epoch)
@@ -145,9 +137,6 @@ class Cursor:
 
         Args:
             state: What `state_dict` returned, or a ledger's.
-
-        Raises:
-            ValueError: It is of other data or another order, or it is no such state. The cursor stays where it was.
         """
         self._ledger.load_state_dict(state, rebatch=True)
         # With drop_last, what the state has left may not fill a batch of this group.

@@ -32,11 +32,7 @@ def is_frame(value: object) -> bool:
 
 
 def read_frame(frame: Any) -> dict[str, object]:
-    """Return the columns of a data frame. Its index is left behind.
-
-    Raises:
-        ValueError: Two have one name.
-    """
+    """Return the columns of a data frame. Its index is left behind."""
     if not frame.columns.is_unique:
         raise ValueError(
             f"A data frame's columns must have different names, but they are {list(frame.columns)}. Rename them."

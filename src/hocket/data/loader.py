@@ -43,9 +43,6 @@ def build_cursor(
         shuffle: Whether each epoch has another order.
         drop_last: Whether rows that fill no step of all ranks are left out.
         where_empty: What to do if there are no rows at all.
-
-    Raises:
-        ValueError: An epoch would have no step.
     """
     together = (batch_size or 1) * world_size
     least = together if drop_last else 1

@@ -231,11 +231,7 @@ Seed: TypeAlias = int | RandomSeedConfig | None
 
 
 def choose_seed(seed: Seed) -> int:
-    """Return a seed, or a random one.
-
-    Raises:
-        ValueError: It is no whole number, or negative.
-    """
+    """Return a seed, or a random one."""
     seed = seed.seed if isinstance(seed, RandomSeedConfig) else seed
     reading.check_count("seed", seed, 0)
     return secrets.randbelow(1 << 31) if seed is None else min(int(seed), order.MAX_SEED)

@@ -141,12 +141,7 @@ class Restartable(Iterable[T]):
 
 
 def check_batch_size(batch_size: object, *, may_be_none: bool) -> None:
-    """Raise if it is no size of a batch.
-
-    Raises:
-        ValueError: It is less than 1, or None where each batch must have the same size.
-        TypeError: It is no whole number.
-    """
+    """Raise if it is no size of a batch."""
     if batch_size is None and may_be_none:
         return
     if isinstance(batch_size, bool) or not isinstance(batch_size, int | np.integer):
@@ -173,9 +168,6 @@ def check_count(name: str, value: object, least: int, instead_of_none: str = "",
         least: The least that is allowed.
         instead_of_none: What to write where None was given; empty where None is the default.
         most: The most that is allowed.
-
-    Raises:
-        ValueError: It is so.
     """
     if value is None and instead_of_none:
         raise ValueError(f"{name} must be a whole number from {least}, but received None. Write {instead_of_none}.")

@@ -242,11 +242,7 @@ class Join(Query):
 def _unify_keys(
     key: str, kind: transport.ArrowType, other: str, other_kind: transport.ArrowType
 ) -> transport.ArrowType:
-    """Return the type of a key of which two tables have one part each.
-
-    Raises:
-        TypeError: The parts cannot be compared without loss.
-    """
+    """Return the type of a key of which two tables have one part each."""
     pa = arrow.load("join()")
     if kind is None or other_kind is None or kind == other_kind:
         return other_kind if kind is None else kind

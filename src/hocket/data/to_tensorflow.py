@@ -62,10 +62,6 @@ def build_dataset(
         labels: Which columns the loss gets.
         additional: Which columns come third, such as weights.
         specs: The type of each of the three, or None: as the columns are.
-
-    Raises:
-        KeyError: There is no such column.
-        TypeError: A column has no type that TensorFlow has.
     """
     tf = load()
     parts = [features, labels] + ([] if additional is None else [additional])

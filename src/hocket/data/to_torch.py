@@ -28,9 +28,6 @@ def find_device(device: object, *, use_gpu: bool) -> object:
     Args:
         device: What the user said; "auto" is the rank's.
         use_gpu: Whether the rank was given a GPU.
-
-    Raises:
-        RuntimeError: It was, and torch sees none.
     """
     torch = load()
     if device != "auto":
@@ -52,12 +49,7 @@ def build_converter(
     *,
     pin_memory: bool,
 ) -> Callable[[blocks.Block], object]:
-    """Return what makes tensors of a block that is the caller's alone.
-
-    Raises:
-        TypeError: A dtype is none of torch's.
-        ValueError: `dtypes` and `collate_fn` are both given.
-    """
+    """Return what makes tensors of a block that is the caller's alone."""
     torch = load()
     for name, dtype in (dtypes if isinstance(dtypes, Mapping) else {"": dtypes}).items():
         if dtype is not None and not isinstance(dtype, torch.dtype):

@@ -26,9 +26,6 @@ def unify(tables: Sequence[blocks.Types], what: str) -> dict[str, ArrowType]:
         what: Whose they are, for the error.
 
     A column that a block lacks is missing in its rows.
-
-    Raises:
-        TypeError: A column holds different kinds of values, or objects that Arrow has no type for.
     """
     found: dict[str, list[ArrowType]] = {}
     for one in dict.fromkeys(tables):

@@ -257,9 +257,6 @@ def _split_options(
         given: The keywords that it was given.
         function: What that function is called.
         arrows: Arrow's own functions and classes that take the others.
-
-    Raises:
-        TypeError: One is for nobody.
     """
     how = {name: value for name, value in given.items() if name in (*_HOW, *_OF_RAY)}
     make = given.get(function)

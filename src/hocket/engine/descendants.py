@@ -193,11 +193,7 @@ def list_descendants(root: int) -> list[int]:
 
 
 def read_stat(pid: int | str) -> list[bytes]:
-    """Return what the system says of a process behind its name: its state, its parent, and more.
-
-    Raises:
-        OSError: There is none.
-    """
+    """Return what the system says of a process behind its name: its state, its parent, and more."""
     with open(f"/proc/{pid}/stat", "rb") as stat:
         return stat.read().rpartition(b")")[2].split()
 

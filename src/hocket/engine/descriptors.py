@@ -25,11 +25,7 @@ def raise_limit() -> None:
 
 
 def check_free() -> None:
-    """Make sure that a session could be opened.
-
-    Raises:
-        DescriptorLimitError: There are too few descriptors.
-    """
+    """Make sure that a session could be opened."""
     opened: list[int] = []
     try:
         while len(opened) < DESCRIPTORS:

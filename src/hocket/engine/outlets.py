@@ -63,10 +63,6 @@ class Outlet:
 
         Returns:
             How many bytes were written.
-
-        Raises:
-            BlockingIOError: There is no room.
-            OSError: Nobody reads it any more, or the disk is full.
         """
         piece = data[: data.rfind(b"\n", 0, PIECE_BYTES) + 1 or PIECE_BYTES]
         if self._socket is not None:

@@ -151,9 +151,6 @@ def encode_whole(value: object, what: str = "value", *, pickler: type[pickle.Pic
         value: The value.
         what: Its name in errors.
         pickler: Another one than `pickling.load_pickler`.
-
-    Raises:
-        SerializationError: Some part of it cannot travel.
     """
     if is_plain(value):
         return Encoded(pickle.dumps(value, pickling.PROTOCOL), _NO_BUFFERS, _NO_REFS)
@@ -299,11 +296,7 @@ def fill_slots(
 
 
 def encode_function(value: object, name: str) -> contract.RemoteFunction:
-    """Encode a function or class by value where workers could not import it.
-
-    Raises:
-        SerializationError: Its closure or globals hold something that cannot travel.
-    """
+    """Encode a function or class by value where workers could not import it."""
     encoded = encode(value, name)
     blob = encoded.data
     size, arrays = len(blob), encoded.buffers

@@ -180,9 +180,6 @@ def _list_steps(layout: layouts.Layout, shape: tuple[int, ...], itemsize: int) -
 def count_least(source: layouts.Layout, target: layouts.Layout, global_shape: Sequence[int], itemsize: int) -> int:
     """Return how many bytes the device that lacks most must receive, whatever the algorithm: what it is to have and has
     not. For layouts without sums that nobody has taken.
-
-    Raises:
-        ValueError: A layout has such sums.
     """
     if source.partial or target.partial:
         raise ValueError("What a device lacks is known for layouts without `partial` axes.")

@@ -101,9 +101,6 @@ def parse_workers(tf_config: str) -> dict[str, str]:
 
     Args:
         tf_config: What TF_CONFIG says; empty if it is not there.
-
-    Raises:
-        ValueError: This process is no worker, or the workers are servers.
     """
     told = json.loads(tf_config or "{}")
     cluster, task = told.get("cluster", {}), told.get("task", {})
@@ -141,10 +138,6 @@ def to_tensorflow(layout: layouts.Layout, mesh: Any) -> Any:
 
     Returns:
         A ``tf.experimental.dtensor.Layout``.
-
-    Raises:
-        ValueError: The meshes have other axes, or TensorFlow has no such layout: no sums that nobody has taken, and one
-            axis for each dim.
 
     Example:
         >>> from hocket.mesh import Layout, Mesh, tensorflow

@@ -61,9 +61,6 @@ def build_finder(
         layout_map: The rules. Each is for a parameter.
         names: Of all values.
         buffers: The names of those that are no parameters.
-
-    Raises:
-        ValueError: A rule matches no parameter.
     """
     check_rules(layout_map, [name for name in names if name not in buffers])
 
@@ -84,11 +81,7 @@ def _check_map(layout_map: object) -> None:
 
 
 def check_rules(layout_map: layout_maps.LayoutMap, names: Sequence[str]) -> None:
-    """Raise if a rule matches none of the names: it is misspelt, and what it means would be replicated in silence.
-
-    Raises:
-        ValueError: One does not.
-    """
+    """Raise if a rule matches none of the names: it is misspelt, and what it means would be replicated in silence."""
     idle = [pattern for pattern in layout_map if not any(layout_map.matches(pattern, name) for name in names)]
     if idle:
         raise ValueError(

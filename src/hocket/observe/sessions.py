@@ -28,12 +28,7 @@ class SessionEvents:
     """The events of a session of this user, as another process reads them. To be closed."""
 
     def __init__(self, driver_pid: int) -> None:
-        """Open them.
-
-        Raises:
-            PermissionError: The driver's descriptors are not ours to open.
-            LookupError: The process shows no session.
-        """
+        """Open them."""
         self._fd = _open_status(driver_pid)
         self.reader = reader.EventReader(self._fd, messages.EVENTS_AT)
 

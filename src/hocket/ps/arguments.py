@@ -10,11 +10,7 @@ from hocket.ps import embedding, variable
 
 
 def check_variables(given: object) -> list[variable.BaseVariable]:
-    """Return the variables to pull, as a list.
-
-    Raises:
-        TypeError: It is no list of variables.
-    """
+    """Return the variables to pull, as a list."""
     if isinstance(given, variable.BaseVariable):
         raise TypeError(
             f"pull takes a list of variables, but received `{given.name}` alone. Write pull([{given.name}])."
@@ -36,11 +32,7 @@ def check_variables(given: object) -> list[variable.BaseVariable]:
 
 
 def check_pairs(given: object) -> list[tuple[Any, Any]]:
-    """Return the pairs of a gradient and its variable to push, as a list.
-
-    Raises:
-        TypeError: It is no list of pairs.
-    """
+    """Return the pairs of a gradient and its variable to push, as a list."""
     pairs: list[Any] = list(given) if isinstance(given, Iterable) else [given]
     for pair in pairs:
         if not isinstance(pair, tuple | list) or len(pair) != 2:

@@ -34,11 +34,7 @@ class BaseStrategy(abc.ABC):
 
     @abc.abstractmethod
     def _get_registry(self) -> registry.Registry:
-        """Return who makes variables.
-
-        Raises:
-            RuntimeError: Nobody does for this process.
-        """
+        """Return who makes variables."""
 
     def _list_made(self) -> list[records.VariableRecord]:
         return self._get_registry().list_made()

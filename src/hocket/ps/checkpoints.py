@@ -121,12 +121,7 @@ def _name_beside(target: Path) -> tuple[Path, Path]:
 
 @contextlib.contextmanager
 def opened(path: str | os.PathLike[str]) -> Iterator[str | os.PathLike[str]]:
-    """Give the folder of a checkpoint; of one in a store a copy, for the duration of the block.
-
-    Raises:
-        FileNotFoundError: There is none in the store.
-        CheckpointDamagedError: It is not what was written.
-    """
+    """Give the folder of a checkpoint; of one in a store a copy, for the duration of the block."""
     found = places.locate(path, None, _CALLER)
     if not isinstance(found, places.Place):
         yield find(Path(found))
@@ -140,12 +135,7 @@ def opened(path: str | os.PathLike[str]) -> Iterator[str | os.PathLike[str]]:
 
 
 def read_manifest(path: str | os.PathLike[str]) -> dict[str, Any]:
-    """Return a checkpoint's manifest.
-
-    Raises:
-        FileNotFoundError: It is no checkpoint.
-        CheckpointDamagedError: It is not what was written.
-    """
+    """Return a checkpoint's manifest."""
     file = Path(path) / MANIFEST
     try:
         found: dict[str, Any] = json.loads(regular.read_text(file))
@@ -184,12 +174,7 @@ def _build_damage(file: Path, what: str) -> errors.CheckpointDamagedError:
 
 
 def _verify(path: str | os.PathLike[str], manifest: Mapping[str, Any]) -> None:
-    """Compare a checkpoint's files with what was written. Those of earlier versions have no digests.
-
-    Raises:
-        CheckpointDamagedError: One has changed, or cannot be read.
-        FileNotFoundError: One is gone.
-    """
+    """Compare a checkpoint's files with what was written. Those of earlier versions have no digests."""
     for relative, digest in manifest.get("files", {}).items():
         file = Path(path, relative)
         try:
@@ -214,11 +199,6 @@ def restore(
         made: Which variables.
         path: The checkpoint.
         strict: Whether all variables must be in it, and all of its variables be here.
-
-    Raises:
-        FileNotFoundError: It is no checkpoint.
-        CheckpointMismatchError: A variable has another shape, dtype, kind or optimizer, or is missing.
-        CheckpointDamagedError: It is not what was written.
     """
     with opened(path) as folder:
         return _restore(address, made, folder, strict=strict)

@@ -24,9 +24,6 @@ def require_number(
         high: What it must be below.
         open_low: Whether `low` itself is not allowed.
 
-    Raises:
-        ValueError: It is not a number, or out of the range.
-
     Example:
         >>> require_number("momentum", 0, "must be from 0 to less than 1", "Write 0.9.", low=0, high=1)
         0.0
@@ -40,9 +37,6 @@ def require_number(
 
 def require_count(name: str, value: object, remedy: str, *, least: int = 1) -> int:
     """Return a whole number as an int, if it is large enough.
-
-    Raises:
-        ValueError: It is not a whole number, or less than `least`.
 
     Example:
         >>> require_count("num_shards", 3, "Write 1 for no shards.")
@@ -61,10 +55,6 @@ def require_count(name: str, value: object, remedy: str, *, least: int = 1) -> i
 
 def fit_into(name: str, value: object, dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
     """Return what a variable or table is given, in its own type, if that keeps what the numbers say.
-
-    Raises:
-        TypeError: It is of another kind: complex numbers for real ones, floats for whole numbers.
-        OverflowError: A whole number is too large for the type.
 
     Example:
         >>> fit_into("counter", [1, 2], np.dtype(np.int8))

@@ -54,12 +54,6 @@ class RemoteValue:
 
         Args:
             timeout: Seconds to wait at most. Default: as long as it takes.
-
-        Raises:
-            GetTimeoutError: It is not there by then.
-            CancelledClosureError: The closure did not run, because another had failed, or the coordinator was closed.
-            OutOfDataError: The closure did not run, because no worker had an item for it.
-            Exception: What the closure raised.
         """
         with self._condition:
             if not self._condition.wait_for(lambda: self._state is READY, timeout):
@@ -131,11 +125,7 @@ class Closure:
         return not self.missing
 
     def fill(self) -> None:
-        """Put values in the place of remote ones.
-
-        Raises:
-            Exception: What one of them raised.
-        """
+        """Put values in the place of remote ones."""
         self.args = map_instances(self.args, RemoteValue, RemoteValue.fetch)
         self.kwargs = map_instances(self.kwargs, RemoteValue, RemoteValue.fetch)
 

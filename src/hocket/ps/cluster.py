@@ -314,11 +314,7 @@ class Cluster:
 
 
 def parse_cluster(given: object) -> Cluster:
-    """Return the cluster that a strategy is given: one, what `Cluster` takes, or None for what TF_CONFIG says.
-
-    Raises:
-        TypeError: It is something else.
-    """
+    """Return the cluster that a strategy is given: one, what `Cluster` takes, or None for what TF_CONFIG says."""
     if given is None:
         return Cluster.from_tf_config()
     if isinstance(given, Cluster):

@@ -112,12 +112,7 @@ class DenseShard:
     # -- updating, under the mutex --
 
     def prepare(self, operation: records.Operation) -> None:
-        """Write what the value will be beside what it is.
-
-        Raises:
-            ValueError: The array does not fit.
-            NonFiniteGradientError: See `check_finite`.
-        """
+        """Write what the value will be beside what it is."""
         done = int(self._header[DONE])
         self._header[BEGUN] = done + 1
         futex.fence()
@@ -184,11 +179,7 @@ def is_finite(gradient: Array) -> bool:
 
 
 def check_finite(name: str, gradient: Array) -> None:
-    """Refuse a gradient with NaN or infinity.
-
-    Raises:
-        NonFiniteGradientError: It has one. The message says where.
-    """
+    """Refuse a gradient with NaN or infinity."""
     if is_finite(gradient):
         return
     bad = ~np.isfinite(gradient)

@@ -85,11 +85,7 @@ class Lookup:
         return np.take(self.rows, self.places, axis=0, out=out, mode="clip")
 
     def _refuse(self, *_: object, **__: object) -> NoReturn:
-        """Say what to calculate with: each row is here once.
-
-        Raises:
-            TypeError: Always.
-        """
+        """Say what to calculate with: each row is here once."""
         raise TypeError(
             "What pull() returns has each row once, and is no array. Write .expand(), which has a row for each id that "
             "was asked for, or .rows."
@@ -110,9 +106,6 @@ class Lookup:
 
         Args:
             values: [..., dim], a row for each id asked for.
-
-        Raises:
-            ValueError: The shape is another.
 
         Example:
             >>> import hocket, numpy as np

@@ -77,21 +77,13 @@ def _refuse_parameter(module: object, name: str, parameter: object) -> None:
 
 
 def refuse_captured(fn: object) -> None:
-    """Raise if a function refers to variables of TensorFlow or Keras, or to layers of Keras.
-
-    Raises:
-        TypeError: It does.
-    """
+    """Raise if a function refers to variables of TensorFlow or Keras, or to layers of Keras."""
     function = getattr(fn, "python_function", fn)  # what `tf.function` has made of it
     _refuse_among(fn, list_captured(function))
 
 
 def refuse_arguments(fn: object, args: Iterable[object], kwargs: Mapping[str, object]) -> None:
-    """Raise if a closure is given such variables or layers.
-
-    Raises:
-        TypeError: It is.
-    """
+    """Raise if a closure is given such variables or layers."""
     _refuse_among(fn, [*((f"argument {index}", one) for index, one in enumerate(args)), *kwargs.items()])
 
 
@@ -186,9 +178,6 @@ def refuse_in_graph(name: str, is_what: str = "is on a server") -> None:
     Args:
         name: What is used.
         is_what: Why it cannot be a part of the graph.
-
-    Raises:
-        RuntimeError: It does.
     """
     tensorflow: object = sys.modules.get("tensorflow")
     if tensorflow is None or not hasattr(tensorflow, "inside_function") or not tensorflow.inside_function():

@@ -57,11 +57,7 @@ def find_inputs(structure: object, kinds: object = streams.PerWorker) -> list[ob
 
 
 def read_keywords(args: object, kwargs: object) -> dict[str, object]:
-    """Return the keywords of a call.
-
-    Raises:
-        TypeError: They are none: most likely the arguments were given one by one.
-    """
+    """Return the keywords of a call."""
     if kwargs is not None and not isinstance(kwargs, Mapping):
         given = list(args) if isinstance(args, Sequence) and not isinstance(args, str) else [args]
         raise TypeError(
@@ -72,11 +68,7 @@ def read_keywords(args: object, kwargs: object) -> dict[str, object]:
 
 
 def check_call(fn: object, args: object, kwargs: Mapping[str, object]) -> None:
-    """Refuse what cannot be called, would be a copy in each worker, or a constant in the graph of a ``tf.function``.
-
-    Raises:
-        TypeError: It is, or the arguments are no sequence.
-    """
+    """Refuse what cannot be called, would be a copy in each worker, or a constant in the graph of a ``tf.function``."""
     if not callable(fn):
         raise TypeError(f"Coordinator.schedule takes a function, and its arguments in args=(...), but received {fn!r}.")
     if isinstance(args, str) or not isinstance(args, Sequence):

@@ -55,11 +55,7 @@ class GradientAccumulator:
         self._ids: Array | None = arrays.get("ids")
 
     def put(self, worker: int, round_number: int, operation: records.Operation) -> None:
-        """Put a gradient into a worker's box.
-
-        Raises:
-            ValueError: It has more rows than there is room for, or there is no box for the worker.
-        """
+        """Put a gradient into a worker's box."""
         if worker >= NUM_BOXES:
             raise ValueError(
                 f"Synchronous steps have room for {NUM_BOXES} workers, but this is worker {worker}. Use "

@@ -54,9 +54,6 @@ class Inputs:
             source: A reference to a `streams.FromFunction`.
             positions: How many items of each pass each worker has drawn, by worker. Changed for a pass that goes on
                 from a checkpoint.
-
-        Raises:
-            CheckpointMismatchError: The checkpoint has something else here.
         """
         restored = self._take_restored("positions")
         number, holder = self.add(source)
@@ -76,11 +73,7 @@ class Inputs:
     def begin_deal(
         self, items: contract.ObjectRef[Sequence[object]], count: int, handle: actor.ActorHandle
     ) -> streams.PerWorkerIterator:
-        """Begin a pass over a sequence.
-
-        Raises:
-            CheckpointMismatchError: The checkpoint has something else here.
-        """
+        """Begin a pass over a sequence."""
         restored = self._take_restored("left")
         if restored is not None and restored["count"] != count:
             raise errors.CheckpointMismatchError(

@@ -170,11 +170,7 @@ class Link:
         self.gate.close_round(version)
 
     def admit(self, name: str, gradient: Array) -> Array | None:
-        """Return a gradient as it may be applied; None if the push is to be skipped.
-
-        Raises:
-            NonFiniteGradientError: It is not finite, and the policy is to raise.
-        """
+        """Return a gradient as it may be applied; None if the push is to be skipped."""
         try:
             dense.check_finite(name, gradient)
         except errors.NonFiniteGradientError:
@@ -240,11 +236,7 @@ def _open_gate(address: Address) -> gate.Gate:
 
 
 def _ask(method: object, name: str, *args: object, out: Array | None = None) -> object:
-    """Call a server; put its answer into `out`, if that is given.
-
-    Raises:
-        ServerLostError: It will not come back: its machine is gone, and its memory with it.
-    """
+    """Call a server; put its answer into `out`, if that is given."""
     try:
         found = remote.ask(method, name, *args)
     except (exceptions.ActorError, exceptions.ActorUnschedulableError) as error:

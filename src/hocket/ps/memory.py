@@ -108,12 +108,7 @@ def create(nbytes: int, purpose: str) -> Memory:
 
 
 def open_memory(ref: MemoryRef) -> Memory:
-    """Open a memory that another process keeps.
-
-    Raises:
-        ServerLostError: Its owner is gone.
-        OSError: It is another file here: a path below ``/proc`` may mean something else in another container.
-    """
+    """Open a memory that another process keeps."""
     try:
         descriptor = os.open(ref.path, os.O_RDWR)
     except FileNotFoundError as error:

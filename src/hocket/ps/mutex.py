@@ -44,11 +44,7 @@ def is_available() -> bool:
 
 
 def build(address: int) -> None:
-    """Make a lock, free, at an address of shared memory. Called once, by who made the memory.
-
-    Raises:
-        OSError: The C library refuses.
-    """
+    """Make a lock, free, at an address of shared memory. Called once, by who made the memory."""
     attributes = ctypes.create_string_buffer(64)
     _check(_library.pthread_mutexattr_init(attributes))
     _check(_library.pthread_mutexattr_setpshared(attributes, _SHARED))

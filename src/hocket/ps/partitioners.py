@@ -177,10 +177,6 @@ def count_shards(partitioner: PartitionFunction | None, shape: Sequence[int], dt
     Returns:
         A number from 1 to the number of rows. Without rows, 1.
 
-    Raises:
-        ValueError: The partitioner did not return one whole number from 1 for each axis, or would cut along another
-            axis than the first.
-
     Example:
         >>> from hocket.ps import partitioners
         >>> partitioners.count_shards(lambda shape, dtype: [5, 1], shape=(3, 8), dtype="float32")
@@ -213,9 +209,6 @@ def split_rows(num_rows: int, num_shards: int) -> list[int]:
         num_rows: How many rows there are.
         num_shards: Into how many shards they shall be cut. No shard is left without rows, so there are no more of them
             than rows.
-
-    Raises:
-        ValueError: There are fewer than 0 rows, or fewer than 1 shards.
 
     Example:
         >>> from hocket.ps import partitioners

@@ -108,9 +108,6 @@ class Placer:
 
         Returns:
             The server's number.
-
-        Raises:
-            ValueError: A number is negative.
         """
         return self._place(*_check(nbytes, traffic), range(len(self._bytes)))
 
@@ -123,9 +120,6 @@ class Placer:
 
         Returns:
             The servers' numbers, in the order of the shards.
-
-        Raises:
-            ValueError: A number is negative, or there are more or fewer of `traffic` than of `sizes`.
 
         Example:
             >>> from hocket.ps import placement
@@ -154,18 +148,11 @@ class Placer:
     def occupy(self, server: int, nbytes: int, traffic: float | None = None) -> None:
         """Count a variable on a server that is chosen already: by a checkpoint, say, or by the variable that it belongs
         to.
-
-        Raises:
-            ValueError: There is no such server, or a number is negative.
         """
         self._count(self._require_server(server), *_check(nbytes, traffic))
 
     def release(self, server: int, nbytes: int, traffic: float | None = None) -> None:
-        """Take off what a variable counted on its server, with the numbers that it was placed with.
-
-        Raises:
-            ValueError: There is no such server, a number is negative, or the server does not hold so much.
-        """
+        """Take off what a variable counted on its server, with the numbers that it was placed with."""
         nbytes, moved = _check(nbytes, traffic)
         server = self._require_server(server)
         if not self._placed[server] or nbytes > self._bytes[server]:
@@ -215,9 +202,6 @@ def plan_shards(nbytes: int, num_servers: int, *, min_shard_bytes: int = MIN_SHA
         num_servers: How many servers there are.
         min_shard_bytes: How many bytes a shard has at least.
 
-    Raises:
-        ValueError: A number is too small.
-
     Example:
         >>> from hocket.ps import placement
         >>> placement.plan_shards(1 << 30, 4), placement.plan_shards(1 << 10, 4)
@@ -262,9 +246,6 @@ def find_ids(shards: Ids | int, rows: Ids, num_shards: int) -> Ids:
 
 def count_rows(num_ids: int, num_shards: int) -> list[int]:
     """Return how many rows each shard has of a table with ids from 0 to below `num_ids`: what `locate` sends there.
-
-    Raises:
-        ValueError: There are fewer than 0 ids, or fewer than 1 shards.
 
     Example:
         >>> from hocket.ps import placement

@@ -54,11 +54,7 @@ def build_actor_proxy(cls: type[T], askable: AbstractSet[str], handle: actor.Act
 
 
 def answer(target: object, askable: AbstractSet[str], name: str, args: tuple[Any, ...]) -> object:
-    """Do what a proxy asks for. Called in the actor.
-
-    Raises:
-        AttributeError: The name is not on the list.
-    """
+    """Do what a proxy asks for. Called in the actor."""
     if name not in askable:
         raise AttributeError(f"Another process may not ask for {name!r} of {type(target).__name__}.")
     found = getattr(target, name)

@@ -102,11 +102,7 @@ class TableShard:
     # -- changing, under the mutex --
 
     def make(self, ids: Array) -> Array:
-        """Bring the rows of ids into being that are not yet; return which rows they are.
-
-        Raises:
-            CapacityError: The table is full.
-        """
+        """Bring the rows of ids into being that are not yet; return which rows they are."""
         rows = self._place(ids) if self.spec.is_hashed else ids
         fresh = ~self._is_made[rows]
         if not fresh.any():
@@ -127,11 +123,7 @@ class TableShard:
         return rows
 
     def prepare(self, operation: records.Operation) -> None:
-        """Change rows, after a before-image of them was put beside.
-
-        Raises:
-            CapacityError: The table is full.
-        """
+        """Change rows, after a before-image of them was put beside."""
         if operation.kind == "restore":
             self._restore(operation.value)
             return
@@ -291,11 +283,7 @@ class TableShard:
         return [work[:count] for work in self._work]
 
     def _place(self, ids: Array) -> Array:
-        """Return the rows of hashed ids, giving rows to new ones.
-
-        Raises:
-            CapacityError: The table is full, and may not evict.
-        """
+        """Return the rows of hashed ids, giving rows to new ones."""
         rows = self._index.look_up(ids)
         new = np.unique(ids[rows < 0])
         if not len(new):

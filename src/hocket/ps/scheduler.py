@@ -400,11 +400,7 @@ class ClosureScheduler:
         return self._lowest
 
     def check_open(self) -> None:
-        """Refuse to go on when it is closed.
-
-        Raises:
-            RuntimeError: It is.
-        """
+        """Refuse to go on when it is closed."""
         if self.is_closed:
             raise RuntimeError(
                 "The coordinator is closed, or its session has ended. Make a new one: ps.Coordinator(strategy)."

@@ -40,11 +40,7 @@ class Table:
     initializer: initializers.Initializer
 
     def lookup(self, ids: object) -> Array:
-        """Return a row for each id: [..., dim].
-
-        Raises:
-            IndexError: An id is out of range.
-        """
+        """Return a row for each id: [..., dim]."""
         asked = np.asarray(ids, np.int64)
         if self.count is not None and asked.size and (asked.min() < 0 or asked.max() >= self.count):
             raise IndexError(
@@ -111,11 +107,7 @@ class Snapshot:
 
 
 def take(address: links.Address, made: list[records.VariableRecord]) -> Snapshot:
-    """Take a snapshot of variables.
-
-    Raises:
-        OSError: This process does not share memory with the first server.
-    """
+    """Take a snapshot of variables."""
     link = links.open_link(address)
     values: dict[str, Array | Table] = {}
     begun: list[tuple[records.VariableRecord, list[tuple[records.TableSpec, Array, Array]]]] = []
@@ -137,11 +129,7 @@ def take(address: links.Address, made: list[records.VariableRecord]) -> Snapshot
 
 
 def open_gate(address: links.Address) -> gate.Gate:
-    """Return the gate, as who holds it must have it.
-
-    Raises:
-        OSError: This process does not share memory with its owner.
-    """
+    """Return the gate, as who holds it must have it."""
     if not memory.is_reachable(address.gate):
         raise OSError(
             "Snapshots and checkpoints are taken on the machine of the first server, which keeps the gate, but this "

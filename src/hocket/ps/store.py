@@ -201,9 +201,6 @@ class Store:
             number: Which.
             ids: Local ids, int64.
             out: Where to put them. Default: a new array.
-
-        Raises:
-            CapacityError: The table is full.
         """
         shard = self.get_shard(number)
         if isinstance(shard, dense.DenseShard):
@@ -232,10 +229,6 @@ class Store:
 
         Returns:
             Whether it was done now: False if it had been done before.
-
-        Raises:
-            PushTimeoutError: Another process keeps the mutex.
-            CapacityError: A table is full. Nothing was done.
         """
         words = self._words
         with self._mutex:

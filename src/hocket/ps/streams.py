@@ -218,11 +218,7 @@ class WorkerStream:
         self.position = position
 
     def __next__(self) -> object:
-        """Draw an item.
-
-        Raises:
-            OutOfData: There is none.
-        """
+        """Draw an item."""
         try:
             item = next(self._items)
         except StopIteration:
@@ -274,12 +270,7 @@ class PerWorker:
         return type(self), (self.number,)
 
     def _find(self, context: closure_context.ClosureContext) -> Any:
-        """Return the worker's own.
-
-        Raises:
-            BadInputError: Making it has failed.
-            ValueError: The coordinator did not know that the closure needs it.
-        """
+        """Return the worker's own."""
         if self.number in context.failures:
             raise BadInputError(context.failures[self.number])
         if self.number not in context.values:
@@ -303,13 +294,7 @@ class PerWorkerIterator(PerWorker):
         return self
 
     def __next__(self) -> Any:
-        """Draw the worker's next item.
-
-        Raises:
-            OutOfData: There is none. It is a StopIteration.
-            RuntimeError: TensorFlow records a graph.
-            NotImplementedError: It is called outside a closure.
-        """
+        """Draw the worker's next item."""
         here = closure_context.get_optional_context()
         if here is None:
             raise NotImplementedError(
@@ -331,11 +316,7 @@ class PerWorkerValue(PerWorker):
 
     @property
     def value(self) -> Any:
-        """The calling worker's own.
-
-        Raises:
-            RuntimeError: It is called outside a closure.
-        """
+        """The calling worker's own."""
         foreign.refuse_in_graph("PerWorkerValue.value", "is the worker's own")
         return self._find(closure_context.get_context("PerWorkerValue.value"))
 
@@ -357,11 +338,7 @@ class PerWorkerDataset:
         )
 
     def __iter__(self) -> PerWorkerIterator:
-        """Begin a pass over the data.
-
-        Raises:
-            RuntimeError: It is called in a closure.
-        """
+        """Begin a pass over the data."""
         if closure_context.get_optional_context() is not None:
             raise RuntimeError(
                 "iter(per_worker_dataset) was called in a closure. Call it in the coordinator, and give the iterator "

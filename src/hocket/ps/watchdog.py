@@ -16,11 +16,7 @@ from hocket.ps import dispatcher, workers
 
 
 def check(seconds: float | None) -> None:
-    """Raise if nobody can wait so long for a closure to end.
-
-    Raises:
-        ValueError: It is not positive.
-    """
+    """Raise if nobody can wait so long for a closure to end."""
     if seconds is not None and not seconds > 0:
         raise ValueError(
             f"watchdog_s must be more than 0 seconds, but received {seconds!r}. Leave it out for no watchdog."

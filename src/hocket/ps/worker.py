@@ -183,11 +183,7 @@ def _find_out_of_data(error: BaseException) -> streams.OutOfData | None:
 
 
 def _prepare(function: Callable[..., object], value: object) -> object:
-    """Return a result as it can travel with others, without one that cannot taking them along.
-
-    Raises:
-        SerializationError: It cannot travel.
-    """
+    """Return a result as it can travel with others, without one that cannot taking them along."""
     if _is_simple(value):
         return value
     encoded = values.encode(value, f"the return value of {_name(function)}")
@@ -207,11 +203,7 @@ def _is_simple(value: Any) -> bool:
 
 
 def read_value(value: object) -> object:
-    """Return a result that has travelled.
-
-    Raises:
-        Exception: What reading it raises.
-    """
+    """Return a result that has travelled."""
     if isinstance(value, Encoded):
         data, buffers = pickle.loads(value.data)
         return values.decode(data, buffers)

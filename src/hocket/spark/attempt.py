@@ -33,10 +33,6 @@ def run_attempt(spark_context: object, run: training_run.Run, work: bytes, numbe
         work: The training function and its arguments, pickled.
         number: How often they had been started before.
         size: How many ranks.
-
-    Raises:
-        WorkerGroupError: A rank raised or died.
-        TrainingFailedError: Spark has ended the job, or the ranks' reports do not fit together.
     """
     with _open_job(spark_context, size) as hub:
         group = groups.SparkGroup(hub, run.scaling, size)
@@ -115,12 +111,7 @@ class _Follower:
             group.send(at, messages.Begin(work, info))
 
     def follow(self) -> object:
-        """Return what the training function returns in rank 0, when all ranks have returned.
-
-        Raises:
-            WorkerGroupError: A rank raised or died. What the others had reported until then is taken first.
-            TrainingFailedError: Spark has ended the job, or the ranks' reports do not fit together.
-        """
+        """Return what the training function returns in rank 0, when all ranks have returned."""
         try:
             return self._follow()
         except errors.WorkerGroupError as error:

@@ -49,11 +49,7 @@ class SparkGroup(worker_group.WorkerGroup):
         return self._size
 
     def wait_ranks(self) -> None:
-        """Wait until all tasks have called, and give them their ranks.
-
-        Raises:
-            TrainingFailedError: Spark cannot start them, or not all have come.
-        """
+        """Wait until all tasks have called, and give them their ranks."""
         found: dict[int, rank_placement.Introduction] = {}
         deadline: float | None = None
         while len(found) < self._size:
@@ -81,12 +77,7 @@ class SparkGroup(worker_group.WorkerGroup):
         self._hub.send(self._order[rank], message)
 
     def take(self, timeout_s: float | None = None) -> tuple[int, messages.FromRank | hubs.Lost]:
-        """Wait for what comes next; return it, and the rank that it is of.
-
-        Raises:
-            Empty: Nothing has come in time.
-            TrainingFailedError: Spark has ended the job.
-        """
+        """Wait for what comes next; return it, and the rank that it is of."""
         if self._aside:
             return self._aside.popleft()
         while True:
@@ -97,31 +88,18 @@ class SparkGroup(worker_group.WorkerGroup):
                 return self._ranks[index], event
 
     def take_good(self) -> tuple[int, messages.FromRank]:
-        """Wait for what comes next, and is no failure.
-
-        Raises:
-            WorkerGroupError: A rank has failed.
-            TrainingFailedError: Spark has ended the job.
-        """
+        """Wait for what comes next, and is no failure."""
         rank, event = self.take()
         if isinstance(event, messages.Failed | messages.Died | hubs.Lost):
             raise self._explain_event(rank, event)
         return rank, event
 
     def execute(self, function: Callable[..., object], args_by_rank: Sequence[tuple[object, ...]]) -> list[object]:
-        """Call a function in all ranks at once; return what it returns, by rank.
-
-        Raises:
-            WorkerGroupError: It raised in a rank, or a rank died.
-        """
+        """Call a function in all ranks at once; return what it returns, by rank."""
         return self._call({rank: messages.Call(function, args) for rank, args in enumerate(args_by_rank)})
 
     def call(self, rank: int, function: Callable[..., object], *args: object) -> Any:
-        """Call a function in one rank; return what it returns.
-
-        Raises:
-            WorkerGroupError: It raised, or a rank died.
-        """
+        """Call a function in one rank; return what it returns."""
         return self._call({rank: messages.Call(function, args)})[0]
 
     def list_addresses(self) -> list[str]:
@@ -129,11 +107,7 @@ class SparkGroup(worker_group.WorkerGroup):
         return [place.node_id for place in self.places]
 
     def start_exchange(self, size: int) -> Any:
-        """Not here.
-
-        Raises:
-            TrainingFailedError: Always.
-        """
+        """Not here."""
         raise errors.TrainingFailedError(
             f"The ranks are on {size} machines ({', '.join(sorted(set(self.list_addresses())))}), and Hocket's "
             "collectives on numpy arrays join those of one machine only where Spark runs them. Use TorchTrainer, "

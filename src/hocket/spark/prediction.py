@@ -123,11 +123,7 @@ class _Prediction:
         return _kept[self.token]
 
     def _fit(self, made: blocks.Block) -> Any:
-        """Return what a function has made, with the columns and types that were promised.
-
-        Raises:
-            ValueError: They are others.
-        """
+        """Return what a function has made, with the columns and types that were promised."""
         pa = arrow.load(CALLER)
         if set(made.columns) != set(self.schema.names):
             raise ValueError(

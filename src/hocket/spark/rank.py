@@ -37,11 +37,7 @@ _OURS: Final = (__file__, worker_session.__file__)
 
 
 def take_part(address: tuple[str, int], key: bytes, partition: Iterator[object]) -> Iterator[int]:
-    """Be a rank, and end as it ends. Called in a task.
-
-    Raises:
-        RuntimeError: The rank has failed, or was ended.
-    """
+    """Be a rank, and end as it ends. Called in a task."""
     context = access.load(CALLER, "pyspark").BarrierTaskContext.get()
     index: int = context.partitionId()
     host = context.getTaskInfos()[index].address.rpartition(":")[0]

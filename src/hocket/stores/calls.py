@@ -65,11 +65,6 @@ def ask(place: places.Place, what: str, action: Callable[[], T], *, size_bytes: 
         what: For the message: what was to be done, such as ``"write"``.
         action: The call. It may be made several times.
         size_bytes: How much it moves.
-
-    Raises:
-        StoreAccessError: The store refuses.
-        StoreError: It does not answer, or fails each time.
-        FileNotFoundError: There is no such file.
     """
     for attempt in range(TRIES):
         try:

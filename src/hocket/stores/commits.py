@@ -70,11 +70,7 @@ class Shelf:
         return token
 
     def check_claim(self, token: str) -> None:
-        """Raise if another writer has come since.
-
-        Raises:
-            StoreError: One has.
-        """
+        """Raise if another writer has come since."""
         if files.read_optional(self.place.join(WRITER)) != token.encode():
             raise exceptions.StoreError(
                 f"Another process has begun to write to {self.place.shown!r} since this one did, and holds it now. "
@@ -95,10 +91,6 @@ class Shelf:
             name: Its name on the shelf.
             folder: What is sent.
             token: What `claim` returned. Default: nobody else writes under the name.
-
-        Raises:
-            StoreError: The store fails, or another writer has come.
-            DamagedError: The folder changes meanwhile.
         """
         mark, target = self.place.join(PENDING, name), self.place.join(name)
         files.write(mark, b"")

@@ -77,10 +77,6 @@ def bring(outer: places.Place, name: str, folder: Path, size_bytes: int) -> Reco
         name: The file's path in it, and in the folder here.
         folder: The folder here.
         size_bytes: How long the file is.
-
-    Raises:
-        FileNotFoundError: It is not there.
-        UnsafeNameError: The name leads out of the folder.
     """
     target, place = names.join(folder, name, f"The store's folder {outer.shown!r}"), outer.join(name)
 
@@ -141,9 +137,6 @@ def list_sizes(place: places.Place) -> dict[str, int]:
     """Return the files in a folder and the folders in it, by path relative to it, with their sizes in bytes.
 
     There is none where there is no folder.
-
-    Raises:
-        UnsafeNameError: One has a path that leads out of the folder. Buckets take any.
     """
     fs = extras.load("pyarrow.fs", "A store", "pyarrow", "Run pip install 'hocket[data]'.")
     selector = fs.FileSelector(place.path, allow_not_found=True, recursive=True)

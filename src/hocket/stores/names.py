@@ -44,9 +44,6 @@ def check(name: object, where: str, *, is_single: bool = False) -> str:
         name: What was found.
         where: For the message: who has it, as in ``"The bucket 's3://b'"``.
         is_single: Whether it must name something in the folder itself.
-
-    Raises:
-        UnsafeNameError: It leads elsewhere.
     """
     fault = find_fault(name) or ("it has a slash in it" if is_single and "/" in str(name) else None)
     if fault is not None:
@@ -66,9 +63,6 @@ def join(folder: str | os.PathLike[str], name: object, where: str, *, is_single:
         name: See `check`, as the others.
         where: See `name`.
         is_single: See `name`.
-
-    Raises:
-        UnsafeNameError: It leads elsewhere, or through a link.
     """
     path = Path(folder)
     for part in check(name, where, is_single=is_single).split("/"):

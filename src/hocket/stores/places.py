@@ -108,11 +108,6 @@ def find_place(given: str | os.PathLike[str], filesystem: object, caller: str) -
         given: A path of this machine, or an address such as ``s3://bucket/folder``. With a file system, a path on it.
         filesystem: One of pyarrow's or fsspec's. Default: the address says it.
         caller: For messages.
-
-    Raises:
-        TypeError: The file system is none.
-        ValueError: Nobody knows the scheme of the address.
-        MissingExtraError: It needs a library that is not installed.
     """
     text = os.fspath(given)
     found = _ADDRESS.match(text)
@@ -136,11 +131,7 @@ def locate(given: str | os.PathLike[str], filesystem: object, caller: str) -> st
 
 
 def read_filesystem(given: object, caller: str) -> FileSystem:
-    """Return one of pyarrow's file systems from one of its or of fsspec's.
-
-    Raises:
-        TypeError: It is neither.
-    """
+    """Return one of pyarrow's file systems from one of its or of fsspec's."""
     fs = _load(caller, "pyarrow.fs")
     if isinstance(given, fs.FileSystem):
         return given

@@ -15,11 +15,7 @@ the disk."""
 
 
 def open_regular(path: str | os.PathLike[str]) -> io.BufferedReader:
-    """Open a file for reading.
-
-    Raises:
-        OSError: It cannot be opened, or is a pipe, a device, a socket or a folder.
-    """
+    """Open a file for reading."""
     _check(os.stat(path), path)  # noqa: PTH116 (one call for all kinds of paths)
     opened = os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC), "rb")
     try:
@@ -31,11 +27,7 @@ def open_regular(path: str | os.PathLike[str]) -> io.BufferedReader:
 
 
 def read_bytes(path: str | os.PathLike[str]) -> bytes:
-    """Return what is in a small file, such as a manifest.
-
-    Raises:
-        OSError: As `open_regular`; or it is larger than `MOST_BYTES`.
-    """
+    """Return what is in a small file, such as a manifest."""
     with open_regular(path) as opened:
         data = opened.read(MOST_BYTES + 1)
     if len(data) > MOST_BYTES:

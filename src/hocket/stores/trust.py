@@ -54,11 +54,7 @@ class Opener:
         self._is_checked = trust
 
     def check(self, blob: bytes | None = None) -> None:
-        """Raise if others may have written the file, or a pickle that was found in it.
-
-        Raises:
-            UntrustedFolderError: Others than this user may write there.
-        """
+        """Raise if others may have written the file, or a pickle that was found in it."""
         if self._is_checked or (blob is not None and _digest(blob) in _own):
             return
         for path in [self._source] if isinstance(self._source, Path) else _find_local(self._source):
@@ -73,12 +69,7 @@ class Opener:
         self._is_checked = True
 
     def load(self, blob: bytes) -> Any:
-        """Return what was pickled.
-
-        Raises:
-            UntrustedFolderError: As `check`.
-            SerializationError: It cannot be opened: it is damaged, or of a class that is not here.
-        """
+        """Return what was pickled."""
         self.check(blob)
         try:
             return pickle.loads(blob)
@@ -100,12 +91,7 @@ def note(blob: bytes) -> bytes:
 
 
 def load_file(path: str | os.PathLike[str], caller: str, *, trust: bool = False) -> Any:
-    """Return what is pickled in a file.
-
-    Raises:
-        UntrustedFolderError: Others than this user may write there.
-        OSError: It is no file, or cannot be read.
-    """
+    """Return what is pickled in a file."""
     with regular.open_regular(path) as file:
         return Opener(Path(path), caller, trust=trust).load(file.read())
 

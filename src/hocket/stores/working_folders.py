@@ -85,10 +85,6 @@ def join(path: str) -> int:
 
     Returns:
         The lock's descriptor. The folder is held until it is closed everywhere.
-
-    Raises:
-        PermissionError: Somebody else has made it.
-        OSError: It cannot be made.
     """
     lock = None
     while lock is None:  # as above
@@ -176,11 +172,7 @@ def _empty(path: Path, made: os.stat_result | None = None) -> None:
 
 
 def _open_own(path: Path, made: os.stat_result | None = None) -> int:
-    """Return the descriptor of a folder that is this user's alone to write to, or that this process has made.
-
-    Raises:
-        OSError: It is not, or a link.
-    """
+    """Return the descriptor of a folder that is this user's alone to write to, or that this process has made."""
     folder = os.open(path, _FOLDER_FLAGS)
     found = os.fstat(folder)
     is_own = found.st_uid == os.geteuid() and not found.st_mode & 0o022

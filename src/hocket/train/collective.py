@@ -38,10 +38,6 @@ def broadcast_from_rank_zero(data: object) -> Any:
     Args:
         data: Anything that can be pickled; of the other ranks nothing is looked at.
 
-    Raises:
-        ValueError: Rank 0's data cannot be pickled, or is larger than a megabyte.
-        RuntimeError: It is called outside a training function.
-
     Example:
         >>> import tempfile
         >>> from hocket import train

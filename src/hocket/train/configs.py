@@ -393,12 +393,7 @@ class RunConfig:
 
 
 def _check_seconds(config: object, name: str) -> None:
-    """Refuse a setting that is no time.
-
-    Raises:
-        TypeError: It is no number.
-        ValueError: It is negative, or no time at all.
-    """
+    """Refuse a setting that is no time."""
     value: Any = getattr(config, name)
     default = getattr(type(config), name)
     if isinstance(value, bool) or not isinstance(value, numbers.Real):
@@ -410,13 +405,7 @@ def _check_seconds(config: object, name: str) -> None:
 
 
 def check_storage(path: object, filesystem: object) -> None:
-    """Refuse what says of no place where it is.
-
-    Raises:
-        TypeError: The path is none, or the file system.
-        ValueError: Nobody knows the scheme of the address; or a file system is given without a path.
-        MissingExtraError: It needs a library that is not installed.
-    """
+    """Refuse what says of no place where it is."""
     if path is None and filesystem is not None:
         raise ValueError(
             f"storage_filesystem={filesystem!r:.80} needs storage_path, the folder there that holds the runs. Write "
@@ -445,11 +434,7 @@ def locate(path: str | os.PathLike[str] | None, filesystem: object) -> Path | pl
 
 
 def check_score_order(order: object) -> None:
-    """Refuse what says neither that the most is best nor that the least is.
-
-    Raises:
-        ValueError: It is neither ``"max"`` nor ``"min"``.
-    """
+    """Refuse what says neither that the most is best nor that the least is."""
     if order not in ("max", "min"):
         raise ValueError(
             f"checkpoint_score_order must be 'max' or 'min', but received {order!r}. Leave it out for 'max'."

@@ -15,10 +15,6 @@ def check_int(name: str, value: object, rule: str, least: int | None = None) -> 
         value: What was given.
         rule: What it says in the error: ``"0 or more"``.
         least: It is this or more.
-
-    Raises:
-        TypeError: It is none.
-        ValueError: It is less.
     """
     if isinstance(value, bool) or not isinstance(value, int):
         raise TypeError(f"{name} must be an int, {rule}, but received {value!r}.")
@@ -27,21 +23,13 @@ def check_int(name: str, value: object, rule: str, least: int | None = None) -> 
 
 
 def check_flag(name: str, value: object, *others: object) -> None:
-    """Check that a value is True or False, or one of some others.
-
-    Raises:
-        TypeError: It is none of these.
-    """
+    """Check that a value is True or False, or one of some others."""
     if not isinstance(value, bool) and not any(value is other for other in others):
         raise TypeError(f"{name} must be True or False, but received {value!r}. Leave it out for the default.")
 
 
 def check_function(name: str, value: object) -> None:
-    """Check that a value can be called, or is None.
-
-    Raises:
-        TypeError: It cannot.
-    """
+    """Check that a value can be called, or is None."""
     if value is not None and not callable(value):
         raise TypeError(
             f"{name} must be a function of a trial, but received {value!r}. Write a function, or leave it out."
@@ -49,12 +37,7 @@ def check_function(name: str, value: object) -> None:
 
 
 def check_seconds(name: str, given: Any) -> None:
-    """Check that a value is a time of more than 0 seconds, or None.
-
-    Raises:
-        TypeError: It is no number.
-        ValueError: It is 0 or less.
-    """
+    """Check that a value is a time of more than 0 seconds, or None."""
     seconds: Any = read_seconds(given)
     if seconds is not None and (isinstance(seconds, bool) or not isinstance(seconds, int | float)):
         raise TypeError(f"{name} must be seconds, a number, but received {seconds!r}. Write {name}=60.")
@@ -68,12 +51,7 @@ def read_seconds(given: float | dt.timedelta | None) -> float | None:
 
 
 def read_output_files(given: object) -> tuple[str, str] | None:
-    """Return the names of the files for what trials print, as ``log_to_file`` says.
-
-    Raises:
-        TypeError: It is neither True, a name, nor two names.
-        ValueError: A name has a folder.
-    """
+    """Return the names of the files for what trials print, as ``log_to_file`` says."""
     if given is None or given is False:
         return None
     names = ("stdout", "stderr") if given is True else (given, given) if isinstance(given, str) else given

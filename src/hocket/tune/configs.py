@@ -281,11 +281,7 @@ AnyRunConfig: TypeAlias = RunConfig | train_configs.RunConfig
 
 
 def read_run_config(given: object) -> object:
-    """Return the configuration of a search; that of a training run, which older programs pass, is converted.
-
-    Raises:
-        TypeError: It has what a search does not do.
-    """
+    """Return the configuration of a search; that of a training run, which older programs pass, is converted."""
     if not isinstance(given, train_configs.RunConfig):
         return given
     for name in ("callbacks", "worker_runtime_env"):

@@ -38,10 +38,6 @@ def decode(line: bytes, opener: trust.Opener | None = None) -> dict[str, Any]:
     Args:
         line: The line.
         opener: Opens what is pickled in it. Default: that stays as it is in the line, and no code runs.
-
-    Raises:
-        ValueError: The line is none.
-        UntrustedFolderError: Others may have written what is pickled in it.
     """
     decoder = _PLAINLY
     if opener is not None and _MARK in line:

@@ -165,11 +165,7 @@ def read(folder: str | os.PathLike[str], prefix: str = "", opener: trust.Opener 
 
 
 def build(records: Iterable[Mapping[str, Any]]) -> list[TrialHistory]:
-    """Return all trials that records are about.
-
-    Raises:
-        TuneError: One is about a trial that was not proposed.
-    """
+    """Return all trials that records are about."""
     found: dict[str, TrialHistory] = {}
     keeps: Keeps = (None, "max", None)
     for record in records:

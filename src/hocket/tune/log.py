@@ -83,11 +83,7 @@ class Writer:
             os.ftruncate(self._descriptor, kept)
 
     def append(self, event: str, **record: Any) -> None:
-        """Append a line.
-
-        Raises:
-            TuneError: It cannot be written, as on a disk that is full. What was written before is whole.
-        """
+        """Append a line."""
         line = encoding.encode({"event": event, **record})
         try:
             written = os.write(self._descriptor, line)
@@ -127,11 +123,7 @@ def name_earlier(prefix: str) -> str:
 
 
 def choose(folder: str | os.PathLike[str], prefix: str) -> str:
-    """Return the name of the log, of one that was set aside or of the latest, that has the search with a prefix.
-
-    Raises:
-        UnsafeNameError: The prefix leads out of the folder.
-    """
+    """Return the name of the log, of one that was set aside or of the latest, that has the search with a prefix."""
     earlier = name_earlier(prefix)
     return earlier if names.join(folder, earlier, "A search's prefix").exists() else NAME
 
@@ -141,9 +133,6 @@ def set_aside(folder: Path, setup: str) -> str:
     begin in its folder. Return the earlier one's prefix; empty if there is none.
 
     Nothing of the log is unpickled: a new search trusts no file that it finds.
-
-    Raises:
-        TuneError: The earlier search goes on.
     """
     path = folder / NAME
     try:

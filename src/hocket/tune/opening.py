@@ -35,11 +35,7 @@ class Setup:
 
 
 def check_space(setup: Setup) -> None:
-    """Raise for a space, or a searcher, that cannot be.
-
-    Raises:
-        ValueError: A domain cannot be, or a metric is missing or given twice.
-    """
+    """Raise for a space, or a searcher, that cannot be."""
     if setup.tune.search_alg is None:
         _prepare_searcher(basic_variant.BasicVariantGenerator(), setup, 0)
 

@@ -68,10 +68,6 @@ def describe(given: Any, *, reuses: bool) -> Described:
     Args:
         given: A function, a `Trainable`, a trainer, or the name of one.
         reuses: Whether instances of a `Trainable` go on with other trials.
-
-    Raises:
-        TypeError: It is none of these.
-        ValueError: No such name is registered, or a function takes other arguments than a configuration.
     """
     if isinstance(given, str):
         if given not in _registered:

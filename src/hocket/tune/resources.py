@@ -146,11 +146,7 @@ def _return(wanted: Wanted, config: dict[str, object]) -> Wanted:
 
 
 def check_resources(given: Mapping[str, object]) -> dict[str, float]:
-    """Return amounts by resource name: ``"cpu"`` is ``"CPU"``.
-
-    Raises:
-        ValueError: An amount is negative or no number.
-    """
+    """Return amounts by resource name: ``"cpu"`` is ``"CPU"``."""
     found: dict[str, float] = {}
     for name, amount in given.items():
         if isinstance(amount, bool) or not isinstance(amount, int | float) or not amount >= 0:

@@ -129,11 +129,7 @@ class Result:
 
 
 def build_frame(rows: Sequence[Mapping[str, object]]) -> object:
-    """Return rows as a pandas DataFrame.
-
-    Raises:
-        ImportError: pandas is not installed.
-    """
+    """Return rows as a pandas DataFrame."""
     try:
         import pandas as pd  # type: ignore[import-untyped,unused-ignore]  # optional, and may lack its stubs
     except ImportError as error:

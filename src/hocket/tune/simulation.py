@@ -119,10 +119,6 @@ def simulate(
         seed: Given to the scheduler.
         max_pending: How many trials are proposed before they can begin.
 
-    Raises:
-        ValueError: A number is too small, the lengths differ, or the scheduler was made with another metric or mode.
-        RuntimeError: The scheduler asks for what cannot be, such as to run a trial that runs.
-
     Example:
         >>> from hocket.tune.schedulers import FIFOScheduler
         >>> from hocket.tune.simulation import simulate

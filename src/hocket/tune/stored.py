@@ -58,10 +58,6 @@ class StoredSearch:
         Args:
             is_new: Whether a new search begins: of an earlier one in the folder come only the files that are renamed,
                 and the names of its trials' folders.
-
-        Raises:
-            StoreError: The store fails.
-            TransferError: A checkpoint is damaged.
         """
         self._token = self._shelf.claim()
         marks = [path for path in files.list_sizes(self._place) if f"/{commits.PENDING}/" in path]
@@ -81,21 +77,13 @@ class StoredSearch:
                 self._sent[path] = _read_state(self._folder / path)
 
     def follow(self, is_saved: bool) -> None:
-        """Send what is new, if a trial has just saved something, or the last time was long ago.
-
-        Raises:
-            StoreError: The store fails, or another search of that name has begun.
-        """
+        """Send what is new, if a trial has just saved something, or the last time was long ago."""
         if is_saved or self._clock() >= self._next:
             self._settle()
             self._next = self._clock() + _INTERVAL_SECONDS
 
     def close(self) -> None:
-        """Send all that is left, and let others write.
-
-        Raises:
-            StoreError: The store fails, or another search of that name has begun.
-        """
+        """Send all that is left, and let others write."""
         self._settle()
         for outer, inner, names in os.walk(self._folder):
             inner[:] = [name for name in inner if not name.startswith(".")]
@@ -158,10 +146,6 @@ def hold(place: places.Place, *, is_new: bool) -> Iterator[tuple[Path, StoredSea
     Args:
         place: The search's folder in a store.
         is_new: See `StoredSearch.open`.
-
-    Raises:
-        StoreError: The store fails.
-        TuneError: Another search of that name goes on, or a checkpoint is damaged.
     """
     try:
         with replica.hold_folder(place) as outer:
@@ -182,12 +166,7 @@ def hold(place: places.Place, *, is_new: bool) -> Iterator[tuple[Path, StoredSea
 
 @contextlib.contextmanager
 def brought(place: places.Place, *names: str) -> Iterator[Path]:
-    """Give a folder with some files of a search's own for the duration of a block: those of them that are there.
-
-    Raises:
-        TuneError: There is no search.
-        StoreError: The store fails.
-    """
+    """Give a folder with some files of a search's own for the duration of a block: those of them that are there."""
     with tempfile.TemporaryDirectory(prefix="search-") as folder:
         for name in names:
             with contextlib.suppress(FileNotFoundError):
@@ -197,11 +176,7 @@ def brought(place: places.Place, *names: str) -> Iterator[Path]:
 
 
 def list_committed(place: places.Place) -> set[str]:
-    """Return the checkpoints of a search, by path relative to its folder.
-
-    Raises:
-        StoreError: The store fails.
-    """
+    """Return the checkpoints of a search, by path relative to its folder."""
     return find_committed(files.list_sizes(place))
 
 

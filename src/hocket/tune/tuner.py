@@ -249,11 +249,7 @@ def _build_opener(home: Path | places.Place, name: str, *, trust: bool) -> trust
 
 
 def _read_setup(folder: Path, names: Sequence[str], opener: trust_module.Opener) -> dict[str, Any]:
-    """Return what a search was given, by name.
-
-    Raises:
-        TuneError: It could not be kept.
-    """
+    """Return what a search was given, by name."""
     found: Any
     try:
         kept = opener.load(regular.read_bytes(folder / SETUP_NAME))

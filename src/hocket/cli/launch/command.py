@@ -141,11 +141,7 @@ class Logs:
     """The ranks whose output is shown: ``"0,1"``. Default: all."""
 
     def resolve(self, num_workers: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """Return what goes to files, and what is shown, of each rank.
-
-        Raises:
-            ValueError: A setting is not understood.
-        """
+        """Return what goes to files, and what is shown, of each rank."""
         alone = _parse_streams("--redirects", self.redirects, num_workers)
         # A folder alone asks for files of everything.
         both = "3" if self.folder and not self.redirects and not self.tee else self.tee
@@ -249,22 +245,14 @@ class Front:
 
 
 def find_program(target: str) -> str:
-    """Return an empty text, for a program has no file to be read, if there is such a program.
-
-    Raises:
-        ValueError: There is none.
-    """
+    """Return an empty text, for a program has no file to be read, if there is such a program."""
     if shutil.which(target) is None:
         raise ValueError(f"there is no program {target!r} (looked in PATH). Check the name, or its permissions.")
     return ""
 
 
 def find_script(target: str) -> str:
-    """Return the file to be read for a script's path: the script, or a folder's ``__main__.py``; empty for an archive.
-
-    Raises:
-        ValueError: There is no such script.
-    """
+    """Return the file to be read for a script's path: the script, or a folder's ``__main__.py``; empty for an archive."""
     if os.path.isdir(target):
         main = os.path.join(target, "__main__.py")
         if not os.path.isfile(main):
@@ -282,11 +270,7 @@ def find_script(target: str) -> str:
 
 
 def find_module(name: str) -> str:
-    """Return the file that ``python -m name`` runs, empty if it is no source file; nothing is imported.
-
-    Raises:
-        ValueError: There is no such module.
-    """
+    """Return the file that ``python -m name`` runs, empty if it is no source file; nothing is imported."""
     usual = list(sys.path)
     if not sys.flags.safe_path:
         sys.path[0] = os.getcwd()  # where `python -m` looks first
@@ -320,11 +304,7 @@ def _find_module(name: str) -> str:
 
 
 def parse_workers(text: str) -> int:
-    """Return the number of ranks.
-
-    Raises:
-        ValueError: It is no such number, or there is no GPU to count.
-    """
+    """Return the number of ranks."""
     if text == "cpu":
         return node.count_cpus()
     if text in ("auto", "gpu"):

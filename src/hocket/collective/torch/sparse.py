@@ -22,9 +22,6 @@ def all_reduce(group: Any, tensor: torch.Tensor, op: ReduceOp) -> None:
         group: The process group.
         tensor: Sparse (COO), on the CPU.
         op: SUM or MEAN.
-
-    Raises:
-        ValueError: It is another operation, or the ranks' tensors have different shapes.
     """
     if op not in (ReduceOp.SUM, ReduceOp.MEAN):
         raise ValueError(

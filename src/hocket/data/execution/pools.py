@@ -152,13 +152,7 @@ class _Team:
         return BLOCKS_PER_ACTOR * self._share.most
 
     def take_first(self) -> block_reads.Stored:
-        """Wait for the first block, and return what became of it.
-
-        Raises:
-            TaskError: The step failed.
-            ActorDiedError: It ended several actors.
-            ActorUnschedulableError: There is room for none.
-        """
+        """Wait for the first block, and return what became of it."""
         first = self.jobs[0]
         self._changed_at = time.monotonic()
         while first.size is None and first.error is None:

@@ -64,11 +64,7 @@ class RefRead:
 
 
 def list_reads(refs: object, caller: str) -> list[RefRead]:
-    """Return what reads references.
-
-    Raises:
-        TypeError: One is none.
-    """
+    """Return what reads references."""
     given: list[Any] = list(refs) if isinstance(refs, list | tuple) else [refs]
     strange = next((one for one in given if not isinstance(one, contract.ObjectRef)), None)
     if strange is not None:

@@ -57,12 +57,7 @@ def relate(
     options: settings.ExecutionOptions,
     scope: scopes.Scope,
 ) -> Iterator[block_reads.Stored]:
-    """Give the result of a query over tables.
-
-    Raises:
-        KeyError: A table lacks a column.
-        TypeError: A column is of a type that this cannot be done with.
-    """
+    """Give the result of a query over tables."""
     tasks.check_store(options)
     types, parts = [], []
     for found in tables:

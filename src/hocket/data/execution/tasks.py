@@ -106,11 +106,7 @@ def fetch(found: block_reads.Held | block_reads.Stored | block_reads.Filed) -> b
 
 
 def check_store(options: settings.ExecutionOptions) -> None:
-    """Raise if the session's store may hold more than the limit leaves for rows that are kept.
-
-    Raises:
-        ValueError: It may.
-    """
+    """Raise if the session's store may hold more than the limit leaves for rows that are kept."""
     most = options.get_store_memory()
     if most is None:
         return

@@ -19,22 +19,13 @@ def compute_column(expr: tree.Expr, block: blocks.Block, what: str) -> columns.C
         expr: The expression.
         block: The block.
         what: Whose expression it is, for the error.
-
-    Raises:
-        KeyError: There is no such column.
-        ValueError: It cannot be computed of these columns.
     """
     found = _compute_array(expr, block, what)
     return arrow.read_column(found)
 
 
 def compute_mask(expr: tree.Expr, block: blocks.Block, what: str) -> npt.NDArray[np.int64]:
-    """Return the numbers of the rows of which a condition is true.
-
-    Raises:
-        KeyError: There is no such column.
-        ValueError: It cannot be computed of these columns, or is no condition.
-    """
+    """Return the numbers of the rows of which a condition is true."""
     pa = arrow.load(what)
     found = _compute_array(expr, block, what)
     if not (pa.types.is_boolean(found.type) or pa.types.is_null(found.type)):
@@ -82,11 +73,7 @@ def _walk(expr: tree.Expr, compute: object, look: Callable[[str], object], make:
 
 
 def to_arrow(expr: tree.Expr, what: str) -> Any:
-    """Return an expression as one of Arrow's own, for its readers.
-
-    Raises:
-        ValueError: It has functions that they do not take.
-    """
+    """Return an expression as one of Arrow's own, for its readers."""
     compute = arrow.load(what, "pyarrow.compute")
     if (strange := _find_strange(expr)) is not None:
         raise ValueError(

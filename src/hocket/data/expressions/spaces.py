@@ -204,11 +204,7 @@ class Lists(Generic[E]):
         return self._call("list.get", index=index)
 
     def __getitem__(self, which: int | builtins.slice) -> E:
-        """Return one of the values, or some of them: ``col("words").list[0]``, ``col("words").list[0:2]``.
-
-        Raises:
-            TypeError: It is neither a number nor a slice.
-        """
+        """Return one of the values, or some of them: ``col("words").list[0]``, ``col("words").list[0:2]``."""
         if isinstance(which, builtins.slice):
             step = 1 if which.step is None else which.step
             return self.slice(0 if which.start is None else which.start, which.stop, step)
@@ -289,11 +285,7 @@ class Structs(Generic[E]):
         self._call = call
 
     def __getitem__(self, field_name: str) -> E:
-        """Return the value of a key: ``col("point").struct["x"]``.
-
-        Raises:
-            TypeError: The key is no text.
-        """
+        """Return the value of a key: ``col("point").struct["x"]``."""
         given: object = field_name
         if not isinstance(given, str):
             raise TypeError(f"A dict has values by name, but received {given!r:.80}. Write .struct['x'].")

@@ -346,11 +346,7 @@ def read_operand(value: object) -> Expr:
 
 
 def check_name(verb: str, name: object) -> str:
-    """Return the name of a column, checked.
-
-    Raises:
-        TypeError: It is no text.
-    """
+    """Return the name of a column, checked."""
     if not isinstance(name, str):
         raise TypeError(f"{verb}() takes the name of a column, but received {name!r:.80}. Write {verb}('x').")
     return name

@@ -301,9 +301,6 @@ def add_step(
     """Return a data set with a step more, which is given blocks as they are.
 
     `map_batches` would make numpy arrays of all columns: whole numbers of which one is missing would become floats.
-
-    Raises:
-        ValueError: A resource cannot be.
     """
     call = calls.read_call(verb, step, {name: value for name, value in how.items() if value is not None})
     return ds._then(call.build(_call, keeps_rows=keeps_rows))
@@ -316,11 +313,7 @@ def _call(
 
 
 def check_dataset(verb: str, given: object) -> None:
-    """Raise if something is no data set.
-
-    Raises:
-        TypeError: It is not.
-    """
+    """Raise if something is no data set."""
     if not isinstance(given, dataset.Dataset):
         raise TypeError(
             f"{verb}() takes a data set, but received {texts.name_kind(given)}: {given!r:.80}. Make one, as with "

@@ -30,11 +30,7 @@ class Categories:
 
 
 def read_categories(name: str, given: Any) -> Categories:
-    """Return categories as a user gives them: as a list, or as `pandas.CategoricalDtype`.
-
-    Raises:
-        TypeError: They are neither.
-    """
+    """Return categories as a user gives them: as a list, or as `pandas.CategoricalDtype`."""
     if isinstance(given, Categories):
         return given
     if isinstance(given, Sequence) and not isinstance(given, str):

@@ -68,12 +68,7 @@ class Categorizer(single.PerColumn):
 
 
 def check_dtypes(dtypes: Mapping[str, object], names: Sequence[str]) -> dict[str, categories.Categories]:
-    """Return the categories of columns, checked.
-
-    Raises:
-        TypeError: They are in no form that is known.
-        ValueError: They are of another column.
-    """
+    """Return the categories of columns, checked."""
     if not isinstance(dtypes, Mapping):
         raise TypeError(f"dtypes must be a dict of categories by column, but received {dtypes!r:.80}.")
     for name in dtypes:

@@ -19,12 +19,7 @@ def find_place(name: str, size: int) -> int:
 
 
 def check_size(num_features: int) -> None:
-    """Raise if a vector cannot be so long.
-
-    Raises:
-        TypeError: It is no whole number.
-        ValueError: It is less than 1.
-    """
+    """Raise if a vector cannot be so long."""
     if num_features is None:
         raise ValueError("num_features must be a whole number from 1, but received None. Write num_features=64.")
     reading.check_count("num_features", num_features, 1)

@@ -22,9 +22,6 @@ def get_numbers(block: blocks.Block, name: str, who: str) -> Floats:
         block: The rows.
         name: The column.
         who: Who needs it, for the error.
-
-    Raises:
-        TypeError: It holds something else than one number for each row.
     """
     array = columns.to_numpy(block.columns[name])
     if array.ndim == 1 and array.dtype.kind in "biuf":
@@ -53,11 +50,7 @@ def _simplify(value: object) -> object:
 
 
 def get_texts(block: blocks.Block, name: str, who: str) -> list[str | None]:
-    """Return a column as texts, with None for what is missing.
-
-    Raises:
-        TypeError: It holds something else.
-    """
+    """Return a column as texts, with None for what is missing."""
     values = get_values(block, name)
     if not all(value is None or isinstance(value, str) for value in values):
         raise build_mismatch(block, name, f"{who} needs texts")
@@ -65,11 +58,7 @@ def get_texts(block: blocks.Block, name: str, who: str) -> list[str | None]:
 
 
 def check_present(values: Sequence[object], name: str, who: str) -> None:
-    """Raise if a value is missing.
-
-    Raises:
-        ValueError: One is.
-    """
+    """Raise if a value is missing."""
     gaps = sum(value is None for value in values)
     if gaps:
         raise ValueError(

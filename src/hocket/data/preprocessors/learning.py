@@ -23,11 +23,6 @@ def count_values(
         ds: The data set.
         column: The column.
         list_values: What is counted of each block. Default: the column's values.
-
-    Raises:
-        KeyError: There is no such column.
-        TypeError: The values cannot be compared.
-        ValueError: There are no rows.
     """
     read = list_values or functools.partial(inputs.get_values, name=column)
     step = base.NamedStep(f"values of {column}", functools.partial(_list, column, read))
@@ -78,9 +73,6 @@ def learn_index(
         column: The column.
         splits_lists: Whether the elements of lists are counted.
         most: How many values at most: the most frequent ones, and of equally frequent ones the first.
-
-    Raises:
-        ValueError: A value is missing, or there are no rows.
     """
     counts = count_values(who, ds, column, functools.partial(split_lists, name=column) if splits_lists else None)
     if None in counts:
@@ -99,12 +91,7 @@ def keep_most(counts: Mapping[object, int], most: int | None) -> list[object]:
 
 
 def check_limits(what: str, limits: Mapping[str, int] | None, names: Sequence[str]) -> dict[str, int]:
-    """Return how many values of each column are kept, checked.
-
-    Raises:
-        TypeError: It is no dict.
-        ValueError: It names another column, or a number is less than 1.
-    """
+    """Return how many values of each column are kept, checked."""
     if limits is None:
         return {}
     if not isinstance(limits, Mapping):

@@ -42,11 +42,7 @@ def register(kind: type) -> None:
 
 
 def write(preprocessor: Saved) -> str:
-    """Return a preprocessor as JSON.
-
-    Raises:
-        TypeError: A value has no form in JSON.
-    """
+    """Return a preprocessor as JSON."""
     text: str = json.dumps({"hocket_preprocessor": _FORMAT, **_list_parts(preprocessor)}, indent=1, ensure_ascii=False)
     return text
 

@@ -103,12 +103,7 @@ class PerColumn(Single):
 
 
 def check_names(who: object, what: str, given: object) -> list[str]:
-    """Return names of columns as a list, checked.
-
-    Raises:
-        TypeError: They are no names.
-        ValueError: There are none, or one comes twice.
-    """
+    """Return names of columns as a list, checked."""
     kind = type(who).__name__
     if isinstance(given, str) or not isinstance(given, Sequence) or not all(isinstance(one, str) for one in given):
         raise TypeError(f"{what} of {kind} must be a list of names, but received {given!r:.80}. Write ['x', 'y'].")

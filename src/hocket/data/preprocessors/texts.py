@@ -23,11 +23,7 @@ def split_at_spaces(text: str) -> list[str]:
 def list_tokens(
     block: blocks.Block, name: str, who: str, function: Callable[[str], object] | None
 ) -> list[list[str] | None]:
-    """Return the words of each text of a column; None for a missing one.
-
-    Raises:
-        TypeError: The column holds no texts, or the function returns no list of texts.
-    """
+    """Return the words of each text of a column; None for a missing one."""
     call = function or split_at_spaces
     found: list[list[str] | None] = []
     for text in inputs.get_texts(block, name, who):

@@ -130,11 +130,7 @@ class _Tail:
         return found
 
     def check_end(self, offset: int) -> None:
-        """Raise if there is no mark of the end at a place.
-
-        Raises:
-            ValueError: There is none: the archive is damaged, or was cut.
-        """
+        """Raise if there is no mark of the end at a place."""
         at = offset - self._end + len(self._last)
         mark = self._last[at : at + tarfile.BLOCKSIZE]
         if at < 0 or len(mark) < tarfile.BLOCKSIZE or any(mark):

@@ -97,12 +97,7 @@ class Chosen:
 
 
 def choose(caller: str, paths: object, endings: Sequence[str], choice: Choice) -> Chosen:
-    """Return the files that are read.
-
-    Raises:
-        FileNotFoundError: There is no such file.
-        ValueError: The names of folders are not as they should be.
-    """
+    """Return the files that are read."""
     if choice.file_extensions is not None:
         endings = tuple(f".{one.removeprefix('.').lower()}" if one else "" for one in choice.file_extensions)
     shared, found = filesystems.list_files(
@@ -126,10 +121,6 @@ def _filter(
 
 
 def check_on_error(on_error: object) -> None:
-    """Raise if it is no way to deal with a broken file.
-
-    Raises:
-        ValueError: It is none.
-    """
+    """Raise if it is no way to deal with a broken file."""
     if on_error not in ON_ERROR:
         raise ValueError(f"on_error must be 'raise' or 'skip', but received {on_error!r}.")

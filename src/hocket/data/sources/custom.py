@@ -111,11 +111,7 @@ class TaskRead:
 
 
 def list_reads(source: object, parallelism: int) -> list[TaskRead]:
-    """Return what reads a user's source.
-
-    Raises:
-        TypeError: It is none, or does not return tasks.
-    """
+    """Return what reads a user's source."""
     given: object = source
     if not hasattr(given, "get_read_tasks"):
         raise TypeError(f"read_datasource() takes a Datasource, but received {source!r:.80}. Derive a class from it.")
@@ -180,11 +176,7 @@ class Datasink(abc.ABC):
 
 
 def check_sink(sink: object) -> None:
-    """Raise if something is no target.
-
-    Raises:
-        TypeError: It is none.
-    """
+    """Raise if something is no target."""
     if not hasattr(sink, "write") or not hasattr(sink, "on_write_complete"):
         raise TypeError(f"write_datasink() takes a Datasink, but received {sink!r:.80}. Derive a class from it.")
 

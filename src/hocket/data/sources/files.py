@@ -114,12 +114,7 @@ def plan_files(
     on_error: str = "raise",
     override_num_blocks: int | None = None,
 ) -> list[FilesRead]:
-    """Return what reads files.
-
-    Raises:
-        FileNotFoundError: There is no such file.
-        ValueError: An option is none.
-    """
+    """Return what reads files."""
     choosing.check_on_error(on_error)
     return group_files(
         caller,

@@ -51,12 +51,6 @@ def list_files(
         endings: How the names of files end that are taken from folders; none: all. Names that begin with a dot or an
             underscore are left out, and so is what lies in a folder of such a name.
         ignore_missing_paths: Whether a path that is not there is left out.
-
-    Raises:
-        FileNotFoundError: There is no such file or folder, or a folder has no such file.
-        ValueError: No path is given, or they are on several file systems.
-        TypeError: It is no path.
-        PermissionError: It may not be looked at.
     """
     given: object = [paths] if isinstance(paths, str | os.PathLike) else paths
     if not isinstance(given, Sequence) or not all(isinstance(path, str | os.PathLike) for path in given):
@@ -85,11 +79,7 @@ def is_mark(folder: places.Place, info: Any) -> bool:
 
 
 def check_shared(filesystem: FileSystem, caller: str) -> None:
-    """Raise if files would be in one process's memory, where no other one sees them.
-
-    Raises:
-        ValueError: They would, and the session has other processes.
-    """
+    """Raise if files would be in one process's memory, where no other one sees them."""
     handler = getattr(filesystem, "handler", None)
     inner = getattr(handler, "fs", None)
     is_own = type(inner).__name__ == "MemoryFileSystem" or filesystem.type_name == "mock"

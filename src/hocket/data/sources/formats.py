@@ -243,9 +243,6 @@ def read_records(stream: Any) -> Iterator[bytes]:
 
     The format is TensorFlow's, see its guide "TFRecord and tf.train.Example". Checksums of lengths are looked at, and
     those of the bytes, which would take longer than to read them, are not.
-
-    Raises:
-        ValueError: The file ends within a record, or a length is not what was written.
     """
     while head := stream.read(12):
         if len(head) < 12 or _find_checksum(head[:8]) != int.from_bytes(head[8:], "little"):

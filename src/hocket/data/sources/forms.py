@@ -54,12 +54,7 @@ class Picture:
 
 
 def encode_picture(array: object, kind: str, what: str) -> bytes:
-    """Return an array as the bytes of a picture.
-
-    Raises:
-        TypeError: It is no picture.
-        ValueError: There is no such format.
-    """
+    """Return an array as the bytes of a picture."""
     pillow = extras.load("PIL.Image", "write_images()", "Pillow", "Run pip install pillow.")
     found = pillow.registered_extensions().get(f".{kind.lower()}")
     if found is None:
@@ -135,11 +130,7 @@ _DUMP: Mapping[str, Callable[[Any, io.BytesIO], None]] = {"npy": _save, "pickle"
 
 
 def read_encoders(given: object) -> tuple[object, ...]:
-    """Return what encodes samples, of what a user gave.
-
-    Raises:
-        TypeError: One is neither True nor a function.
-    """
+    """Return what encodes samples, of what a user gave."""
     found = () if given is None or given is False else tuple(given) if isinstance(given, list | tuple) else (given,)
     for one in found:
         if one is not True and not callable(one):
@@ -165,11 +156,7 @@ class Own:
 
 
 def check_endings(endings: Sequence[str]) -> None:
-    """Raise if no file could be called so.
-
-    Raises:
-        ValueError: One has a slash.
-    """
+    """Raise if no file could be called so."""
     for ending in endings:
         if "/" in ending:
             raise ValueError(f"A file's name cannot end in {ending!r}. Leave the slash out.")

@@ -32,9 +32,6 @@ class Selection:
         Args:
             names: The columns of the file, and those that its folders' names say.
             path: For the error.
-
-        Raises:
-            KeyError: It does.
         """
         try:
             blocks.check_columns(self.columns or (), names)
@@ -61,9 +58,6 @@ class Selection:
             groups: Which groups.
             missing: Columns that other files have, and their types: here all values of them are missing.
             expected: The columns that it had before; None: nothing is known.
-
-        Raises:
-            ValueError: It has others now.
         """
         if self.filter is None:
             is_far = not places.is_local(filesystem)  # then the columns are asked for at once
@@ -192,13 +186,7 @@ def plan_parquet(
     on_error: str,
     override_num_blocks: int | None,
 ) -> list[Any]:
-    """Return what reads Parquet files: groups of rows that are small are read together.
-
-    Raises:
-        FileNotFoundError: There is no such file.
-        ValueError: One is no Parquet file.
-        KeyError: None has such a column.
-    """
+    """Return what reads Parquet files: groups of rows that are small are read together."""
     choosing.check_on_error(on_error)
     arrow.load(CALLER, "pyarrow.parquet")
     chosen = choosing.choose(CALLER, paths, (".parquet",), choice)

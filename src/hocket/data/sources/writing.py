@@ -310,10 +310,6 @@ def open_folder(caller: str, path: object, filesystem: object, mode: str, ending
     """Return a folder to write into, which is made; None if it is there already and `mode` says to leave it.
 
     Its manifest is taken away, and it gets a mark: until the new files are there, it is not finished.
-
-    Raises:
-        ValueError: There is no such mode, or no path.
-        FileExistsError: It has files, and `mode` is ``"error"``.
     """
     fs = arrow.load(caller, "pyarrow.fs")
     if mode not in MODES:
@@ -355,12 +351,7 @@ def open_folder(caller: str, path: object, filesystem: object, mode: str, ending
 
 
 def parse_manifest(blob: bytes, caller: str, shown: str) -> list[dict[str, Any]]:
-    """Return what a folder's manifest says of its files.
-
-    Raises:
-        ValueError: It is none.
-        UnsafeNameError: It names a file that is elsewhere.
-    """
+    """Return what a folder's manifest says of its files."""
     try:
         found = json.loads(blob)["files"]
         paths = [(one["path"], one["rows"]) for one in found if isinstance(one, dict)]
@@ -393,11 +384,7 @@ def undo(folder: Folder, run: str) -> None:
 
 
 def finish(caller: str, folder: Folder, run: str, written: Sequence[Mapping[str, object]]) -> None:
-    """Remove what is replaced, and say that all files are there.
-
-    Raises:
-        OSError: Something cannot be removed or written. The folder has its mark then.
-    """
+    """Remove what is replaced, and say that all files are there."""
     every = [*folder.kept, *written]
     text = json.dumps({"run": run, "rows": sum(one["rows"] for one in every), "files": every}, indent=1)
     try:

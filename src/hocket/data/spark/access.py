@@ -35,12 +35,7 @@ def load(caller: str, module: str = "pyspark.sql") -> Any:
 
 
 def check_frame(caller: str, frame: object) -> Frame:
-    """Return a data frame of Spark's.
-
-    Raises:
-        TypeError: It is none.
-        MissingExtraError: PySpark is not installed.
-    """
+    """Return a data frame of Spark's."""
     if not isinstance(frame, load(caller).DataFrame):
         raise TypeError(
             f"{caller} takes a DataFrame of Spark's, but received {texts.name_kind(frame)}: {frame!r:.80}. Make one "
@@ -50,12 +45,7 @@ def check_frame(caller: str, frame: object) -> Frame:
 
 
 def check_session(caller: str, session: object) -> Session:
-    """Return a session of Spark's.
-
-    Raises:
-        TypeError: It is none.
-        MissingExtraError: PySpark is not installed.
-    """
+    """Return a session of Spark's."""
     load(caller)
     if isinstance(session, type) or not (hasattr(session, "createDataFrame") and hasattr(session, "read")):
         raise TypeError(
@@ -87,12 +77,7 @@ class Folder:
 
 
 def find_folder(caller: str, path: str | os.PathLike[str]) -> Folder:
-    """Return a folder that the user names.
-
-    Raises:
-        TypeError: It is no path.
-        ValueError: Nobody knows the scheme of its address.
-    """
+    """Return a folder that the user names."""
     given: object = path
     if not isinstance(given, str | os.PathLike) or not os.fspath(given):
         raise TypeError(
@@ -105,11 +90,7 @@ def find_folder(caller: str, path: str | os.PathLike[str]) -> Folder:
 
 
 def check_empty(caller: str, place: places.Place) -> None:
-    """Raise if a folder has files.
-
-    Raises:
-        FileExistsError: It has.
-    """
+    """Raise if a folder has files."""
     fs = arrow.load(caller, "pyarrow.fs")
     if place.filesystem.get_file_info(fs.FileSelector(place.path, allow_not_found=True)):
         raise FileExistsError(
@@ -123,9 +104,6 @@ def open_folder(caller: str, session: Session, path: str | os.PathLike[str] | No
     """Give a folder to write into, the user's or one among the temporary files.
 
     The latter stays until this process ends, since both sides read later; it is removed at once if the block fails.
-
-    Raises:
-        ValueError: No path is given, and Spark's executors may be on other machines.
     """
     if path is not None:
         yield find_folder(caller, path)

@@ -26,9 +26,6 @@ def check_frame(caller: str, schema: Any) -> None:
     Args:
         caller: For the message.
         schema: Spark's, a ``StructType``.
-
-    Raises:
-        TypeError: A column would not.
     """
     for field in schema.fields:
         found = _find_lost(field.dataType)
@@ -59,9 +56,6 @@ def choose_for_spark(pa: Any, kind: Any, name: str) -> object:
         pa: pyarrow.
         kind: The column's.
         name: The column, for the message.
-
-    Raises:
-        TypeError: Spark has none that would keep the values.
     """
     types = pa.types
     if types.is_duration(kind) or types.is_time(kind):

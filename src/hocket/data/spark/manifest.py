@@ -51,11 +51,7 @@ def compute_digest(filesystem: filesystems.FileSystem, path: str) -> tuple[int, 
 
 
 def note(caller: str, place: places.Place) -> list[Record]:
-    """Return what there is to note of the files in a folder.
-
-    Raises:
-        FileNotFoundError: There is none.
-    """
+    """Return what there is to note of the files in a folder."""
     filesystem, found = filesystems.list_files(caller, place.path, place.filesystem, (".parquet",))
 
     def look(file: filesystems.File) -> Record:
@@ -102,12 +98,7 @@ def read(caller: str, place: places.Place) -> list[Record]:
 
 
 def plan_reads(caller: str, place: places.Place, records: Sequence[Record]) -> list[CheckedRead]:
-    """Return what reads the files that are noted, small ones together.
-
-    Raises:
-        FileNotFoundError: One is gone.
-        ValueError: One has another length.
-    """
+    """Return what reads the files that are noted, small ones together."""
     paths = [f"{place.path}/{record.path}" for record in records]
     for record, info in zip(records, place.filesystem.get_file_info(paths), strict=True):
         if info.size is None:

@@ -37,12 +37,6 @@ def receive(frame: object, path: str | os.PathLike[str] | None) -> list[Any]:
     Args:
         frame: Which.
         path: The folder, which is empty or not there; None for one among the temporary files.
-
-    Raises:
-        TypeError: It is no data frame, or has a column that files do not keep.
-        ValueError: It is a stream, or has no columns or two of a name.
-        FileExistsError: The folder has files.
-        OSError: Not all that Spark has written is there.
     """
     found = access.check_frame(CALLER, frame)
     _check_shape(found)
@@ -68,12 +62,7 @@ def _check_shape(frame: access.Frame) -> None:
 
 
 def open_written(caller: str, path: str | os.PathLike[str]) -> list[Any]:
-    """Return what reads the files that Spark has written for `receive` before.
-
-    Raises:
-        FileNotFoundError: There are none, or one is gone.
-        ValueError: One has changed.
-    """
+    """Return what reads the files that Spark has written for `receive` before."""
     place = access.find_folder(caller, path).place
     return manifest.plan_reads(caller, place, manifest.read(caller, place))
 

@@ -52,11 +52,7 @@ def _cast(table: Any, schema: Any) -> object:
 
 
 def write_table(table: object, stream: object) -> None:
-    """Write a table.
-
-    Raises:
-        ValueError: A time has nanoseconds.
-    """
+    """Write a table."""
     pa, parquet = arrow.load(CALLER), arrow.load(CALLER, "pyarrow.parquet")
     try:
         parquet.write_table(table, stream, coerce_timestamps="us", allow_truncated_timestamps=False)
@@ -71,11 +67,7 @@ def write_table(table: object, stream: object) -> None:
 
 @contextmanager
 def open_target(spark: object, path: str | os.PathLike[str] | None) -> Iterator[access.Folder]:
-    """Give the folder to write into; see `access.open_folder`.
-
-    Raises:
-        TypeError: It is no session of Spark's.
-    """
+    """Give the folder to write into; see `access.open_folder`."""
     session = access.check_session(CALLER, spark)
     with access.open_folder(CALLER, session, path) as folder:
         access.check_empty(CALLER, folder.place)
@@ -95,9 +87,6 @@ def build_frame(spark: access.Session, folder: access.Folder) -> access.Frame:
 def _unify(place: places.Place, names: Sequence[str]) -> bool:
     """Have all files have the same columns: a block in which all values of one are missing knows no type for it.
     Return whether there are any.
-
-    Raises:
-        TypeError: Blocks have a column of different types.
     """
     pa, parquet = arrow.load(CALLER), arrow.load(CALLER, "pyarrow.parquet")
     found = {

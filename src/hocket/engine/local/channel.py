@@ -78,11 +78,7 @@ class PeerError(Exception):
 
 
 def check_peer(sock: socket.socket) -> None:
-    """Make sure that a socket is one end of a pair that a process of this user made. The kernel says so, not the peer.
-
-    Raises:
-        PeerError: It is not.
-    """
+    """Make sure that a socket is one end of a pair that a process of this user made. The kernel says so, not the peer."""
     if sock.family != socket.AF_UNIX:
         raise PeerError(
             f"a session talks over Unix socket pairs only, but descriptor {sock.fileno()} is {sock.family!r}"
@@ -127,11 +123,7 @@ class Channel:
     )
 
     def __init__(self, sock: socket.socket) -> None:
-        """Take a socket into use.
-
-        Raises:
-            PeerError: Its other end belongs to somebody else.
-        """
+        """Take a socket into use."""
         check_peer(sock)
         sock.setblocking(False)
         self.sock = sock
@@ -151,11 +143,7 @@ class Channel:
     # --- sending ------------------------------------------------------------------------------------------------------
 
     def post(self, message: Message) -> None:
-        """Put a message in the outbox. Descriptors that belong to it stand in `outbox_fds` already.
-
-        Raises:
-            MessageError: It cannot be built. Then nothing has changed.
-        """
+        """Put a message in the outbox. Descriptors that belong to it stand in `outbox_fds` already."""
         self.outbox.append(encode(message))
 
     def flush(self) -> bool:
@@ -213,11 +201,7 @@ class Channel:
     # --- receiving ----------------------------------------------------------------------------------------------------
 
     def receive(self) -> list[Message] | None:
-        """Return the messages that have arrived; None at the end of the stream.
-
-        Raises:
-            FrameError: The bytes are no frames of ours.
-        """
+        """Return the messages that have arrived; None at the end of the stream."""
         try:
             count, ancillary, _, _ = self.sock.recvmsg_into((self._view,), _ANCILLARY_BYTES, socket.MSG_CMSG_CLOEXEC)
         except BlockingIOError:
@@ -257,11 +241,7 @@ class Channel:
         return messages
 
     def take_descriptor(self) -> int:
-        """Return the descriptor that belongs to the message being handled; the caller closes it.
-
-        Raises:
-            FrameError: None came with it.
-        """
+        """Return the descriptor that belongs to the message being handled; the caller closes it."""
         if not self._descriptors:
             raise FrameError("a message announced a descriptor, and none came with it")
         return self._descriptors.popleft()
@@ -302,11 +282,7 @@ def _build_frame(encoded: list[bytes]) -> bytes:
 
 
 def parse_all(encoded: memoryview) -> list[Message]:
-    """Return messages that stand one behind the other, without a head.
-
-    Raises:
-        FrameError: They are no messages of ours.
-    """
+    """Return messages that stand one behind the other, without a head."""
     messages: list[Message] = []
     stream = io.BytesIO(encoded)
     while stream.tell() < len(encoded):

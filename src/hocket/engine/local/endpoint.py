@@ -117,11 +117,7 @@ def find_session(driver_pid: int) -> Found | None:
 
 
 def list_children(pid: int) -> list[int]:
-    """Return the children of a process; none if it has ended.
-
-    Raises:
-        FileNotFoundError: This kernel does not list them (CONFIG_PROC_CHILDREN), or the process ends.
-    """
+    """Return the children of a process; none if it has ended."""
     found: list[int] = []
     for thread in os.listdir(f"/proc/{pid}/task"):
         with open(f"/proc/{pid}/task/{thread}/children") as children:
@@ -135,13 +131,7 @@ def _read_name(pid: str | int) -> str:
 
 
 def ask(driver_pid: int, timeout_s: float) -> dict[str, Any]:
-    """Return a snapshot of a session.
-
-    Raises:
-        PermissionError: The driver's descriptors are not ours to open.
-        TimeoutError: It did not answer in time.
-        LookupError: It has no endpoint: it is ending, or its version has none.
-    """
+    """Return a snapshot of a session."""
     deadline = time.monotonic() + timeout_s
     memfd = _open_endpoint(driver_pid)
     try:

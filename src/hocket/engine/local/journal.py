@@ -126,21 +126,13 @@ class Page:
         return [task_id for task_id in self._words[_FIRST_RUNNING : _FIRST_RUNNING + top] if task_id]
 
     def read_unsent(self, received: int) -> list[channel.Message]:
-        """Return what a dead worker had said and not sent, if so many messages have come by its socket.
-
-        Raises:
-            FrameError: What stands there are no messages.
-        """
+        """Return what a dead worker had said and not sent, if so many messages have come by its socket."""
         end = min(self._words[END], BODY_BYTES)
         found = channel.parse_all(memoryview(self._map)[_BODY : _BODY + end])
         return found[max(0, received - self._words[BASE]) :]
 
     def read_replies(self) -> list[channel.Message]:
-        """Return answers to direct calls that may not have reached their callers.
-
-        Raises:
-            FrameError: What stands there are no messages.
-        """
+        """Return answers to direct calls that may not have reached their callers."""
         end = min(self._words[REPLIES], REPLY_BYTES)
         return channel.parse_all(memoryview(self._map)[_REPLIES : _REPLIES + end])
 
@@ -162,11 +154,7 @@ class JournalChannel(channel.Channel):
     __slots__ = ("_count", "_end", "_free", "_later", "_map", "_page", "_reply_end", "_room", "_top_lock", "words")
 
     def __init__(self, sock: socket.socket, page_fd: int) -> None:
-        """Take the socket and the page into use; closes the page's descriptor.
-
-        Raises:
-            PeerError: The other end belongs to somebody else.
-        """
+        """Take the socket and the page into use; closes the page's descriptor."""
         super().__init__(sock)
         self._map = mmap.mmap(page_fd, PAGE_BYTES)
         os.close(page_fd)

@@ -57,11 +57,7 @@ class Link:
 
     @classmethod
     def open(cls, worker: records.WorkerRecord) -> tuple[Link, socket.socket]:
-        """Return a new link and the worker's end of its socket.
-
-        Raises:
-            OSError: There are too few descriptors, those that sending takes included; none is left open.
-        """
+        """Return a new link and the worker's end of its socket."""
         with contextlib.ExitStack() as opened:
             ours, theirs = socket.socketpair()
             opened.callback(ours.close)

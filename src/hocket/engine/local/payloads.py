@@ -68,11 +68,7 @@ def open_segment(
 
 
 def map_segment(payload: Payload, fd: int, on_unmapped: Callable[[], None]) -> list[memoryview]:
-    """Return the buffers of a `SEGMENT`, mapped; `on_unmapped` is called when nothing looks into them any more.
-
-    Raises:
-        ObjectLostError: The memory does not hold what was stored (found out only where ``HOCKET_DEBUG=1``).
-    """
+    """Return the buffers of a `SEGMENT`, mapped; `on_unmapped` is called when nothing looks into them any more."""
     buffers = segments.map_private(fd, payload[3], payload[4], on_unmapped)
     if payload[6] is not None:
         _check_digest(payload, buffers)

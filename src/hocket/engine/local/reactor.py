@@ -160,11 +160,7 @@ class Reactor:
     # --- waiting ------------------------------------------------------------------------------------------------------
 
     def wait_until(self, is_done: Callable[[], bool], timeout_s: float | None = None) -> bool:
-        """Handle messages until `is_done` (asked with the lock held); False if the time is over first.
-
-        Raises:
-            SessionClosedError: The reactor is closed.
-        """
+        """Handle messages until `is_done` (asked with the lock held); False if the time is over first."""
         deadline = None if timeout_s is None or timeout_s > LONGEST_SECONDS else time.monotonic() + timeout_s
         me = threading.get_ident()
         was_nudged = False

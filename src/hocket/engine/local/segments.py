@@ -118,11 +118,7 @@ class SegmentPool:
         self._lost: deque[int] = deque()
 
     def take_new(self, capacity: int) -> Segment:
-        """Return a new segment, which counts from now on.
-
-        Raises:
-            OSError: The system refuses it.
-        """
+        """Return a new segment, which counts from now on."""
         segment = Segment(capacity, self._lost)
         self.bytes += capacity
         return segment

@@ -46,11 +46,7 @@ def _find_file_system(path: str) -> str:
 
 
 def open_file(folder: str) -> int:
-    """Return the descriptor of a new file without a name, for reading and writing, of this user only.
-
-    Raises:
-        OSError: The folder cannot be written to.
-    """
+    """Return the descriptor of a new file without a name, for reading and writing, of this user only."""
     os.makedirs(folder, mode=0o700, exist_ok=True)
     try:
         return os.open(folder, os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600)
@@ -62,11 +58,7 @@ def open_file(folder: str) -> int:
 
 
 def copy_segment(fd: int, size: int, folder: str) -> int:
-    """Copy a segment to a new file; return its descriptor, for reading only.
-
-    Raises:
-        OSError: The folder cannot be written to, or the disk is full.
-    """
+    """Copy a segment to a new file; return its descriptor, for reading only."""
     target = open_file(folder)
     try:
         done = 0

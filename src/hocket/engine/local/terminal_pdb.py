@@ -73,11 +73,7 @@ class TerminalPdb(pdb.Pdb):
 
 
 def open_terminal(terminal: str) -> TextIO:
-    """Return a text stream for reading and writing; a terminal cannot seek, so it takes one buffer each way.
-
-    Raises:
-        OSError: It cannot be opened.
-    """
+    """Return a text stream for reading and writing; a terminal cannot seek, so it takes one buffer each way."""
     raw = io.FileIO(os.open(terminal, os.O_RDWR | os.O_NOCTTY | os.O_CLOEXEC), "r+")
     both: Any = io.BufferedRWPair(raw, raw)
     return io.TextIOWrapper(both, encoding="utf-8", errors="replace", line_buffering=True, write_through=True)

@@ -88,11 +88,7 @@ def needs_token() -> bool:
 
 
 def read_running_address() -> str:
-    """Return the address of the cluster that ``ray start`` has started on this machine; empty if there is none.
-
-    Raises:
-        ConnectionFailedError: Another user has written it: all may write there.
-    """
+    """Return the address of the cluster that ``ray start`` has started on this machine; empty if there is none."""
     path = utils.get_ray_address_file(None)
     try:
         with regular.open_regular(path) as file:

@@ -50,11 +50,7 @@ class Address:
 
 
 def parse_address(text: str) -> Address:
-    """Return the parts of ``host:port`` or ``ray://host:port``.
-
-    Raises:
-        ValueError: It is neither.
-    """
+    """Return the parts of ``host:port`` or ``ray://host:port``."""
     by_client = text.startswith(CLIENT)
     host, colon, port = text.removeprefix(CLIENT).rpartition(":")
     host = host.removeprefix("[").removesuffix("]")
@@ -67,11 +63,7 @@ def parse_address(text: str) -> Address:
 
 
 def knock(address: Address) -> None:
-    """Make sure that a server of Ray's kind listens there.
-
-    Raises:
-        ConnectionFailedError: None does. The message names the address and what to check.
-    """
+    """Make sure that a server of Ray's kind listens there."""
     deadline = time.monotonic() + ANSWER_SECONDS
     try:
         with socket.create_connection((address.host, address.port), timeout=ANSWER_SECONDS) as connection:

@@ -120,14 +120,7 @@ class Connection:
 
 
 def connect(request: Request) -> Connection:
-    """Make this process the driver of a Ray.
-
-    Raises:
-        ConnectionFailedError: Nothing, or something else, answers at the address; or the token is not the cluster's.
-        VersionMismatchError: The cluster has another Python or Ray.
-        ValueError: The address is malformed, a running cluster is asked to have other resources, or the script's folder
-            is too large.
-    """
+    """Make this process the driver of a Ray."""
     if ray.is_initialized():
         return _take_over(request)
     where = request.address or os.environ.get("RAY_ADDRESS") or "local"

@@ -160,12 +160,7 @@ class Room:
 
 
 def check_bundles(bundles: Sequence[resources.Demand], strategy: str) -> None:
-    """Raise if bundles can never be reserved together. What is refused is sure; what is not may still find no room.
-
-    Raises:
-        InfeasibleResourcesError: One is larger than any node, or there are more than there are nodes to spread them on,
-            or together they are more than the cluster, or for STRICT_PACK than one node, has.
-    """
+    """Raise if bundles can never be reserved together. What is refused is sure; what is not may still find no room."""
     if can_grow():
         return
     totals = _list_totals()

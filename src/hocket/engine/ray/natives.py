@@ -64,11 +64,7 @@ def identify(native: object) -> int:
 
 
 def get_native(ref: contract.ObjectRef[object]) -> Any:
-    """Return Ray's handle of what our reference stands for.
-
-    Raises:
-        ObjectLostError: It is of another session. Ray ends the process for a handle of a connection that is closed.
-    """
+    """Return Ray's handle of what our reference stands for."""
     if ref._engine is not contract.get_optional_current_engine():
         raise contract.build_closed_error(ref)
     return ref._native
@@ -122,9 +118,6 @@ def replace_references(
 def reduce_native(native: object, rebuild: Callable[[object], contract.ObjectRef[object]]) -> tuple[object, ...]:
     """Return what `pickle` makes of a handle: Ray's, which Ray counts on its way. In a pickle that Ray does not make
     nobody can count it, and it is kept for the rest of the session.
-
-    Raises:
-        SerializationError: It stands for the next item of a generator, which belongs to its reader.
     """
     if isinstance(native, Head):
         native = native.ref

@@ -94,11 +94,7 @@ def build_remote(target: Callable[..., object], keywords: Mapping[str, object]) 
 
 
 def check_environment(given: Mapping[str, object]) -> None:
-    """Refuse folders of a single task or actor: Ray Client cannot tell the cluster to keep what is sent for them.
-
-    Raises:
-        HocketError: There is one.
-    """
+    """Refuse folders of a single task or actor: Ray Client cannot tell the cluster to keep what is sent for them."""
     named = [name for name in ("working_dir", "py_modules") if name in given]
     if named and is_outside():
         raise exceptions.HocketError(

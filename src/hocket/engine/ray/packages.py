@@ -81,11 +81,7 @@ def build_environment(
 
 
 def check_size(folder: Path, excludes: Iterable[str], walk: Walk) -> None:
-    """Make sure that a folder nobody named is small enough to travel.
-
-    Raises:
-        ValueError: It is not. The message names its largest parts and what to do.
-    """
+    """Make sure that a folder nobody named is small enough to travel."""
     total = 0
     parts: dict[str, int] = {}
     for path in walk(folder, excludes):

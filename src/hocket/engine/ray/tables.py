@@ -57,10 +57,6 @@ def list_records(
         filters: See `inspection.Filter`.
         limit: The most rows; None is all.
         failures: What the session's workers say of tasks that failed, which Ray knows only as text.
-
-    Raises:
-        ValueError: The kind is unknown.
-        HocketError: It is known to Ray's state service alone, and that is not there.
     """
     lister = _LISTERS.get(kind)
     if lister is None:

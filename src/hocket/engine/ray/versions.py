@@ -18,9 +18,6 @@ def compare_versions(where: str, ours: Mapping[str, str], theirs: Mapping[str, s
     """Make sure that what the cluster says of itself agrees with this process.
 
     Python may differ in its last number only if Ray is told so.
-
-    Raises:
-        VersionMismatchError: It does not. The message names both versions and what to install.
     """
     different = [name for name in ours if theirs.get(name) not in (None, ours[name])]
     if not different:

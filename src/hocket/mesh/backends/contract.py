@@ -160,12 +160,7 @@ class Backend(abc.ABC):
 
 
 def get_backend(name: str) -> Backend:
-    """Return a framework's backend.
-
-    Raises:
-        ValueError: There is none of that name.
-        MissingExtraError: The framework is not installed. It is also an ImportError.
-    """
+    """Return a framework's backend."""
     if name not in MODULES:
         raise ValueError(f"framework must be one of {list(MODULES)}, but received {name!r}.")
     extras.load(name, f"A mesh with framework={name!r}", name, f"Run pip install 'hocket[{name}]'.")
@@ -174,11 +169,7 @@ def get_backend(name: str) -> Backend:
 
 
 def choose_framework() -> str:
-    """Return which framework a mesh is for if nobody says: one that is imported, else the first that is installed.
-
-    Raises:
-        MissingExtraError: None is installed. It is also an ImportError.
-    """
+    """Return which framework a mesh is for if nobody says: one that is imported, else the first that is installed."""
     found = next((name for name in MODULES if sys.modules.get(name)), None)
     found = found or next((name for name in MODULES if importlib.util.find_spec(name)), None)
     if found is None:

@@ -41,9 +41,6 @@ def open_port(port: int) -> Place:
 
     Args:
         port: 0 for any that is free.
-
-    Raises:
-        OSError: It is taken.
     """
     listener = socket.create_server(("127.0.0.1", port))
     port = listener.getsockname()[1]
@@ -56,9 +53,6 @@ def open_socket(path: Path) -> Place:
 
     Args:
         path: Where it is made; there must be nothing.
-
-    Raises:
-        OSError: There is something, or no folder.
     """
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     before = os.umask(0o177)

@@ -34,9 +34,6 @@ def take(file: Path) -> Glimpse | None:
 
     Args:
         file: The log. Its lines begin as `log.RunLog` writes them.
-
-    Raises:
-        OSError: It cannot be read.
     """
     with regular.open_regular(file) as opened:
         data = opened.read(regular.MOST_BYTES)  # a longer one has no end here, and is read line by line

@@ -337,11 +337,7 @@ def find_runs(folder: str | os.PathLike[str]) -> list[Path]:
 
 
 def read_finite(value: Any) -> float:
-    """Return a number of a log.
-
-    Raises:
-        ValueError: It is none.
-    """
+    """Return a number of a log."""
     found = float(value)
     if not math.isfinite(found):
         raise ValueError(value)
@@ -349,11 +345,7 @@ def read_finite(value: Any) -> float:
 
 
 def read_time(value: Any) -> float:
-    """Return a time of a log, in seconds since 1970.
-
-    Raises:
-        ValueError: It is none, or later than any log.
-    """
+    """Return a time of a log, in seconds since 1970."""
     found = float(value)
     if not 0 <= found <= log.MOST_TIME:
         raise ValueError(value)

@@ -67,12 +67,7 @@ class CheckpointCache:
         self._node_lock: int | None = None
 
     def fetch(self, origin: str) -> str:
-        """Return the path of the copy on this node; wait for it if need be.
-
-        Raises:
-            TransferError: It did not arrive as it was committed.
-            OSError: It cannot be read there, or not be written here.
-        """
+        """Return the path of the copy on this node; wait for it if need be."""
         with self._lock:
             copy = self._copies.get(origin)
             if copy is None or copy.error is not None:  # a failure is not for ever: ask again

@@ -254,13 +254,7 @@ def build(origin: str, fetch: Fetch | None = None, place: places.Place | None = 
 
 
 def bring(place: places.Place, target: Path) -> None:
-    """Bring a checkpoint's files from a store to a folder, and compare them with its manifest.
-
-    Raises:
-        FileNotFoundError: There is no such checkpoint.
-        TransferError: The files are not those that were committed.
-        StoreError: The store does not give them.
-    """
+    """Bring a checkpoint's files from a store to a folder, and compare them with its manifest."""
     try:
         commits.fetch(place, target, MANIFEST_NAME, LOOSE)
     except FileNotFoundError as error:

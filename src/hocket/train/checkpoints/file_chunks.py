@@ -130,11 +130,7 @@ class Unpacker:
         target.mkdir(parents=True, exist_ok=True)
 
     def take(self, chunk: FileChunk) -> None:
-        """Write what a chunk holds.
-
-        Raises:
-            TransferError: A file is not what was sent.
-        """
+        """Write what a chunk holds."""
         with storage.explained_if_full(self.target):
             for folder in chunk.folders:
                 if folder != ".":  # the first one
@@ -185,11 +181,7 @@ class Unpacker:
         )
 
     def finish(self) -> storage.Staged:
-        """Return what has arrived.
-
-        Raises:
-            TransferError: The last chunk has not.
-        """
+        """Return what has arrived."""
         if not self._is_whole:
             inside = f", and {self._name!r} ended after {self._size} bytes" if self._file is not None else ""
             raise self._tear(f"the stream ended after {len(self.files)} whole files{inside}")

@@ -53,9 +53,6 @@ class Replica:
     def open(self) -> None:
         """Become the one that writes there, remove what was left half done, and bring the files beside the
         checkpoints.
-
-        Raises:
-            StoreError: The store fails.
         """
         self._token = self._shelf.claim()
         self._shelf.sweep()
@@ -68,11 +65,7 @@ class Replica:
                         self._sent[path] = _read_state(self._folder / path)
 
     def close(self) -> None:
-        """Send the files beside the checkpoints, and let others write.
-
-        Raises:
-            StoreError: The store fails, or another run of that name has begun.
-        """
+        """Send the files beside the checkpoints, and let others write."""
         self._shelf.check_claim(self._token)
         self._send_files()
         self._shelf.release(self._token)
@@ -87,12 +80,7 @@ class Replica:
         return checkpoint_module.build(place.path, None, place)
 
     def commit(self, name: str) -> None:
-        """Send a checkpoint that is committed in the working folder, and the files beside it.
-
-        Raises:
-            StoreError: The store fails, or another run of that name has begun.
-            TrainingFailedError: The checkpoint's files change meanwhile.
-        """
+        """Send a checkpoint that is committed in the working folder, and the files beside it."""
         try:
             self._shelf.commit(name, self._folder / name, self._token)
         except commits.DamagedError as error:
@@ -151,10 +139,6 @@ def hold(place: places.Place, name: str) -> Iterator[tuple[storage.Storage, Repl
     Args:
         place: The folder in a store that holds the runs.
         name: The run's.
-
-    Raises:
-        StoreError: The store fails.
-        TrainingFailedError: Another run of that name goes on.
     """
     with hold_folder(place.join(name)) as folder:
         run_storage = storage.Storage(str(folder), name)
@@ -174,9 +158,6 @@ def hold(place: places.Place, name: str) -> Iterator[tuple[storage.Storage, Repl
 def hold_folder(place: places.Place) -> Iterator[Path]:
     """Make a folder for what is kept at a place in a store, keep others out of it in the block, and remove it after
     that.
-
-    Raises:
-        TrainingFailedError: Another process has it, or another fit() here.
     """
     folder = working_folders.claim(f"{cache.FOLDER_PREFIX}{os.getuid()}-", _digest(place))
     if folder is None:

@@ -103,11 +103,7 @@ class Staged:
 
 
 def open_storage(storage: Storage) -> None:
-    """Make the run's folder.
-
-    Raises:
-        OSError: It cannot be made.
-    """
+    """Make the run's folder."""
     try:
         storage.path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -127,10 +123,6 @@ def hold_storage(storage: Storage) -> Iterator[None]:
     The kernel lets them in when this process ends, however it ends.
 
     File systems that cannot lock a folder (NFS) keep nobody out.
-
-    Raises:
-        OSError: The folder cannot be made.
-        TrainingFailedError: Another run holds it.
     """
     open_storage(storage)
     descriptor = os.open(storage.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -201,9 +193,6 @@ def stage(storage: Storage, label: str, source: str) -> Staged:
         storage: The run's.
         label: The name of the copy; no other copy of the attempt may have it.
         source: The folder.
-
-    Raises:
-        FileNotFoundError: There is no such folder.
     """
     check_source(source)
     target = storage.staging_path / label
@@ -220,11 +209,7 @@ class NoSpaceError(OSError):
 
 @contextlib.contextmanager
 def explained_if_full(target: Path) -> Iterator[None]:
-    """Say what to do if there is no space for a folder that is written in a block, and remove what is there of it.
-
-    Raises:
-        NoSpaceError: There is none.
-    """
+    """Say what to do if there is no space for a folder that is written in a block, and remove what is there of it."""
     try:
         yield
     except OSError as error:
@@ -261,12 +246,6 @@ def list_contents(source: str) -> tuple[list[str], list[str]]:
     """Return the folders, outer ones first, and the files of a checkpoint, as paths relative to its folder.
 
     Links are followed. The manifest of a committed checkpoint, which may be reported again, is left out.
-
-    Raises:
-        UnsafeNameError: A file's name could not be read again, such as ``C:``.
-        ValueError: There is something else in it: a pipe, a socket or a device, which cannot be read to an end, a link
-            that leads nowhere, or one to a folder that it is in.
-        OSError: A folder cannot be listed.
     """
     folders: list[str] = []
     files: list[str] = []
@@ -356,9 +335,6 @@ def commit(storage: Storage, name: str, parts: list[Staged], extra: Mapping[str,
 
     Returns:
         The files that several ranks had, with different contents.
-
-    Raises:
-        FileExistsError: The name is taken.
     """
     final = storage.path / name
     if final.exists():

@@ -86,11 +86,7 @@ class Upload:
     def call(
         self, run_storage: storage.Storage, checkpoint: checkpoint_module.Checkpoint, name: str
     ) -> storage.Adopted:
-        """Have the user's function upload the files, if there is one; return where they are.
-
-        Raises:
-            ValueError: It returned no checkpoint in the run's folder.
-        """
+        """Have the user's function upload the files, if there is one; return where they are."""
         if self.function is not None:
             returned: object = self.function(checkpoint, name)
             if not isinstance(returned, checkpoint_module.Checkpoint):

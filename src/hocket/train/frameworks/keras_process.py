@@ -17,9 +17,6 @@ def choose_backend(name: str, num_threads: int) -> None:
     Args:
         name: What KERAS_BACKEND shall be.
         num_threads: How many threads an operation may use.
-
-    Raises:
-        RuntimeError: It computes with another one already.
     """
     keras = sys.modules.get("keras")
     if keras is not None and keras.backend.backend() != name:

@@ -72,9 +72,6 @@ class RankStates(Generic[S]):
 
         Args:
             caller: The function's name, for the message.
-
-        Raises:
-            RuntimeError: It is called outside a training function.
         """
         name = f"{self._framework}.{caller}"
         session = worker_session.get_session(name)

@@ -23,9 +23,6 @@ def plan(
         mesh: The mesh that `settings` describes.
         shapes: The parameters' shapes, by name.
         is_first: Whether each rule must match one of them.
-
-    Raises:
-        ValueError: A rule matches none, several match one, or a layout does not fit.
     """
     rules = meshes.LayoutMap(mesh, settings.layout)
     idle = [rule for rule in rules if not any(rules.matches(rule, name) for name in shapes)]

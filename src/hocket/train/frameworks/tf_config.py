@@ -130,9 +130,6 @@ def refuse_keras_3(work: object) -> None:
 
     Args:
         work: The function and what it is called with.
-
-    Raises:
-        TypeError: It does.
     """
     if "keras.src" not in sys.modules:
         return

@@ -77,9 +77,6 @@ def check(who: str, targets: Sequence[tuple[str, tuple[int, ...]]], saved: Mappi
         who: What has them, for the message: "The model 'net'".
         targets: Names and shapes of the model's arrays.
         saved: What `load` returned.
-
-    Raises:
-        ValueError: They are not the same.
     """
     if len(targets) != len(saved):
         raise ValueError(

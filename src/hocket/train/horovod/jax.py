@@ -125,10 +125,6 @@ def DistributedOptimizer(optimizer: object, op: place.Op = Average, **options: o
         optimizer: A gradient transformation of optax.
         op: `Average`.
         options: Other arguments of Horovod's. What would have an effect here is refused.
-
-    Raises:
-        TypeError: It is none.
-        ValueError: It is prepared already, or a setting is not supported.
     """
     place.refuse("DistributedOptimizer", op=(op, Average))
     place.refuse_options(options)

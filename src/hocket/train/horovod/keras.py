@@ -133,10 +133,6 @@ def DistributedOptimizer(optimizer: object, op: place.Op = Average, **options: o
 
     Returns:
         The same object.
-
-    Raises:
-        TypeError: It is no optimizer of Keras 3.
-        ValueError: It is distributed already, or a setting is not supported.
     """
     place.refuse("DistributedOptimizer", op=(op, Average))
     place.refuse_options(options)

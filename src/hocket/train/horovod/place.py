@@ -87,11 +87,7 @@ def _find() -> Place | None:
 
 
 def get_place() -> Place:
-    """Return the calling rank's place.
-
-    Raises:
-        ValueError: `init` was not called. Horovod's kind of error.
-    """
+    """Return the calling rank's place."""
     found = _find()
     if found is None:
         raise ValueError("Horovod's verbs need hvd.init() first. Call it at the beginning of the training function.")
@@ -142,11 +138,7 @@ def is_homogeneous() -> bool:
 
 
 def choose_op(op: object, average: bool | None) -> Op:
-    """Return what `op` and the older `average` mean together.
-
-    Raises:
-        ValueError: Both are given, or it is no operation.
-    """
+    """Return what `op` and the older `average` mean together."""
     if op is not None and average is not None:
         raise ValueError("Pass op or average, not both. op=hvd.Sum is what average=False was.")
     if op is None:
@@ -179,12 +171,7 @@ all."""
 
 
 def refuse_options(options: Mapping[str, object]) -> None:
-    """Raise for arguments of Horovod's ``DistributedOptimizer`` that would have to change something, and cannot.
-
-    Raises:
-        TypeError: Horovod has no such argument.
-        ValueError: A value would have an effect.
-    """
+    """Raise for arguments of Horovod's ``DistributedOptimizer`` that would have to change something, and cannot."""
     for name, value in options.items():
         neutral = _NEUTRAL.get(name)
         if neutral is None:
@@ -202,11 +189,7 @@ def is_built() -> bool:
 
 
 def refuse(verb: str, **given: tuple[object, object]) -> None:
-    """Raise for an argument of Horovod's that has no meaning here and is not at its default.
-
-    Raises:
-        ValueError: One is given.
-    """
+    """Raise for an argument of Horovod's that has no meaning here and is not at its default."""
     for name, (value, default) in given.items():
         if value != default:
             raise ValueError(

@@ -258,9 +258,6 @@ def broadcast_parameters(params: Mapping[str, object] | Iterable[tuple[str, torc
         params: ``model.state_dict()`` or ``model.named_parameters()``.
         root_rank: Whose all shall have.
 
-    Raises:
-        ValueError: It is neither, or there is no such rank.
-
     Example:
         >>> import torch
         >>> import hocket.train.horovod.torch as hvd
@@ -319,10 +316,6 @@ def DistributedOptimizer(
         op: `Average`, or `Sum`.
         options: Other arguments of Horovod's. What would have an effect here is refused; ``gradient_predivide_factor``
             and ``groups`` have none.
-
-    Raises:
-        TypeError: It is no optimizer of torch's.
-        ValueError: It is distributed already, a setting is out of range, or one is not supported.
 
     Example:
         >>> import torch

@@ -41,10 +41,6 @@ class Verbs:
             comm: Must be left out, as the next.
             process_sets: See `comm`.
 
-        Raises:
-            ValueError: An argument is given that means nothing here.
-            RuntimeError: There are several ranks, and no trainer of the framework has joined them.
-
         Example:
             >>> import hocket.train.horovod.jax as hvd
             >>> hvd.init()
@@ -98,11 +94,7 @@ def shutdown() -> None:
 
 
 def check_root(root_rank: int) -> None:
-    """Refuse a root that is no rank.
-
-    Raises:
-        ValueError: It is none, or `init` was not called.
-    """
+    """Refuse a root that is no rank."""
     count = place.get_place().size
     if not 0 <= root_rank < count:
         raise ValueError(f"root_rank must be one of the {count} ranks from 0, but received {root_rank!r}.")

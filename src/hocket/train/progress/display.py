@@ -267,11 +267,7 @@ def find_terminal() -> int | None:
 
 
 def read_switch() -> str:
-    """Return what the environment says.
-
-    Raises:
-        ValueError: It says something else than one of `MODES`.
-    """
+    """Return what the environment says."""
     found = os.environ.get(SWITCH, "") or "auto"
     if found not in MODES:
         raise ValueError(f"{SWITCH} must be one of {list(MODES)}, but is {found!r}. Unset it for 'auto'.")
@@ -279,11 +275,7 @@ def read_switch() -> str:
 
 
 def add_display(config: configs.RunConfig) -> configs.RunConfig:
-    """Return the configuration with a display among the callbacks, if none is there and there is somebody to see it.
-
-    Raises:
-        ValueError: The environment says something unknown of it.
-    """
+    """Return the configuration with a display among the callbacks, if none is there and there is somebody to see it."""
     mode = read_switch()
     if mode == "off" or any(isinstance(callback, ProgressDisplay) for callback in config.callbacks):
         return config

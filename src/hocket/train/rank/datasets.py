@@ -78,12 +78,7 @@ class Supply:
 
 
 def check(datasets: object, config: object) -> tuple[dict[str, data.Dataset], DataConfig]:
-    """Return a trainer's arguments, checked.
-
-    Raises:
-        TypeError: They have the wrong types.
-        ValueError: A data set is to be split that is not there.
-    """
+    """Return a trainer's arguments, checked."""
     if config is not None and not isinstance(config, DataConfig):
         raise TypeError(
             f"dataset_config must be a DataConfig, but received {config!r}. Write "
@@ -126,10 +121,6 @@ def prepare(datasets: Mapping[str, data.Dataset], config: DataConfig, *, stays_h
         datasets: The datasets, by name.
         config: How they are given to the ranks.
         stays_here: Whether the only rank is this process, so that blocks which it holds need not go to the engine.
-
-    Raises:
-        ValueError: A data set has no rows.
-        TaskError: A step of its plan failed.
     """
     if datasets and not stays_here:
         session_module.get_engine().expect_work([__name__, "hocket.data.shard"])

@@ -83,12 +83,7 @@ class Inquiry:
         self._changed = threading.Condition()
 
     def ask(self, about: About, report_count: int, timeout_s: float | None = None) -> Any:
-        """Ask, and wait for the answer.
-
-        Raises:
-            TimeoutError: It did not come in time.
-            BaseException: What `fail` was given.
-        """
+        """Ask, and wait for the answer."""
         with self._changed:
             number = self._count
             self._count += 1

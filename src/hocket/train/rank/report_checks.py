@@ -13,10 +13,6 @@ def check_checkpoint(checkpoint: object, dir_name: str | None) -> None:
     Args:
         checkpoint: What was given; None for nothing.
         dir_name: The name that its folder is to have.
-
-    Raises:
-        TypeError: It is no checkpoint.
-        ValueError: It is in a store, or the name is none of a folder.
     """
     if checkpoint is not None and not isinstance(checkpoint, checkpoint_module.Checkpoint):
         raise TypeError(

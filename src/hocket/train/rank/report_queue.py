@@ -40,11 +40,7 @@ class ReportQueue:
         self._queue.put(None)
 
     def take_batch(self) -> tuple[list[Item], bool]:
-        """Wait for the next one; return all that are there, and whether there will be no more.
-
-        Raises:
-            Exception: What `fail` was given.
-        """
+        """Wait for the next one; return all that are there, and whether there will be no more."""
         if self._failure is not None:
             raise self._failure
         batch: list[Item] = []

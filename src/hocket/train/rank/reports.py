@@ -49,12 +49,7 @@ class Report:
 
 
 def encode_metrics(metrics: object) -> bytes:
-    """Check metrics and pickle them, as plain data.
-
-    Raises:
-        TypeError: It is no dict, has a key that is no text, or a value that cannot be kept.
-        ValueError: It holds a torch tensor, or something too large; see `plain.convert`.
-    """
+    """Check metrics and pickle them, as plain data."""
     if not isinstance(metrics, dict):
         raise TypeError(
             f"report() takes a dict of metrics, but received {texts.name_class(type(metrics))}: "

@@ -213,11 +213,7 @@ class WorkerSession:
             self._raise_failure()
 
     def finish(self) -> None:
-        """Wait until what was reported is committed; the training function has returned.
-
-        Raises:
-            Exception: An upload has failed.
-        """
+        """Wait until what was reported is committed; the training function has returned."""
         if self._is_fork:
             return  # nobody answers a fork; what was reported is the rank's to wait for
         self._outbox.close()
@@ -321,9 +317,6 @@ class WorkerSession:
         """Raise in a process that the training function forked.
 
         Nobody reads its reports and questions, and a lock that another thread held is held for ever.
-
-        Raises:
-            SessionClosedError: This is one.
         """
         if self._is_fork:
             raise exceptions.SessionClosedError(
@@ -333,11 +326,7 @@ class WorkerSession:
             )
 
     def refuse_bystander(self, call: str) -> None:
-        """Raise in a rank that does not take part in what the ranks do together.
-
-        Raises:
-            RuntimeError: This is one.
-        """
+        """Raise in a rank that does not take part in what the ranks do together."""
         if self.info.bystander:
             raise RuntimeError(
                 f"{call}() is for the ranks that train, but was called in rank {self.info.rank}, which is "
@@ -352,9 +341,6 @@ class WorkerSession:
         Args:
             name: The loader's. None: a number, in the order in which loaders without a name come.
             get_state: Called in `report`, in the thread that reports.
-
-        Raises:
-            ValueError: Another loader of this rank has the name, or it is no name.
         """
         if name is None:
             name = f"#{sum(other.startswith('#') for other in self._trackers)}"
@@ -379,9 +365,6 @@ class WorkerSession:
             cursor: The position.
             name: As in `track`.
             caller: What makes the loader, for messages.
-
-        Raises:
-            ValueError: The checkpoint has a position of other rows, or the name is taken or no name.
         """
         state = self.track(name, cursor.state_dict)
         if state is None:
@@ -483,11 +466,7 @@ def get_optional_session() -> WorkerSession | None:
 
 
 def get_session(caller: str) -> WorkerSession:
-    """Return the open session.
-
-    Raises:
-        RuntimeError: None is open.
-    """
+    """Return the open session."""
     session = get_optional_session()
     if session is None:
         raise RuntimeError(

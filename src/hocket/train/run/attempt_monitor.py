@@ -71,12 +71,6 @@ class AttemptMonitor:
 
         A rank's last reports come just before its function's end. If that end is an error, it is the error to raise,
         and not what is missing among the reports because of it; so the function's value is taken first.
-
-        Raises:
-            WorkerGroupError: A rank failed, or its files did not arrive.
-            TrainingFailedError: The ranks' reports do not fit together.
-            ResizeWanted: The group can be larger.
-            PreemptionError: A rank was told to end, and has had its time.
         """
         for rank in range(len(self._runs)):
             self._attend(rank)

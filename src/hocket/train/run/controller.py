@@ -45,14 +45,7 @@ class Controller:
         self._is_ending = False
 
     def train(self) -> Any:
-        """Return what the training function returned in rank 0, when what was saved is validated too.
-
-        Raises:
-            WorkerGroupError: Ranks failed more often than the failure policy allows.
-            PreemptionError: Ranks were told to end more often than it allows, or this process was.
-            TrainingFailedError: The ranks' reports do not fit together.
-            InfeasibleResourcesError: The group can never start.
-        """
+        """Return what the training function returned in rank 0, when what was saved is validated too."""
         if self._validations is None:
             return self._train()
         try:

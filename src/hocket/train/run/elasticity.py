@@ -38,11 +38,7 @@ class ElasticityPolicy:
         return max(0.0, self._due - time.monotonic()) if self._is_on else None
 
     def look(self) -> None:
-        """Look if it is time.
-
-        Raises:
-            ResizeWanted: The group can be larger, and has just committed something, or has not for a whole interval.
-        """
+        """Look if it is time."""
         if not self._is_on:
             return
         has_committed = self._wanted_since is not None and self._book.commit_count > self._wanted_since

@@ -48,11 +48,7 @@ class WorldConfig(backend.BackendConfig):
 
 
 def check_timeout(timeout_s: float) -> None:
-    """Refuse a time-out that is none.
-
-    Raises:
-        ValueError: It is not positive.
-    """
+    """Refuse a time-out that is none."""
     if not timeout_s > 0:
         raise ValueError(
             f"timeout_s must be more than 0 seconds, but received {timeout_s!r}. Leave it out for "
@@ -67,11 +63,7 @@ def find_addresses(group: worker_group.WorkerGroup) -> list[str]:
 
 
 def arrange(group: worker_group.WorkerGroup, timeout_s: float = TIMEOUT_SECONDS) -> None:
-    """Join the ranks of a group. Called by the controller.
-
-    Raises:
-        WorkerGroupError: A rank died, or cannot open the memory.
-    """
+    """Join the ranks of a group. Called by the controller."""
     size = len(group)
     hosts = _list_hosts(group.execute(world.identify_host, [()] * size))
     made = {host[0]: group.call(host[0], world.make_memory, len(host)) for host in hosts if host[1:]}

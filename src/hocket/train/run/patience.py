@@ -121,11 +121,7 @@ class Patience:
         return self._stopped.find()
 
     def look(self) -> None:
-        """Look who waits; say so if it is time.
-
-        Raises:
-            WorkerGroupError: Ranks have waited for too long.
-        """
+        """Look who waits; say so if it is time."""
         before, self._wait = self._wait, self._find() or self._find_stopped()
         if self._wait is None:
             return

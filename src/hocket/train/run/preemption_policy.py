@@ -75,11 +75,7 @@ class PreemptionPolicy:
         return None if self.info is None else max(0.0, self._deadline - time.monotonic())
 
     def look(self) -> None:
-        """Look whether it is time to end the attempt.
-
-        Raises:
-            PreemptionError: A rank was told to end, and something was committed since, or the time is over.
-        """
+        """Look whether it is time to end the attempt."""
         if not self.is_drivers and time.monotonic() >= self._driver_told_at + ECHO_SECONDS:
             self.take(0, preemption_signals.PreemptionSignal(is_drivers=True))
         if self.info is None:

@@ -50,11 +50,7 @@ class QuestionResolver:
         self._ended.add(rank)
 
     def settle(self) -> list[tuple[int, questions.Answer]]:
-        """Return the answers that can be given by now, each with the rank that asked.
-
-        Raises:
-            TrainingFailedError: Ranks wait for each other, and not all of them will come.
-        """
+        """Return the answers that can be given by now, each with the rank that asked."""
         if not self._held:
             return []
         answers = self._settle_meeting()

@@ -64,11 +64,7 @@ class ReportBook:
         self.log.begin_attempt(world_size, len(self.history))
 
     def add(self, rank: int, batch: Sequence[reports.Report], *, has_ended: bool = False) -> list[Acknowledgement]:
-        """Take reports of a rank; return what was committed by them.
-
-        Raises:
-            TrainingFailedError: A rank ended with fewer reports than another one made.
-        """
+        """Take reports of a rank; return what was committed by them."""
         self._pending[rank].extend(batch)
         self._counts[rank] += len(batch)
         self._waiting[rank] = next((report.index for report in reversed(batch) if report.waits), self._waiting[rank])

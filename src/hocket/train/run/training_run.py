@@ -73,9 +73,6 @@ def put_work(work: Work, config: backend.BackendConfig, names: Mapping[str, str]
         work: Both.
         config: What looks at them first.
         names: What the user calls the parts that messages name, such as ``"value[0]"``, the longest first.
-
-    Raises:
-        SerializationError: They cannot be pickled.
     """
     config.check_work(work)
     try:

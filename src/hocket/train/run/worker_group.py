@@ -87,29 +87,17 @@ class WorkerGroup:
         return len(self.actors)
 
     def execute(self, function: Callable[..., object], args_by_rank: Sequence[tuple[object, ...]]) -> list[Any]:
-        """Call a function in all ranks at once; return what it returns, by rank.
-
-        Raises:
-            WorkerGroupError: It raised in a rank, or a rank died.
-        """
+        """Call a function in all ranks at once; return what it returns, by rank."""
         return self.gather(
             [handle.execute.remote(function, *args) for handle, args in zip(self.actors, args_by_rank, strict=True)]
         )
 
     def call(self, rank: int, function: Callable[..., object], *args: object) -> Any:
-        """Call a function in one rank; return what it returns.
-
-        Raises:
-            WorkerGroupError: It raised, or the rank died.
-        """
+        """Call a function in one rank; return what it returns."""
         return self.get(rank, self.actors[rank].execute.remote(function, *args))
 
     def gather(self, refs: Sequence[Ref]) -> list[Any]:
-        """Wait for one reference of each rank; the first failure ends the wait.
-
-        Raises:
-            WorkerGroupError: One of them is an error.
-        """
+        """Wait for one reference of each rank; the first failure ends the wait."""
         values: dict[Ref, Any] = {}
         waiting = list(refs)
         while waiting:
@@ -118,11 +106,7 @@ class WorkerGroup:
         return [values[ref] for ref in refs]
 
     def get(self, rank: int, ref: Ref) -> Any:
-        """Return the value of a rank's call.
-
-        Raises:
-            WorkerGroupError: It is an error.
-        """
+        """Return the value of a rank's call."""
         try:
             return api.get(ref)
         except exceptions.HocketError as error:  # any other is of a signal's handler, and not the rank's
@@ -147,9 +131,6 @@ class WorkerGroup:
         """Start a new process for a rank whose own has died, with what that held and on its node.
 
         Only in groups with roles.
-
-        Raises:
-            WorkerGroupError: It could not be started, or died too.
         """
         handle = _start_rank(self.roles[rank].bundle, self._runtime_env, self._reservation, rank)
         self.actors = (*self.actors[:rank], handle, *self.actors[rank + 1 :])
@@ -208,11 +189,6 @@ def start(
         runtime_env: The environment of their processes.
         size_before: How many there were before, if the group is started again.
         ranks_roles: What each is, and holds, if they are not alike; they then keep this order, whatever their nodes.
-
-    Raises:
-        InfeasibleResourcesError: They ask for more than the session can ever have.
-        TrainingFailedError: What they ask for was held by others for too long.
-        WorkerGroupError: A rank died while it started.
     """
     reservation, size = _reserve(scaling, size_before, ranks_roles)
     group = WorkerGroup(reservation, (), (), scaling)

@@ -89,9 +89,6 @@ def add_strategy(function: object, strategy: object, use_strategy: UseStrategy) 
     """Return a training function together with its strategy, by default `AllReduce`.
 
     What cannot be called stays as it is: the trainer refuses it.
-
-    Raises:
-        TypeError: The strategy is none.
     """
     if strategy is not None and not isinstance(strategy, strategies.Strategy):
         raise TypeError(

@@ -245,10 +245,6 @@ class Client:
 
         Returns:
             Whether it was applied, and how stale it was.
-
-        Raises:
-            NonFiniteGradientError: A gradient has NaN or infinity, and is not to be skipped or clipped.
-            PushTimeoutError: Other ranks are to be applied first, and do not come.
         """
         if not self.is_inside:  # a second step after one pull, such as that of another optimizer
             self.enter()
@@ -313,9 +309,6 @@ class Client:
             table: Which.
             ids: Which rows, of any shape; equal ones are read once.
             begins_step: Whether a gradient may be pushed for them.
-
-        Raises:
-            IndexError: An id is out of range.
         """
         with closure_context.entered(self._here) if begins_step else contextlib.nullcontext():
             return table.pull(ids)

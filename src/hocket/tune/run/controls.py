@@ -86,11 +86,7 @@ class Controls:
         self.wants_checkpoint = True
 
     def exploit(self, trial: trials.Trial, source: trials.Trial, config: dict[str, object], tag: str = "") -> None:
-        """Have a trial go on from another one's latest checkpoint, with a new configuration.
-
-        Raises:
-            TuneError: The other one has saved none.
-        """
+        """Have a trial go on from another one's latest checkpoint, with a new configuration."""
         if not self._search.is_replaying and not (trial is source and self.wants_checkpoint):
             self._get_source(source.trial_id)
         self._take(["exploit", trial.trial_id, source.trial_id, config, tag])

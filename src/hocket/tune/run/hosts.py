@@ -255,11 +255,7 @@ class ActorHost:
 
 
 def check_feasible(live: live_trial.LiveTrial, total: Mapping[str, float]) -> None:
-    """Raise for a trial that can never begin.
-
-    Raises:
-        InfeasibleResourcesError: It holds more than the session has.
-    """
+    """Raise for a trial that can never begin."""
     for name, amount in live.resources.items():
         if amount > total.get(name, 0.0) + 1e-9:
             raise exceptions.InfeasibleResourcesError(

@@ -47,11 +47,7 @@ class Proposals:
         return all(earlier in self._heard and self._heard[earlier].has_ended for earlier in needed)
 
     def propose(self, number: int, trial_id: str) -> dict[str, object] | None:
-        """Return the configuration of a new trial; None if there is none now.
-
-        Raises:
-            TuneError: The searcher has returned something else.
-        """
+        """Return the configuration of a new trial; None if there is none now."""
         self._tell_before(number)
         found = self.searcher.suggest(trial_id)
         if found is None:

@@ -177,11 +177,7 @@ class Search:
         return self.ending
 
     def decide(self, live: live_trial.LiveTrial, result: dict[str, object]) -> list[controls.Act]:
-        """Ask the scheduler about a report; return what is to be done to which trials.
-
-        Raises:
-            TuneError: Its decision is none.
-        """
+        """Ask the scheduler about a report; return what is to be done to which trials."""
         scheduler = self.settings.scheduler
         with self.controls.collected() as acts:
             decision = scheduler.on_trial_result(self.controls, live.trial, result)
@@ -317,11 +313,7 @@ class Search:
             self.end("a stopper of the search")
 
     def close(self) -> None:
-        """End what is left when nothing runs and nothing can begin any more: trials that wait for others.
-
-        Raises:
-            TuneError: The scheduler or the searcher has left the search where it can never go on.
-        """
+        """End what is left when nothing runs and nothing can begin any more: trials that wait for others."""
         if not self.ending:
             for live in list(self.live.values()):
                 if live.trial.status is trials.Status.PAUSED:

@@ -44,11 +44,7 @@ class TrialSource:
         self._folders: set[str] = set()
 
     def choose(self) -> live_trial.LiveTrial | None:
-        """Return the trial that is to begin, or to go on; None if none is now.
-
-        Raises:
-            TuneError: The scheduler has returned something else, or the searcher.
-        """
+        """Return the trial that is to begin, or to go on; None if none is now."""
         scheduler = self._settings.scheduler
         if scheduler.looks_ahead:
             self._look_ahead(None)
@@ -138,11 +134,7 @@ class TrialSource:
         return found
 
     def check_end(self) -> None:
-        """Raise if nothing runs or can begin, but there is more to do.
-
-        Raises:
-            TuneError: The scheduler or the searcher has left the search where it can never go on.
-        """
+        """Raise if nothing runs or can begin, but there is more to do."""
         if self._live:
             raise errors.TuneError(
                 f"{type(self._settings.scheduler).__name__}.choose_trial_to_run() returned None, but nothing runs, and "

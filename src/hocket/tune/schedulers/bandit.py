@@ -47,11 +47,7 @@ class Gain:
 
 
 def check_installed() -> None:
-    """Check that there is a Gaussian process.
-
-    Raises:
-        MissingExtraError: scikit-learn is not installed.
-    """
+    """Check that there is a Gaussian process."""
     try:
         importlib.import_module("sklearn.gaussian_process")
     except ImportError as error:

@@ -14,11 +14,7 @@ _log = logging.getLogger(__name__)
 
 
 def check_search(metric: object, mode: object, time_attr: object = "training_iteration") -> None:
-    """Check what says which number of a report counts.
-
-    Raises:
-        ValueError: A name is not one.
-    """
+    """Check what says which number of a report counts."""
     if metric is not None and (not isinstance(metric, str) or not metric):
         raise ValueError(
             f"metric must name a number of the reports, but received {metric!r}. Write metric='loss', or leave it out "
@@ -46,9 +42,6 @@ def check_number(
         above: It is more than this.
         least: It is this or more.
         most: It is this or less.
-
-    Raises:
-        ValueError: It does not.
     """
     low = -math.inf if least is None else least
     rule = f"more than {above:g}" if above is not None else f"{low:g} or more"
@@ -60,31 +53,19 @@ def check_number(
 
 
 def check_count(name: str, value: object) -> None:
-    """Check that a number is a whole one, 1 or more.
-
-    Raises:
-        ValueError: It is not.
-    """
+    """Check that a number is a whole one, 1 or more."""
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
         raise ValueError(f"{name} must be a whole number, 1 or more, but received {value!r}. Write for example 1.")
 
 
 def check_seed(value: object) -> None:
-    """Check that a seed is a whole number, or None.
-
-    Raises:
-        ValueError: It is not.
-    """
+    """Check that a seed is a whole number, or None."""
     if value is not None and (isinstance(value, bool) or not isinstance(value, int)):
         raise ValueError(f"seed must be a whole number, but received {value!r}. Leave it out to take the search's.")
 
 
 def require_metric(scheduler: contract.TrialScheduler) -> None:
-    """Check, when the first trial comes, that both metric and mode are known.
-
-    Raises:
-        ValueError: One is not.
-    """
+    """Check, when the first trial comes, that both metric and mode are known."""
     if not scheduler.metric or not scheduler.mode:
         name = type(scheduler).__name__
         raise ValueError(

@@ -28,10 +28,6 @@ def check(mutations: object, name: str = "hyperparam_mutations") -> None:
     Args:
         mutations: A dict.
         name: What it is called in errors.
-
-    Raises:
-        TypeError: It is none, or has something else in it.
-        ValueError: A list is empty.
     """
     if not isinstance(mutations, Mapping):
         raise TypeError(f"{name} must be a dict, but received {mutations!r}. Write {{'lr': tune.loguniform(1e-4, 1)}}.")

@@ -10,11 +10,7 @@ from hocket.tune.search import searcher as searchers
 
 
 def check_searcher(wrapper: str, searcher: object) -> None:
-    """Raise if what is to be wrapped is no searcher.
-
-    Raises:
-        TypeError: It is none.
-    """
+    """Raise if what is to be wrapped is no searcher."""
     if not isinstance(searcher, searchers.Searcher):
         raise TypeError(
             f"{wrapper} must be given a Searcher, but received {searcher!r}. Write {wrapper}(OptunaSearch(...), ...), "

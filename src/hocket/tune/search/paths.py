@@ -28,12 +28,7 @@ _MAKERS = (
 
 
 def find_domain(value: object, path: Path = ()) -> domains.Domain | None:
-    """Return the domain that a value of a space is or means, None if it is a constant.
-
-    Raises:
-        TypeError: It looks like a domain, and is none.
-        ValueError: A grid is not written as one.
-    """
+    """Return the domain that a value of a space is or means, None if it is a constant."""
     if isinstance(value, domains.Domain):
         return value
     if isinstance(value, dict) and "grid_search" in value:
@@ -48,12 +43,7 @@ def find_domain(value: object, path: Path = ()) -> domains.Domain | None:
 
 
 def find_variables(value: object, path: Path = ()) -> Iterator[tuple[Path, domains.Domain]]:
-    """Yield the domains and grids of a space, as they stand in it, with their paths.
-
-    Raises:
-        TypeError: A value looks like a domain, and is none.
-        ValueError: A grid is not written as one.
-    """
+    """Yield the domains and grids of a space, as they stand in it, with their paths."""
     domain = find_domain(value, path)
     if domain is not None:
         yield path, domain
@@ -109,11 +99,7 @@ def assign(value: object, replacements: Mapping[Path, Any]) -> Any:
 
 
 def get_value(value: object, path: Path) -> object:
-    """Return what stands at a path.
-
-    Raises:
-        LookupError: Nothing does.
-    """
+    """Return what stands at a path."""
     for key in path:
         if not isinstance(value, Mapping | list | tuple):
             raise KeyError(key)

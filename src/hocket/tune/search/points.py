@@ -12,11 +12,7 @@ _log = logging.getLogger(__name__)
 
 
 def check(points: Sequence[Mapping[str, object]] | None) -> list[Mapping[str, Any]]:
-    """Return the points.
-
-    Raises:
-        TypeError: They are no list of dicts.
-    """
+    """Return the points."""
     if points is None:
         return []
     if isinstance(points, Mapping | str) or not isinstance(points, Iterable):
@@ -28,11 +24,7 @@ def check(points: Sequence[Mapping[str, object]] | None) -> list[Mapping[str, An
 
 
 def fill(space: Any, point: Any, path: paths.Path = ()) -> Any:
-    """Return a space with the values of a point in their places. A value that the space cannot have is warned of.
-
-    Raises:
-        ValueError: The point has a key that the space does not have.
-    """
+    """Return a space with the values of a point in their places. A value that the space cannot have is warned of."""
     domain = paths.find_domain(space, path)
     if domain is None and isinstance(space, dict) and isinstance(point, Mapping):
         unknown = [key for key in point if key not in space]

@@ -94,12 +94,7 @@ def get_generator(random_state: RandomState) -> np.random.Generator:
 
 
 def check_number(name: str, value: object) -> float:
-    """Return a number as it is.
-
-    Raises:
-        TypeError: It is none.
-        ValueError: It is NaN.
-    """
+    """Return a number as it is."""
     if isinstance(value, bool | np.bool_) or not isinstance(value, numbers.Real):
         raise TypeError(f"{name} must be a number, but received {value!r}.{_suggest_number(value)}")
     if math.isnan(value):
@@ -108,12 +103,7 @@ def check_number(name: str, value: object) -> float:
 
 
 def check_values(caller: str, values: object) -> list[object]:
-    """Return what a choice or a grid consists of.
-
-    Raises:
-        TypeError: It is no sequence.
-        ValueError: It is empty.
-    """
+    """Return what a choice or a grid consists of."""
     if isinstance(values, str | bytes | Mapping) or not isinstance(values, Iterable):
         raise TypeError(
             f"{caller} must be given a list of values, but received {values!r}. For one value write "

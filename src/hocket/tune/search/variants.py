@@ -88,10 +88,6 @@ class Variants:
 
         Args:
             number: From 0.
-
-        Raises:
-            IndexError: There are fewer.
-            TuneError: A function given to `sample_from` fails, or some wait for each other.
         """
         total = self.count()
         if number < 0 or (total is not None and number >= total):

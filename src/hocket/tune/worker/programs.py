@@ -133,20 +133,12 @@ class ClassProgram:
 
 
 def read_metrics(given: object) -> dict[str, object]:
-    """Return metrics as plain data.
-
-    Raises:
-        TypeError: It is no dict, or has something that cannot be kept.
-    """
+    """Return metrics as plain data."""
     return reports.Report(0, reports.encode_metrics(given), None, None).read_metrics()
 
 
 def takes_config(function: Callable[..., object]) -> bool:
-    """Tell whether a function takes the configuration.
-
-    Raises:
-        ValueError: It needs more than one argument.
-    """
+    """Tell whether a function takes the configuration."""
     try:
         signature = inspect.signature(function)
     except (TypeError, ValueError):  # some built-ins have none

@@ -56,11 +56,7 @@ class TrialSession(worker_session.WorkerSession):
         self.has_reported = False
 
     def report_now(self, metrics: object, checkpoint: checkpoints.Checkpoint | None = None) -> None:
-        """Report, and wait for the answer.
-
-        Raises:
-            TrialStopped: The search has ended the trial.
-        """
+        """Report, and wait for the answer."""
         self.report(metrics, checkpoint, None, uploads.Upload(reported.CheckpointUploadMode.SYNC, None, None))
 
     def _hand_over(self, report: reports.Report) -> None:
@@ -91,11 +87,7 @@ class TrialSession(worker_session.WorkerSession):
         return name
 
     def obey(self, order: orders.Order) -> None:
-        """Go on, or leave the function.
-
-        Raises:
-            TrialStopped: The search has ended the trial.
-        """
+        """Go on, or leave the function."""
         if order.action is not orders.Action.GO_ON:
             self._is_over = True
             raise TrialStopped(saves=order.saves)
@@ -116,11 +108,7 @@ def opened(session: TrialSession) -> Iterator[None]:
 
 
 def get_session(caller: str) -> TrialSession:
-    """Return the session of the trial that runs here.
-
-    Raises:
-        RuntimeError: None does.
-    """
+    """Return the session of the trial that runs here."""
     found = worker_session.get_optional_session()
     if isinstance(found, TrialSession):
         return found

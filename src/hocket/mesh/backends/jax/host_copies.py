@@ -24,11 +24,7 @@ def copy_if_host(value: object) -> object:
 
 
 def check_width(value: object) -> None:
-    """Raise if an array has numbers that JAX would change: it has 32 bits for each, unless ``jax_enable_x64`` is set.
-
-    Raises:
-        ValueError: It would.
-    """
+    """Raise if an array has numbers that JAX would change: it has 32 bits for each, unless ``jax_enable_x64`` is set."""
     if (
         not isinstance(value, np.ndarray)
         or value.dtype.kind not in "iuf"

@@ -36,9 +36,6 @@ def attend(
         dropout_p: As torch's. Each rank draws for the heads and rows that it has.
         is_causal: As torch's.
         **more: The other arguments, by name.
-
-    Raises:
-        NotImplementedError: With dropout several ranks would compute the same heads, and draw other numbers.
     """
     mesh = next(one.device_mesh for one in (query, key, value) if isinstance(one, torch_tensor.DTensor))
     query, key, value = (_spread(one, mesh) for one in (query, key, value))

@@ -59,9 +59,6 @@ def fill(module: nn.Module, given: Sequence[object]) -> nn.Module:
 
     Returns:
         The module.
-
-    Raises:
-        TypeError: A value is none of this framework's.
     """
     pairs = [
         (_find(module, name), _open(name, value)) for (name, _), value in zip(list_values(module), given, strict=True)

@@ -22,11 +22,7 @@ _SETTINGS: Final = ("lr", "momentum", "betas", "weight_decay")
 
 
 def list_values(optimizer: torch.optim.Optimizer) -> list[tuple[str, object]]:
-    """Return what an optimizer keeps, with its names.
-
-    Raises:
-        TypeError: It keeps something else than numbers and tensors.
-    """
+    """Return what an optimizer keeps, with its names."""
     found: list[tuple[str, Any]] = []
     for number, parameter in enumerate(_list_parameters(optimizer)):
         for key, value in optimizer.state.get(parameter, {}).items():

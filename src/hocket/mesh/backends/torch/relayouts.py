@@ -361,10 +361,6 @@ def move(native: torch_tensor.DTensor, target: layouts.Layout, slope_terms: Sequ
 
 
 def build_dtensor(local: torch.Tensor, layout: layouts.Layout) -> torch_tensor.DTensor:
-    """Return torch's DTensor of which this rank has a part.
-
-    Raises:
-        ValueError: Several axes cut one dim in another order than the mesh's.
-    """
+    """Return torch's DTensor of which this rank has a part."""
     placements = list_placements(layout)
     return torch_tensor.DTensor.from_local(local, get_device_mesh(layout.mesh), placements, run_check=False)

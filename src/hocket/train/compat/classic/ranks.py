@@ -258,11 +258,7 @@ class ThreadRank(Ranks):
 
 
 def start(scaling: configs.ScalingConfig, backend_config: backend.BackendConfig, hook: Hook | None) -> Ranks:
-    """Start ranks on the session's engine.
-
-    Raises:
-        ValueError: The in-process engine is asked for several.
-    """
+    """Start ranks on the session's engine."""
     if "processes" not in core_session.get_engine().limits:
         return WorkerRanks(scaling, backend_config, hook)
     if scaling.num_workers != 1:

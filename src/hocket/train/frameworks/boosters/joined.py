@@ -37,11 +37,7 @@ def add(function: object, join: Join) -> Any:
 
 
 def refuse_old(trainer: str, **given: object) -> None:
-    """Refuse what Ray's trainers took before they ran a training function.
-
-    Raises:
-        DeprecationWarning: Something is given.
-    """
+    """Refuse what Ray's trainers took before they ran a training function."""
     for name, value in given.items():
         if value is not None:
             raise DeprecationWarning(

@@ -31,11 +31,7 @@ def read(metrics: Choice) -> dict[str, str] | None:
 
 
 def choose(names: Mapping[str, str] | None, found: Mapping[str, object]) -> dict[str, object]:
-    """Return what is to be reported.
-
-    Raises:
-        ValueError: A metric is not among those that the library has.
-    """
+    """Return what is to be reported."""
     if names is None:
         return dict(found)
     missing = sorted(set(names.values()) - set(found))

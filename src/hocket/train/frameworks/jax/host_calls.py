@@ -253,11 +253,7 @@ def _split(plan: Plan, arrays: Sequence[collective_world.Array]) -> list[tuple[t
 
 
 def agree(ranks: collective_world.World, number: int, leaves: Sequence[trees.Leaf], caller: str) -> None:
-    """Compare what the ranks have, if this one has not done so before.
-
-    Raises:
-        CollectiveMismatchError: They have different arrays.
-    """
+    """Compare what the ranks have, if this one has not done so before."""
     agreed = _agreed.setdefault(ranks, set())
     if number in agreed:
         return

@@ -47,11 +47,7 @@ PROCESSES: Final = "HOCKET_JAX_PROCESSES"
 
 
 def join(group: worker_group.WorkerGroup, timeout_s: float) -> None:
-    """Join the ranks of a group.
-
-    Raises:
-        WorkerGroupError: A rank could not.
-    """
+    """Join the ranks of a group."""
     size, seconds = len(group), max(1, int(timeout_s))
     address = _serve_here(group, size, seconds)
     if address is not None:

@@ -33,10 +33,6 @@ def list_leaves(tree: object, caller: str) -> tuple[list[Leaf], list[Any], Any]:
     Args:
         tree: Of arrays and numbers.
         caller: The function that was given it, for the message.
-
-    Raises:
-        TypeError: A leaf is neither.
-        ValueError: Two leaves have the same name.
     """
     found, structure = jax.tree_util.tree_flatten_with_path(tree)
     leaves, values = [], []

@@ -53,11 +53,7 @@ class OnJax(strategies.Strategy):
 
 
 def adapt(strategy: strategies.Strategy, backend: str) -> strategies.Strategy:
-    """Return what a rank opens for a strategy.
-
-    Raises:
-        ValueError: The backend cannot do it.
-    """
+    """Return what a rank opens for a strategy."""
     if not isinstance(strategy, strategies.Sharded):
         return strategy
     check_backend(strategy, backend)
@@ -65,11 +61,7 @@ def adapt(strategy: strategies.Strategy, backend: str) -> strategies.Strategy:
 
 
 def check_backend(strategy: strategies.Sharded, backend: str) -> None:
-    """See that Keras's backend can spread a model.
-
-    Raises:
-        ValueError: It cannot.
-    """
+    """See that Keras's backend can spread a model."""
     if backend != "jax":
         raise ValueError(
             f"{strategy!r} spreads Keras's models on JAX only, but Keras computes with {backend!r} here. Write "

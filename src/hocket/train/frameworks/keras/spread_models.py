@@ -131,11 +131,7 @@ class SpreadModel:
     # --- what `fit` of a prepared model calls -------------------------------------------------------------------------
 
     def begin(self) -> None:
-        """Spread what is not: weights and the optimizer's variables are rank 0's then. All ranks call it.
-
-        Raises:
-            ValueError: A rule matches no weight, a layout does not fit, or the model does not compile its steps.
-        """
+        """Spread what is not: weights and the optimizer's variables are rank 0's then. All ranks call it."""
         model = self._get_model()
         self._check_compiled(model)
         variables.attach(model)
@@ -172,11 +168,7 @@ class SpreadModel:
             )
 
     def begin_pass(self, data: object, caller: str) -> None:
-        """Note what is read next, from its beginning.
-
-        Raises:
-            TypeError: It is not prepared, so the ranks may have other rows than they should.
-        """
+        """Note what is read next, from its beginning."""
         if not isinstance(data, loaders.PreparedArrays):
             raise TypeError(
                 f"With Sharded {caller}() takes what prepare_arrays() returns, which gives each rank the rows that the "

@@ -33,9 +33,6 @@ def write(
         joined: The ranks; all of them call this.
         writer: Keras's method.
         filepath: Its first argument.
-
-    Raises:
-        RuntimeError: Another rank's call raised; the message says what.
     """
     place = (socket.gethostname(), str(Path(filepath).absolute()) if _is_path(filepath) else str(joined.rank))
     is_first = joined.all_gather_object(place).index(place) == joined.rank

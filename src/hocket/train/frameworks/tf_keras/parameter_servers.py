@@ -128,11 +128,7 @@ class ParameterServers:
 
 
 def parse(strategy: object) -> ParameterServers | None:
-    """Return what a strategy describes; None if it is none of parameter servers.
-
-    Raises:
-        ValueError: It is a name, and nothing has it.
-    """
+    """Return what a strategy describes; None if it is none of parameter servers."""
     if isinstance(strategy, ParameterServers):
         return strategy
     if isinstance(strategy, str):
@@ -146,11 +142,7 @@ def parse(strategy: object) -> ParameterServers | None:
 
 
 def check_scaling(scaling: configs.ScalingConfig) -> None:
-    """Refuse a number of workers with which there is no cluster.
-
-    Raises:
-        ValueError: There is none, or it may change.
-    """
+    """Refuse a number of workers with which there is no cluster."""
     if scaling.elasticity_enabled:
         raise ValueError(
             "TensorFlow's cluster has as many workers at its end as at its start, but received "

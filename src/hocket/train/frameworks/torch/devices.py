@@ -31,11 +31,7 @@ def get_devices() -> list[torch.device]:
 
 
 def pick_cuda_device() -> torch.device:
-    """Return the first of this process's GPUs: each rank sees only those that it holds.
-
-    Raises:
-        RuntimeError: torch sees none.
-    """
+    """Return the first of this process's GPUs: each rank sees only those that it holds."""
     if not torch.cuda.is_available():
         raise RuntimeError(
             f"use_gpu=True, but torch {torch.__version__} sees no CUDA device in this rank. Install a torch built for "

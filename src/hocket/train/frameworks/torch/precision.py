@@ -88,11 +88,7 @@ class ScaledOptimizer(torch.optim.Optimizer):
         return self._optimizer.defaults
 
     def step(self, closure: None = None) -> Any:  # type: ignore[override]
-        """Step, unless a gradient is not finite; adapt the scale.
-
-        Raises:
-            ValueError: A closure is given.
-        """
+        """Step, unless a gradient is not finite; adapt the scale."""
         if closure is not None:
             raise ValueError("With accelerate(amp=True) in float16, step() takes no closure. Use dtype=torch.bfloat16.")
         stepped = self._scaler.step(self._optimizer)

@@ -63,11 +63,7 @@ class RankState:
         self._unrelated.clear()
 
     def add_optimizer(self, optimizer: torch.optim.Optimizer) -> None:
-        """Have an optimizer's steps go through the strategy.
-
-        Raises:
-            ValueError: It was prepared already.
-        """
+        """Have an optimizer's steps go through the strategy."""
         if optimizer in self._prepared:
             raise ValueError(
                 f"prepare_optimizer() received the same {type(optimizer).__name__} twice. Prepare it once, and use "

@@ -100,9 +100,6 @@ class DeclaredSpace:
         Args:
             config: Nested, or with joined keys.
             partial: Whether values may be missing, and unknown ones are an error.
-
-        Raises:
-            ValueError: A value is missing or unknown.
         """
         params: dict[str, object] = {}
         for name, each in self._parameters.items():
@@ -171,12 +168,7 @@ class DefinedByRun:
 
 
 def build(space: Any) -> OptunaSpace:
-    """Return a space.
-
-    Raises:
-        TypeError: It is no dict and no function, or something in it looks like a domain and is none.
-        ValueError: Optuna cannot draw a domain, or nothing is to be drawn.
-    """
+    """Return a space."""
     if isinstance(space, Mapping):
         return DeclaredSpace(space)
     if callable(space):

@@ -23,10 +23,6 @@ def compute(parameters: Mapping[str, Sequence[object]], values: Sequence[float],
             as a logarithmic one if that is a hundredfold of the other; other values as choices.
         values: The metric in each trial.
         mode: ``"max"`` or ``"min"``.
-
-    Raises:
-        MissingExtraError: Optuna is not installed.
-        ValueError: There are fewer than two trials.
     """
     optuna = adapter.load()
     if len(values) < 2:

@@ -6,11 +6,7 @@ from typing import Any
 
 
 def check_objectives(metric: object, mode: Any) -> None:
-    """Check the metric and mode, or metrics and modes.
-
-    Raises:
-        ValueError: They do not fit each other.
-    """
+    """Check the metric and mode, or metrics and modes."""
     modes = mode if isinstance(mode, list) else [mode]
     for each in modes:
         if each not in ("min", "max") and mode is not None:
@@ -25,12 +21,7 @@ def check_objectives(metric: object, mode: Any) -> None:
 
 
 def check(optuna: Any, sampler: object, storage: object, seed: Any, given: list[Any], rewards: Any) -> None:
-    """Check the rest.
-
-    Raises:
-        TypeError: Something is of a wrong type.
-        ValueError: Something has a value that cannot be.
-    """
+    """Check the rest."""
     if sampler is not None and not isinstance(sampler, optuna.samplers.BaseSampler):
         raise TypeError(
             f"sampler must be one of optuna.samplers, but received {sampler!r}. Write optuna.samplers.TPESampler()."

@@ -35,11 +35,7 @@ branch of it."""
 
 
 def open_exchange(settings: strategies.Strategy, ranks: strategies.Ranks) -> Exchange:
-    """Begin what a strategy describes in one rank: JAX's own way, or on host arrays.
-
-    Raises:
-        TypeError: The strategy is for another framework.
-    """
+    """Begin what a strategy describes in one rank: JAX's own way, or on host arrays."""
     override = OVERRIDES.get(type(settings))
     if override is not None:
         return override(settings, ranks)

@@ -27,9 +27,6 @@ def compute_means(
         caller: For messages.
         travel_as: The dtype in which one of a dtype travels. Default: wide enough to add up in.
         floats_only: Whether other arrays are an error. Else they stay as they are.
-
-    Raises:
-        TypeError: A leaf has no mean.
     """
     leaves, values, structure = trees.list_leaves(tree, caller)
     chosen = []
@@ -53,9 +50,6 @@ def compute_means(
 def pick_losses(extra: Mapping[str, object], world_size: int) -> dict[str, object]:
     """Return what an optimizer is given beside gradients and is of the rank's own rows, as ``polyak_sgd`` is its loss;
     ranks step alike with the means only.
-
-    Raises:
-        ValueError: A function is among it, which computes the loss elsewhere, as a line search does.
     """
     if world_size > 1 and extra.get("value_fn") is not None:
         raise ValueError(

@@ -62,11 +62,7 @@ class TreeModel(strategies.HostModel):
             mine[...] = array
 
     def list_rules(self) -> list[tuple[str, ps.Optimizer]]:
-        """Refuse: an optimizer of optax is a function.
-
-        Raises:
-            ValueError: Always.
-        """
+        """Refuse: an optimizer of optax is a function."""
         raise strategy.build_conversion_error()
 
     @property

@@ -36,9 +36,6 @@ def compute_sparse_mean(parameter: torch.Tensor, world_size: int) -> torch.Tenso
     """Return the mean over all ranks of a parameter's gradient, as sparse as the ranks' are.
 
     A rank that has none counts as zero.
-
-    Raises:
-        ValueError: It is dense in this rank.
     """
     if parameter.grad is not None and not parameter.grad.is_sparse:
         raise ValueError(

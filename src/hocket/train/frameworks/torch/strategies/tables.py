@@ -52,11 +52,7 @@ class ServedEmbedding(torch.nn.Embedding):
 
     @staticmethod
     def adopt(module: torch.nn.Embedding, table: ps.Embedding, client: ps_client.Client) -> None:
-        """Turn an embedding into this, and let go of its rows.
-
-        Raises:
-            ValueError: It changes rows where it looks them up.
-        """
+        """Turn an embedding into this, and let go of its rows."""
         if module.max_norm is not None:
             raise ValueError(
                 f"The embedding `{table.name}` has max_norm={module.max_norm}, which changes rows where they are "
@@ -147,11 +143,7 @@ class _Lookup(torch.autograd.Function):
 
 
 def take_gradient(name: str, gradient: torch.Tensor) -> ps.IndexedSlices:
-    """Return a served embedding's gradient.
-
-    Raises:
-        ValueError: The weight was used in another way than by looking rows up.
-    """
+    """Return a served embedding's gradient."""
     if not gradient.is_sparse:
         raise ValueError(
             f"The gradient of `{name}` is dense: its weight was used in another way than by looking rows up, and the "
