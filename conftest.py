@@ -1,4 +1,4 @@
-"""For the examples in docstrings: a session that one has opened by itself, as a search does, ends with the example.
+"""For the examples in docstrings: a session, which need not be opened or ended in each of them.
 And where the fixtures are that tests of several rooms share."""
 
 from __future__ import annotations
@@ -13,7 +13,13 @@ pytest_plugins = ["tests.progress_notes", "tests.s3_server"]
 
 
 @pytest.fixture(autouse=True)
-def _end_the_session_of_an_example(request: pytest.FixtureRequest) -> Iterator[None]:
+def _give_an_example_a_session(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Have an example that opens none run in this process, and end the session with it."""
+    if not isinstance(request.node, pytest.DoctestItem):
+        yield
+        return
+    if not any("hocket.init(" in example.source for example in request.node.dtest.examples):
+        monkeypatch.setenv("HOCKET_ENGINE", "inprocess")
     yield
-    if isinstance(request.node, pytest.DoctestItem) and hocket.is_initialized():
+    if hocket.is_initialized():
         hocket.shutdown()

@@ -54,11 +54,9 @@ def method(*functions: object, **given: object) -> Any:
         ...     @hocket.method(num_returns=2)
         ...     def split(self, word):
         ...         return word[:1], word[1:]
-        >>> context = hocket.init(num_cpus=1, engine="inprocess")
         >>> head, tail = Splitter.remote().split.remote("hocket")
         >>> hocket.get([head, tail])
         ['h', 'ocket']
-        >>> hocket.shutdown()
     """
     if len(functions) == 1 and callable(functions[0]) and not given:
         return functions[0]

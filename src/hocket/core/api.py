@@ -67,10 +67,8 @@ def remote(*targets: object, **options: object) -> Any:
         >>> @hocket.remote
         ... def add(x, y):
         ...     return x + y
-        >>> context = hocket.init(num_cpus=2, engine="inprocess")
         >>> hocket.get(add.remote(add.remote(1, 2), 3))
         6
-        >>> hocket.shutdown()
     """
     if targets and not options and len(targets) == 1:
         return _make_remote(targets[0], {})
@@ -115,10 +113,8 @@ def put(value: T) -> contract.ObjectRef[T]:
 
     Example:
         >>> import hocket
-        >>> context = hocket.init(num_cpus=1, engine="inprocess")
         >>> hocket.get(hocket.put([1, 2]))
         [1, 2]
-        >>> hocket.shutdown()
     """
     if isinstance(value, contract.ObjectRef):
         raise TypeError(
@@ -420,11 +416,9 @@ def error_info() -> list[exceptions.ErrorRecord]:
 
     Example:
         >>> import hocket
-        >>> context = hocket.init(num_cpus=1, engine="inprocess")
         >>> ref = hocket.remote(lambda: 1 / 0).remote()
         >>> [(record.error_type, record.message) for record in hocket.error_info()]
         [('ZeroDivisionError', 'division by zero')]
-        >>> hocket.shutdown()
     """
     engine = contract.get_optional_current_engine()
     return [] if engine is None else engine.list_errors()

@@ -156,10 +156,8 @@ class FunctionNode(DAGNode):
         ... def add(x, y):
         ...     return x + y
         >>> three = add.bind(1, 2)
-        >>> context = hocket.init(num_cpus=1, engine="inprocess")
         >>> hocket.get(add.bind(three, three).execute())
         6
-        >>> hocket.shutdown()
     """
 
     def __init__(
@@ -190,10 +188,8 @@ class ClassNode(DAGNode):
         ...         return self.value
         >>> counter = Counter.bind(10)
         >>> step = counter.add.bind(1)
-        >>> context = hocket.init(num_cpus=1, engine="inprocess")
         >>> hocket.get([step.execute(), counter.add.bind(5).execute()])
         [11, 16]
-        >>> hocket.shutdown()
     """
 
     def __init__(
@@ -319,10 +315,8 @@ class InputNode(DAGNode):
         ...     return x + y
         >>> with InputNode() as given:
         ...     graph = MultiOutputNode([add.bind(given[0], 1), add.bind(given.y, 2)])
-        >>> context = hocket.init(num_cpus=1, engine="inprocess")
         >>> hocket.get(graph.execute(10, y=20))
         [11, 22]
-        >>> hocket.shutdown()
     """
 
     def __init__(self, *args: Any, input_type: Any = None, **kwargs: Any) -> None:

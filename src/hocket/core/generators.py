@@ -30,10 +30,8 @@ class ObjectRefGenerator(Generic[T_co]):
         ... def count(n):
         ...     for i in range(n):
         ...         yield i
-        >>> context = hocket.init(num_cpus=1, engine="inprocess")
         >>> [hocket.get(ref) for ref in count.remote(3)]
         [0, 1, 2]
-        >>> hocket.shutdown()
     """
 
     def __init__(self, stream: contract.ObjectRef[object]) -> None:

@@ -355,14 +355,11 @@ def placement_group(
         InfeasibleResourcesError: The session can never have so much.
 
     Example:
-        >>> import hocket
         >>> from hocket.util import placement_group, remove_placement_group
-        >>> context = hocket.init(num_cpus=2, engine="inprocess")
         >>> group = placement_group([{"CPU": 1}, {"CPU": 1}])
         >>> group.wait(timeout_seconds=10)
         True
         >>> remove_placement_group(group)
-        >>> hocket.shutdown()
     """
     strategy = strategy or "PACK"
     unknown = sorted(set(ignored) - {"_soft_target_node_id", "bundle_label_selector", "topology_strategy"})

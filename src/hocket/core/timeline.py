@@ -49,7 +49,6 @@ def timeline(filename: str | os.PathLike[str] | None = None) -> list[Event] | No
 
     Example:
         >>> import hocket
-        >>> context = hocket.init(num_cpus=1, engine="inprocess")
         >>> @hocket.remote
         ... def double(x):
         ...     return 2 * x
@@ -57,7 +56,6 @@ def timeline(filename: str | os.PathLike[str] | None = None) -> list[Event] | No
         6
         >>> [event["name"] for event in hocket.timeline() if event["cat"] == "task"]
         ['double']
-        >>> hocket.shutdown()
     """
     given: object = filename
     if given is not None and not isinstance(given, str | os.PathLike):

@@ -118,11 +118,9 @@ class TypedActor(metaclass=TypedMeta):
         ...     def add(self, amount: int) -> int:
         ...         self.total += amount
         ...         return self.total
-        >>> context = hocket.init(num_cpus=1, engine="inprocess")
         >>> counter = Counter.remote(3)  # Counter.remote("3") is an error for a type checker
         >>> hocket.get(counter.add.remote(4))  # and the result is an int
         7
-        >>> hocket.shutdown()
     """
 
     if TYPE_CHECKING:

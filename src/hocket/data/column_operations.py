@@ -90,14 +90,11 @@ class ColumnOperations(abc.ABC):
             ValueError: It cannot be computed of the columns. Raised then, too.
 
         Example:
-            >>> import hocket
             >>> from hocket import data
             >>> from hocket.data.expressions import col
-            >>> context = hocket.init(num_cpus=2, engine="inprocess")
             >>> people = data.from_items([{"name": "Ada", "born": 1815}, {"name": "Alan", "born": 1912}])
             >>> people.with_column("initial", col("name").str.slice(0, 1)).take(1)
             [{'name': 'Ada', 'born': 1815, 'initial': 'A'}]
-            >>> hocket.shutdown()
         """
         return self.with_columns({column_name: expr})
 

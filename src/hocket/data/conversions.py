@@ -68,10 +68,8 @@ class Conversions(tables.TableOperations):
         Example:
             >>> import hocket
             >>> from hocket import data
-            >>> context = hocket.init(num_cpus=2, engine="inprocess")
             >>> [hocket.get(ref).num_rows for ref in data.range(10, override_num_blocks=2).to_arrow_refs()]
             [5, 5]
-            >>> hocket.shutdown()
         """
         arrow.load("to_arrow_refs()")
         return references.convert(self._store(), "pyarrow")
@@ -99,12 +97,9 @@ class Conversions(tables.TableOperations):
             KeyError: There is no such column.
 
         Example:
-            >>> import hocket
             >>> from hocket import data
-            >>> context = hocket.init(num_cpus=2, engine="inprocess")
             >>> data.range(5).summary().statistics["id"]["mean"]
             2.0
-            >>> hocket.shutdown()
         """
         whole = self._build(self._store())
         schema = whole.schema()

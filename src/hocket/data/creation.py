@@ -242,15 +242,12 @@ def from_generators(generators: Sequence[Callable[[], Iterable[object]]]) -> dat
         TypeError: One is no function.
 
     Example:
-        >>> import hocket
         >>> from hocket import data
         >>> def count(start):
         ...     for number in (start, start + 1):
         ...         yield {"x": number}
-        >>> context = hocket.init(num_cpus=2, engine="inprocess")
         >>> data.from_generators([lambda: count(0), lambda: count(5)]).take_all()
         [{'x': 0}, {'x': 1}, {'x': 5}, {'x': 6}]
-        >>> hocket.shutdown()
     """
     for one in generators:
         if not callable(one):
@@ -285,15 +282,12 @@ def read_datasource(
         TypeError: It is no source.
 
     Example:
-        >>> import hocket
         >>> from hocket import data
         >>> class Squares(data.Datasource):
         ...     def get_read_tasks(self, parallelism, per_task_row_limit=None, data_context=None):
         ...         return [data.ReadTask(lambda: [{"x": [0, 1]}]), data.ReadTask(lambda: [{"x": [4, 9]}])]
-        >>> context = hocket.init(num_cpus=2, engine="inprocess")
         >>> data.read_datasource(Squares()).sum("x")
         14
-        >>> hocket.shutdown()
     """
     reading.check_count("override_num_blocks", override_num_blocks, 1)
     return dataset.Dataset(
@@ -326,10 +320,8 @@ def read_sql(
         >>> path = tempfile.mkdtemp() + "/rows.db"
         >>> with sqlite3.connect(path) as connection:
         ...     _ = connection.execute("CREATE TABLE t AS SELECT 1 AS x, 'one' AS y")
-        >>> context = hocket.init(num_cpus=2, engine="inprocess")
         >>> data.read_sql("SELECT * FROM t", lambda: sqlite3.connect(path)).take_all()
         [{'x': 1, 'y': 'one'}]
-        >>> hocket.shutdown()
     """
     given: Any = connection_factory
     if not callable(given) or hasattr(given, "cursor"):
@@ -356,12 +348,9 @@ def from_torch(
         TypeError: It is neither.
 
     Example:
-        >>> import hocket
         >>> from hocket import data
-        >>> context = hocket.init(num_cpus=2, engine="inprocess")
         >>> data.from_torch([{"x": 1}, {"x": 2}]).take_all()
         [{'x': 1}, {'x': 2}]
-        >>> hocket.shutdown()
     """
     reading.check_count("override_num_blocks", override_num_blocks, 1)
     if hasattr(dataset_, "__getitem__") and hasattr(dataset_, "__len__"):

@@ -43,13 +43,10 @@ class Dataset(looking.Looking, operations.RowOperations, splits.Splits, conversi
         ops: What is done to them.
 
     Example:
-        >>> import hocket
         >>> from hocket import data
-        >>> context = hocket.init(num_cpus=2, engine="inprocess")
         >>> squares = data.range(1000).map_batches(lambda batch: {"square": batch["id"] ** 2})
         >>> squares.filter(lambda row: row["square"] % 7 == 1).take(3)
         [{'square': 1}, {'square': 36}, {'square': 64}]
-        >>> hocket.shutdown()
     """
 
     def __init__(self, reads: Sequence[block_reads.Read], ops: Sequence[plan.Op] = ()) -> None:
@@ -118,12 +115,9 @@ class Dataset(looking.Looking, operations.RowOperations, splits.Splits, conversi
             TypeError: There is no such keyword.
 
         Example:
-            >>> import hocket
             >>> from hocket import data
-            >>> context = hocket.init(num_cpus=2, engine="inprocess")
             >>> [row["id"] for row in data.range(6).random_shuffle(seed=1).take_all()]
             [2, 3, 0, 4, 1, 5]
-            >>> hocket.shutdown()
         """
         calls.read_options("random_shuffle", None, of_ray, ("seed", "num_blocks"))
         shuffled = self._then(plan.Shuffle(operations.choose_seed(seed)))
@@ -170,12 +164,9 @@ class Dataset(looking.Looking, operations.RowOperations, splits.Splits, conversi
         """Execute the plan and return its rows as a data set that has them, in the session's memory.
 
         Example:
-            >>> import hocket
             >>> from hocket import data
-            >>> context = hocket.init(num_cpus=2, engine="inprocess")
             >>> data.range(10).map_batches(lambda batch: batch).materialize()
             Dataset(1 blocks, 10 rows)
-            >>> hocket.shutdown()
         """
         kept = Dataset(self._store())
         kept._record = self._record

@@ -49,15 +49,12 @@ class Looking(feed.Feed):
         one that draws random numbers should seed them by what is in the row.
 
         Example:
-            >>> import hocket
             >>> from hocket import data
-            >>> context = hocket.init(num_cpus=2, engine="inprocess")
             >>> text = data.range(10).map_batches(max).random_shuffle(seed=3).explain()
             1. read 1 blocks
             2. map_batches(max)
             3. shuffle(seed=3)
             The same rows in the same order each time, if this gives the same for the same rows: map_batches(max).
-            >>> hocket.shutdown()
         """
         names = [plan.describe(op) for op in self._plan.ops]
         lines = [f"{number}. {line}" for number, line in enumerate([f"read {len(self._plan.reads)} blocks", *names], 1)]
@@ -74,14 +71,11 @@ class Looking(feed.Feed):
         held up because nobody asked for its next block.
 
         Example:
-            >>> import hocket
             >>> from hocket import data
-            >>> context = hocket.init(num_cpus=2, engine="inprocess")
             >>> rows = data.range(1000).map_batches(lambda batch: batch)
             >>> total = sum(len(batch["id"]) for batch in rows.iter_batches())
             >>> print(rows.stats().splitlines()[1].split()[:5])
             ['read', '->', 'map_batches(<lambda>)', '1', '1,000']
-            >>> hocket.shutdown()
         """
         return self._record.describe()
 

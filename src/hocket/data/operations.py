@@ -67,9 +67,7 @@ class RowOperations(column_operations.ColumnOperations):
             ValueError: The batch size is less than 1, or there is no such format.
 
         Example:
-            >>> import hocket
             >>> from hocket import data
-            >>> context = hocket.init(num_cpus=2, engine="inprocess")
             >>> data.range(3).map_batches(lambda batch, by: {"id": batch["id"] * by}, fn_kwargs={"by": 10}).take_all()
             [{'id': 0}, {'id': 10}, {'id': 20}]
             >>> class Model:
@@ -79,7 +77,6 @@ class RowOperations(column_operations.ColumnOperations):
             ...         return {"guess": batch["id"] * self.weight}
             >>> data.range(3).map_batches(Model, fn_constructor_args=[0.5], concurrency=2).take_all()
             [{'guess': 0.0}, {'guess': 0.5}, {'guess': 1.0}]
-            >>> hocket.shutdown()
         """
         size = None if batch_size == "auto" else batch_size
         reading.check_batch_size(size, may_be_none=True)
@@ -121,12 +118,9 @@ class RowOperations(column_operations.ColumnOperations):
             TypeError: `fn` is neither a function nor a class whose instances can be called.
 
         Example:
-            >>> import hocket
             >>> from hocket import data
-            >>> context = hocket.init(num_cpus=2, engine="inprocess")
             >>> data.range(2).map(lambda row: {"square": row["id"] ** 2}).take_all()
             [{'square': 0}, {'square': 1}]
-            >>> hocket.shutdown()
         """
         return self._then(calls.read_call("map", fn, how).build(steps.map_rows, keeps_rows=True))
 
@@ -157,14 +151,11 @@ class RowOperations(column_operations.ColumnOperations):
             ValueError: Both are given, or neither, or the text is no expression.
 
         Example:
-            >>> import hocket
             >>> from hocket import data
-            >>> context = hocket.init(num_cpus=2, engine="inprocess")
             >>> data.range(9).filter(lambda row: row["id"] % 4 == 1).take_all()
             [{'id': 1}, {'id': 5}]
             >>> data.range(9).filter(expr="id > 2 and not id > 4").take_all()
             [{'id': 3}, {'id': 4}]
-            >>> hocket.shutdown()
         """
         if isinstance(fn, tree.Expr):
             raise TypeError("filter() takes an expression by name. Write filter(expr=col('x') > 3).")

@@ -164,12 +164,10 @@ def read_csv(
     Example:
         >>> import hocket, pathlib, tempfile
         >>> from hocket import data
-        >>> context = hocket.init(num_cpus=2, engine="inprocess")
         >>> path = pathlib.Path(tempfile.mkdtemp(), "rows.csv")
         >>> _ = path.write_text("x,y\\n1,one\\n2,two\\n")
         >>> data.read_csv(str(path)).take(1)
         [{'x': 1, 'y': 'one'}]
-        >>> hocket.shutdown()
     """
     how = {
         "filesystem": filesystem,
@@ -201,12 +199,10 @@ def read_orc(paths: Paths, *, columns: Sequence[str] | None = None, **how: objec
     Example:
         >>> import hocket, tempfile
         >>> from hocket import data
-        >>> context = hocket.init(num_cpus=2, engine="inprocess")
         >>> folder = tempfile.mkdtemp()
         >>> data.range(3).write_orc(folder)
         >>> data.read_orc(folder).sum("id")
         3
-        >>> hocket.shutdown()
     """
     arrow.load("read_orc()", "pyarrow.orc")
     return _read("read_orc()", paths, formats.Orc(_check_columns(columns)), (".orc",), how)

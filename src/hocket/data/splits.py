@@ -55,13 +55,10 @@ class Splits(tables.TableOperations):
             ValueError: The size cannot be, or the keywords contradict each other.
 
         Example:
-            >>> import hocket
             >>> from hocket import data
-            >>> context = hocket.init(num_cpus=2, engine="inprocess")
             >>> train, test = data.range(100).streaming_train_test_split(0.2, seed=3)
             >>> train.count() + test.count()
             100
-            >>> hocket.shutdown()
         """
         own = ("test_size", "split_type", "hash_column", "seed")
         calls.read_options("streaming_train_test_split", None, of_ray, own)
@@ -128,12 +125,9 @@ class Splits(tables.TableOperations):
             ValueError: They fall, or there are none.
 
         Example:
-            >>> import hocket
             >>> from hocket import data
-            >>> context = hocket.init(num_cpus=2, engine="inprocess")
             >>> [part.count() for part in data.range(10).split_at_indices([2, 5])]
             [2, 3, 5]
-            >>> hocket.shutdown()
         """
         several: object = indices
         given = list(several) if isinstance(several, Iterable) else []
@@ -177,12 +171,9 @@ class Splits(tables.TableOperations):
             ValueError: The size cannot be, or `shuffle` and `stratify` are both given.
 
         Example:
-            >>> import hocket
             >>> from hocket import data
-            >>> context = hocket.init(num_cpus=2, engine="inprocess")
             >>> [part.count() for part in data.range(10).train_test_split(0.2)]
             [8, 2]
-            >>> hocket.shutdown()
         """
         is_count = isinstance(test_size, int) and not isinstance(test_size, bool) and test_size >= 1
         if not is_count and not _is_share(test_size):

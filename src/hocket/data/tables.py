@@ -68,13 +68,10 @@ class TableOperations(abc.ABC):
             MissingExtraError: DuckDB, which sorts, is not installed.
 
         Example:
-            >>> import hocket
             >>> from hocket import data
-            >>> context = hocket.init(num_cpus=2, engine="inprocess")
             >>> rows = data.from_items([{"x": 2, "y": "b"}, {"x": 1, "y": "c"}, {"x": 2, "y": "a"}])
             >>> rows.sort(["x", "y"], descending=[True, False]).take_all()
             [{'x': 2, 'y': 'a'}, {'x': 2, 'y': 'b'}, {'x': 1, 'y': 'c'}]
-            >>> hocket.shutdown()
         """
         keys = _check_keys("sort", key)
         several: object = descending
@@ -98,13 +95,10 @@ class TableOperations(abc.ABC):
             ValueError: No column is named, or one twice.
 
         Example:
-            >>> import hocket
             >>> from hocket import data
-            >>> context = hocket.init(num_cpus=2, engine="inprocess")
             >>> rows = data.from_items([{"x": "b", "y": 2}, {"x": "a", "y": 1}, {"x": "b", "y": 4}])
             >>> rows.groupby("x").mean("y").take_all()
             [{'x': 'a', 'mean(y)': 1.0}, {'x': 'b', 'mean(y)': 3.0}]
-            >>> hocket.shutdown()
         """
         return GroupedData(self, () if key is None else _check_keys("groupby", key))
 
@@ -145,14 +139,11 @@ class TableOperations(abc.ABC):
             TypeError: A key is of one type here and of another there. Raised then, too.
 
         Example:
-            >>> import hocket
             >>> from hocket import data
-            >>> context = hocket.init(num_cpus=2, engine="inprocess")
             >>> names = data.from_items([{"id": 1, "name": "one"}, {"id": 2, "name": "two"}])
             >>> rows = data.from_items([{"id": 2, "x": 0.5}, {"id": 3, "x": 1.5}])
             >>> rows.join(names, "left_outer", on="id").take_all()
             [{'id': 2, 'x': 0.5, 'name': 'two'}, {'id': 3, 'x': 1.5, 'name': None}]
-            >>> hocket.shutdown()
         """
         how: object = join_type
         if not isinstance(how, str) or how not in relations.JOINS:
@@ -194,12 +185,9 @@ class TableOperations(abc.ABC):
             ValueError: They do not have as many rows. Raised when rows are asked for.
 
         Example:
-            >>> import hocket
             >>> from hocket import data
-            >>> context = hocket.init(num_cpus=2, engine="inprocess")
             >>> data.range(2).zip(data.from_items([{"x": "a"}, {"x": "b"}])).take_all()
             [{'id': 0, 'x': 'a'}, {'id': 1, 'x': 'b'}]
-            >>> hocket.shutdown()
         """
         return self._then(plan.Zip(_list_plans("zip", other)))
 
@@ -209,13 +197,10 @@ class TableOperations(abc.ABC):
         """Return aggregates of all rows, by name. Each is None if there are no values.
 
         Example:
-            >>> import hocket
             >>> from hocket import data
             >>> from hocket.data.aggregate import Max, Mean
-            >>> context = hocket.init(num_cpus=2, engine="inprocess")
             >>> data.range(5).aggregate(Mean("id"), Max("id", alias_name="last"))
             {'mean(id)': 2.0, 'last': 4}
-            >>> hocket.shutdown()
         """
         own = [one for one in aggs if isinstance(one, aggregates.Accumulating)]
         others = [one for one in aggs if not isinstance(one, aggregates.Accumulating)]
@@ -229,12 +214,9 @@ class TableOperations(abc.ABC):
         """Return the different values of a column, in order; a missing one last, if it counts.
 
         Example:
-            >>> import hocket
             >>> from hocket import data
-            >>> context = hocket.init(num_cpus=2, engine="inprocess")
             >>> data.from_items([{"x": 3}, {"x": 1}, {"x": 3}]).unique("x")
             [1, 3]
-            >>> hocket.shutdown()
         """
         found = [row[column] for row in self.groupby(column).count().take_all()]
         return [one for one in found if not (ignore_nulls and columns.is_missing(one))]
@@ -302,14 +284,11 @@ class GroupedData(Generic[D]):
             ValueError: There is none.
 
         Example:
-            >>> import hocket
             >>> from hocket import data
             >>> from hocket.data.aggregate import Count, Sum
-            >>> context = hocket.init(num_cpus=2, engine="inprocess")
             >>> rows = data.range(5).map_batches(lambda batch: {"x": batch["id"], "odd": batch["id"] % 2})
             >>> rows.groupby("odd").aggregate(Count(), Sum("x")).take_all()
             [{'odd': 0, 'count()': 3, 'sum(x)': 6}, {'odd': 1, 'count()': 2, 'sum(x)': 4}]
-            >>> hocket.shutdown()
         """
         for one in aggs:
             if not isinstance(one, aggregates.Aggregation | aggregates.Accumulating):
@@ -432,14 +411,11 @@ class GroupedData(Generic[D]):
             TypeError: `fn` is neither a function nor a class whose instances can be called.
 
         Example:
-            >>> import hocket
             >>> from hocket import data
-            >>> context = hocket.init(num_cpus=2, engine="inprocess")
             >>> rows = data.from_items([{"x": "b", "y": 2}, {"x": "a", "y": 1}, {"x": "b", "y": 4}])
             >>> rows.groupby("x").map_groups(lambda group: {"x": group["x"][:1], "spread": [int(group["y"].ptp()) if
             ...     hasattr(group["y"], "ptp") else int(group["y"].max() - group["y"].min())]}).take_all()
             [{'x': 'a', 'spread': 0}, {'x': 'b', 'spread': 2}]
-            >>> hocket.shutdown()
         """
         form = blocks.check_format(batch_format)
         call = calls.read_call("map_groups", fn, how, ("batch_format", "zero_copy_batch"))

@@ -68,12 +68,10 @@ class Writers(abc.ABC):
         Example:
             >>> import hocket, tempfile
             >>> from hocket import data
-            >>> context = hocket.init(num_cpus=2, engine="inprocess")
             >>> folder = tempfile.mkdtemp()
             >>> data.range(10).write_parquet(folder)
             >>> data.read_parquet(folder).count()
             10
-            >>> hocket.shutdown()
         """
         how, options = _split_options("write_parquet()", how, "arrow_parquet_args_fn", ("write_table", "ParquetWriter"))
         self._write("write_parquet()", path, writing.Parquet(options), how, columns=_check_partitions(partition_cols))
@@ -155,12 +153,10 @@ class Writers(abc.ABC):
         Example:
             >>> import hocket, tempfile
             >>> from hocket import data
-            >>> context = hocket.init(num_cpus=2, engine="inprocess")
             >>> folder = tempfile.mkdtemp()
             >>> data.from_items([{"__key__": "a", "txt": "one", "cls": 1}]).write_webdataset(folder)
             >>> data.read_webdataset(folder).take_all()
             [{'__key__': 'a', 'txt': 'one', 'cls': 1}]
-            >>> hocket.shutdown()
         """
         self._write("write_webdataset()", path, forms.Archive(forms.read_encoders(encoder)), how)
 

@@ -51,9 +51,7 @@ class Coordinator:
         ValueError: A number is out of range, or the strategy has a coordinator with other settings.
 
     Example:
-        >>> import hocket
         >>> from hocket import ps
-        >>> context = hocket.init(engine="inprocess")
         >>> strategy = ps.ParameterServerStrategy({"worker": 1, "server": 1})
         >>> with strategy.scope():
         ...     counter = ps.Variable(0)
@@ -65,7 +63,6 @@ class Coordinator:
         >>> coordinator.join(), counter.numpy()
         (5, array(15))
         >>> strategy.close()
-        >>> hocket.shutdown()
     """
 
     def __new__(cls, strategy: strategy.ParameterServerStrategy, **settings: object) -> Coordinator:

@@ -110,7 +110,6 @@ class Lookup:
         Example:
             >>> import hocket, numpy as np
             >>> from hocket import ps
-            >>> context = hocket.init(engine="inprocess")
             >>> strategy = ps.ParameterServerStrategy({"worker": 1, "server": 1}, optimizer=ps.SGD(lr=1.0))
             >>> with strategy.scope():
             ...     words = ps.Embedding(10, 2, initializer=ps.Zeros())
@@ -120,7 +119,6 @@ class Lookup:
             >>> words.lookup([0, 1, 2])[:, 0].tolist()
             [0.0, 1.0, 3.0]
             >>> strategy.close()
-            >>> hocket.shutdown()
         """
         given = np.asarray(values)
         if given.ndim < 1 or given.shape[:-1] != self.places.shape:
@@ -147,9 +145,7 @@ class Embedding(handles.Handle):
         CapacityError: It does not fit into memory.
 
     Example:
-        >>> import hocket
         >>> from hocket import ps
-        >>> context = hocket.init(engine="inprocess")
         >>> strategy = ps.ParameterServerStrategy({"worker": 1, "server": 2})
         >>> with strategy.scope():
         ...     words = ps.Embedding(None, 2, capacity=1000, initializer=ps.Zeros())
@@ -157,7 +153,6 @@ class Embedding(handles.Handle):
         >>> words.lookup([7, 2**40, 5]).tolist()
         [[6.0, 8.0], [1.0, 2.0], [0.0, 0.0]]
         >>> strategy.close()
-        >>> hocket.shutdown()
     """
 
     rows: int | None

@@ -54,7 +54,6 @@ class SidecarEvaluator:
     Example:
         >>> import hocket, tempfile
         >>> from hocket import ps
-        >>> context = hocket.init(engine="inprocess")
         >>> strategy = ps.ParameterServerStrategy({"worker": 1, "server": 1})
         >>> with strategy.scope():
         ...     weight = ps.Variable(2.0, name="weight")
@@ -64,7 +63,6 @@ class SidecarEvaluator:
         >>> evaluator = ps.SidecarEvaluator(lambda found: float(found["weight"]) * 10, folder, max_evaluations=1)
         >>> [result.value for result in evaluator]
         [20.0]
-        >>> hocket.shutdown()
     """
 
     def __init__(

@@ -58,14 +58,11 @@ def get_strategy() -> Any:
         RuntimeError: It is in none.
 
     Example:
-        >>> import hocket
         >>> from hocket import ps
-        >>> context = hocket.init(engine="inprocess")
         >>> strategy = ps.ParameterServerStrategy({"worker": 1, "server": 1})
         >>> with strategy.scope():
         ...     ps.get_strategy() is strategy
         True
         >>> strategy.close()
-        >>> hocket.shutdown()
     """
     return scope.get_strategy("ps.get_strategy")

@@ -68,9 +68,7 @@ class Snapshot:
         values: Arrays of dense variables, `Table` of tables, by name.
 
     Example:
-        >>> import hocket
         >>> from hocket import ps
-        >>> context = hocket.init(engine="inprocess")
         >>> strategy = ps.ParameterServerStrategy({"worker": 1, "server": 2})
         >>> with strategy.scope():
         ...     counter = ps.Variable(0, name="counter")
@@ -79,7 +77,6 @@ class Snapshot:
         >>> before["counter"], strategy.snapshot()["counter"]
         (array(0), array(5))
         >>> strategy.close()
-        >>> hocket.shutdown()
     """
 
     def __init__(self, version: int, values: Mapping[str, Array | Table]) -> None:

@@ -70,16 +70,13 @@ class ParameterServerStrategy(base_strategy.BaseStrategy):
         OSError: This system has no memory that processes share, with locks that survive their holders.
 
     Example:
-        >>> import hocket
         >>> from hocket import ps
-        >>> context = hocket.init(engine="inprocess")
         >>> strategy = ps.ParameterServerStrategy({"worker": 1, "server": 2})
         >>> with strategy.scope():
         ...     counter = ps.Variable(0)
         >>> counter.assign_add(15).numpy()
         array(15)
         >>> strategy.close()
-        >>> hocket.shutdown()
     """
 
     def __init__(
@@ -251,16 +248,13 @@ class RemoteStrategy(base_strategy.BaseStrategy):
         address: Where its servers are.
 
     Example:
-        >>> import hocket
         >>> from hocket import ps
-        >>> context = hocket.init(engine="inprocess")
         >>> strategy = ps.ParameterServerStrategy({"worker": 1, "server": 1}, optimizer=ps.SGD(lr=0.5), hosted=True)
         >>> remote = ps.RemoteStrategy(strategy.address)
         >>> weights = remote.make_variable([1.0, 2.0], name="weights")
         >>> remote.push([([2.0, 2.0], weights)]).is_applied, strategy.variables["weights"].numpy().tolist()
         (True, [0.0, 1.0])
         >>> strategy.close()
-        >>> hocket.shutdown()
     """
 
     def __reduce__(self) -> tuple[Any, ...]:

@@ -272,16 +272,13 @@ class Variable(BaseVariable):
         CapacityError: It does not fit into memory.
 
     Example:
-        >>> import hocket
         >>> from hocket import ps
-        >>> context = hocket.init(engine="inprocess")
         >>> strategy = ps.ParameterServerStrategy({"worker": 1, "server": 1})
         >>> with strategy.scope():
         ...     weights = ps.Variable([1.0, 2.0], name="weights")
         >>> weights.assign_add([1.0, 1.0]) * 10
         array([20., 30.], dtype=float32)
         >>> strategy.close()
-        >>> hocket.shutdown()
     """
 
     def __new__(cls, initial_value: object, **settings: object) -> Any:  # a ShardedVariable is not one

@@ -63,12 +63,10 @@ class ActorGroup:
         ...         self.word = word
         ...     def greet(self, name):
         ...         return f"{self.word} {name}"
-        >>> context = hocket.init(num_cpus=2, engine="inprocess")
         >>> group = ActorGroup(Greeter, num_actors=2, init_args=("hello",))
         >>> hocket.get(group.greet.remote("you"))
         ['hello you', 'hello you']
         >>> group.shutdown()
-        >>> hocket.shutdown()
     """
 
     def __init__(

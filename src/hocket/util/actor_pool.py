@@ -44,11 +44,9 @@ class ActorPool:
         ... class Worker:
         ...     def double(self, x):
         ...         return 2 * x
-        >>> context = hocket.init(num_cpus=2, engine="inprocess")
         >>> pool = hocket.util.ActorPool([Worker.remote(), Worker.remote()])
         >>> list(pool.map(lambda actor, value: actor.double.remote(value), [1, 2, 3]))
         [2, 4, 6]
-        >>> hocket.shutdown()
     """
 
     def __init__(self, actors: Iterable[core_actor.ActorHandle]) -> None:

@@ -27,10 +27,8 @@ def as_completed(
 
     Example:
         >>> import hocket
-        >>> context = hocket.init(num_cpus=1, engine="inprocess")
         >>> sorted(hocket.util.as_completed([hocket.put(2), hocket.put(1)]))
         [1, 2]
-        >>> hocket.shutdown()
     """
     _check_chunk_size(chunk_size)
     return _yield_completed(list(refs), chunk_size, yields_refs=yield_obj_refs)
@@ -86,10 +84,8 @@ def map_unordered(
         >>> @hocket.remote
         ... def double(x):
         ...     return 2 * x
-        >>> context = hocket.init(num_cpus=1, engine="inprocess")
         >>> sorted(hocket.util.map_unordered(double, [1, 2, 3]))
         [2, 4, 6]
-        >>> hocket.shutdown()
     """
     if not callable(getattr(fn, "remote", None)):
         raise TypeError(

@@ -25,14 +25,11 @@ def register_hocket() -> None:
 
     Example:
         >>> import joblib
-        >>> import hocket
         >>> from hocket.util.joblib import register_hocket
         >>> register_hocket()
-        >>> context = hocket.init(num_cpus=2, engine="inprocess")
         >>> with joblib.parallel_backend("hocket", n_jobs=2):
         ...     joblib.Parallel()(joblib.delayed(abs)(-x) for x in range(3))
         [0, 1, 2]
-        >>> hocket.shutdown()
     """
     parallel.register_parallel_backend("hocket", Backend)
 

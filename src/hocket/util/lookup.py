@@ -32,7 +32,6 @@ def list_named_actors(all_namespaces: bool = False) -> list[Any]:
         ['savings']
         >>> hocket.util.list_named_actors(all_namespaces=True)
         [{'name': 'savings', 'namespace': 'bank'}]
-        >>> hocket.shutdown()
     """
     engine = session.get_open_engine()
     found = engine.list_named_actors()

@@ -274,7 +274,6 @@ def render_prometheus() -> str:
         >>> @hocket.remote
         ... def work():
         ...     Counter("jobs_done", "Jobs that were done.", tag_keys=("kind",)).inc(2, tags={"kind": "small"})
-        >>> context = hocket.init(num_cpus=1, engine="inprocess")
         >>> hocket.get(work.remote())
         >>> for line in render_prometheus().splitlines():
         ...     if "jobs_done" in line:
@@ -282,7 +281,6 @@ def render_prometheus() -> str:
         # HELP jobs_done Jobs that were done.
         # TYPE jobs_done counter
         jobs_done{kind="small"} 2.0
-        >>> hocket.shutdown()
     """
     lines = []
     for family in list_families():

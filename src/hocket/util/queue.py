@@ -108,7 +108,6 @@ class Queue:
         Traceback (most recent call last):
             ...
         hocket.util.queue.Empty: There was no item for 0.01 s.
-        >>> hocket.shutdown()
     """
 
     def __init__(self, maxsize: int = 0, actor_options: Mapping[str, object] | None = None) -> None:

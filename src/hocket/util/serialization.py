@@ -31,11 +31,9 @@ def register_serializer(cls: type[T], *, serializer: Callable[[T], object], dese
         ...     def __init__(self, value):
         ...         self.value, self.lock = value, threading.Lock()
         >>> hocket.util.register_serializer(Guarded, serializer=lambda guarded: guarded.value, deserializer=Guarded)
-        >>> context = hocket.init(num_cpus=1, engine="inprocess")
         >>> hocket.get(hocket.put(Guarded(3))).value
         3
         >>> hocket.util.deregister_serializer(Guarded)
-        >>> hocket.shutdown()
     """
     if not isinstance(cls, type):
         raise TypeError(f"register_serializer takes a class, but received {cls!r}. Pass type(instance).")

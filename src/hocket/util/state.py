@@ -11,7 +11,6 @@ Fields that Ray gives only with ``detail=True`` are None without it; `get_task` 
 Example:
     >>> import hocket
     >>> from hocket.util import state
-    >>> context = hocket.init(num_cpus=1, engine="inprocess")
     >>> @hocket.remote
     ... def double(x):
     ...     return 2 * x
@@ -19,7 +18,6 @@ Example:
     [2, 4]
     >>> [(task.name, task.state) for task in state.list_tasks(filters=[("state", "=", "FINISHED")])]
     [('double', 'FINISHED'), ('double', 'FINISHED')]
-    >>> hocket.shutdown()
 """
 
 from __future__ import annotations
@@ -431,7 +429,6 @@ def summarize_tasks(
     Example:
         >>> import hocket
         >>> from hocket.util import state
-        >>> context = hocket.init(num_cpus=1, engine="inprocess")
         >>> @hocket.remote
         ... def double(x):
         ...     return 2 * x
@@ -439,7 +436,6 @@ def summarize_tasks(
         2
         >>> state.summarize_tasks()["cluster"]["summary"]["double"]["state_counts"]
         {'FINISHED': 1}
-        >>> hocket.shutdown()
     """
     _check_address(address)
     summary: dict[str, Any] = {}

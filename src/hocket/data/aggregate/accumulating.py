@@ -63,7 +63,6 @@ class AggregateFn(Accumulating):
         TypeError: Something is no function, or both or neither of the two are given.
 
     Example:
-        >>> import hocket
         >>> from hocket import data
         >>> from hocket.data.aggregate import AggregateFn
         >>> longest = AggregateFn(
@@ -72,10 +71,8 @@ class AggregateFn(Accumulating):
         ...     merge=lambda one, other: max(one, other, key=len),
         ...     name="longest",
         ... )
-        >>> context = hocket.init(num_cpus=2, engine="inprocess")
         >>> data.from_items([{"word": "a"}, {"word": "abc"}, {"word": "bc"}]).aggregate(longest)
         {'longest': 'abc'}
-        >>> hocket.shutdown()
     """
 
     def __init__(
@@ -208,13 +205,10 @@ class ValueCounter(_Counting):
         alias_name: What the result is called. Default: ``value_counter(x)``.
 
     Example:
-        >>> import hocket
         >>> from hocket import data
         >>> from hocket.data.aggregate import ValueCounter
-        >>> context = hocket.init(num_cpus=2, engine="inprocess")
         >>> data.from_items([{"x": "b"}, {"x": "a"}, {"x": "b"}]).aggregate(ValueCounter("x"))
         {'value_counter(x)': {'counts': [2, 1], 'values': ['b', 'a']}}
-        >>> hocket.shutdown()
     """
 
     def __init__(self, on: str, alias_name: str | None = None) -> None:

@@ -103,12 +103,9 @@ class Count(Aggregation):
     """How many rows there are; with a column and ``ignore_nulls=True``, how many have a value there.
 
     Example:
-        >>> import hocket
         >>> from hocket import data
-        >>> context = hocket.init(num_cpus=2, engine="inprocess")
         >>> data.from_items([{"x": 1}, {"x": None}]).aggregate(data.aggregate.Count("x", ignore_nulls=True))
         {'count(x)': 1}
-        >>> hocket.shutdown()
     """
 
     on: str | None = None

@@ -284,13 +284,10 @@ def col(name: str) -> Expr:
         TypeError: The name is no text.
 
     Example:
-        >>> import hocket
         >>> from hocket import data
         >>> from hocket.data.expressions import col
-        >>> context = hocket.init(num_cpus=2, engine="inprocess")
         >>> data.range(3).with_column("square", col("id") * col("id")).take_all()
         [{'id': 0, 'square': 0}, {'id': 1, 'square': 1}, {'id': 2, 'square': 4}]
-        >>> hocket.shutdown()
     """
     return Expr("column", (), {"name": check_name("col", name)})
 
@@ -313,17 +310,14 @@ def udf(return_dtype: object = None) -> Callable[[Callable[..., Any]], Callable[
         return_dtype: The type of what it returns: one of Arrow's, or its name. Default: as it is.
 
     Example:
-        >>> import hocket
         >>> import pyarrow.compute as pc
         >>> from hocket import data
         >>> from hocket.data.expressions import col, udf
         >>> @udf("float32")
         ... def half(numbers):
         ...     return pc.multiply(numbers, 0.5)
-        >>> context = hocket.init(num_cpus=2, engine="inprocess")
         >>> data.range(2).with_column("half", half(col("id"))).take_all()
         [{'id': 0, 'half': 0.0}, {'id': 1, 'half': 0.5}]
-        >>> hocket.shutdown()
     """
 
     def decorate(function: Callable[..., object]) -> Callable[..., Expr]:

@@ -28,14 +28,11 @@ class Categorizer(single.PerColumn):
         ValueError: No column is named, `output_columns` has another length, or `dtypes` names another column.
 
     Example:
-        >>> import hocket
         >>> from hocket import data
         >>> from hocket.data.preprocessors import Categorizer
-        >>> context = hocket.init(num_cpus=2, engine="inprocess")
         >>> rows = data.from_items([{"level": "L4"}, {"level": "L3"}])
         >>> Categorizer(["level"]).fit_transform(rows).schema().types
         ['dictionary<values=string, indices=int32, ordered=0>']
-        >>> hocket.shutdown()
     """
 
     columns: Sequence[str]

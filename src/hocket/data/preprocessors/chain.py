@@ -21,15 +21,12 @@ class Chain(base.Preprocessor):
         ValueError: There are none.
 
     Example:
-        >>> import hocket
         >>> from hocket import data
         >>> from hocket.data.preprocessors import Chain, Concatenator, StandardScaler
-        >>> context = hocket.init(num_cpus=2, engine="inprocess")
         >>> chain = Chain(StandardScaler(["x", "y"]), Concatenator(["x", "y"], "features"))
         >>> rows = data.from_items([{"x": 1, "y": 10}, {"x": 3, "y": 30}])
         >>> chain.fit_transform(rows).take_all()
         [{'features': array([-1., -1.])}, {'features': array([1., 1.])}]
-        >>> hocket.shutdown()
     """
 
     def __init__(self, *preprocessors: base.Preprocessor) -> None:

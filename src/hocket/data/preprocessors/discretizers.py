@@ -157,14 +157,11 @@ class UniformKBinsDiscretizer(_Discretizer):
         ValueError: A number of bins is less than 1; or an argument cannot be.
 
     Example:
-        >>> import hocket
         >>> from hocket import data
         >>> from hocket.data.preprocessors import UniformKBinsDiscretizer
-        >>> context = hocket.init(num_cpus=2, engine="inprocess")
         >>> rows = data.from_items([{"x": x} for x in (0.0, 1.0, 7.0, 8.0)])
         >>> UniformKBinsDiscretizer(["x"], bins=4).fit_transform(rows).take_all()
         [{'x': 0}, {'x': 0}, {'x': 3}, {'x': 3}]
-        >>> hocket.shutdown()
     """
 
     columns: Sequence[str]

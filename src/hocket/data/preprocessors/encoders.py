@@ -43,16 +43,13 @@ class OrdinalEncoder(_Encoder):
         ValueError: No column is named, or `output_columns` has another length.
 
     Example:
-        >>> import hocket
         >>> from hocket import data
         >>> from hocket.data.preprocessors import OrdinalEncoder
-        >>> context = hocket.init(num_cpus=2, engine="inprocess")
         >>> encoder = OrdinalEncoder(["level"])
         >>> encoder.fit_transform(data.from_items([{"level": "L4"}, {"level": "L3"}, {"level": "L4"}])).take_all()
         [{'level': 1}, {'level': 0}, {'level': 1}]
         >>> encoder.transform_row({"level": "L9"})
         {'level': nan}
-        >>> hocket.shutdown()
     """
 
     columns: Sequence[str]
@@ -93,14 +90,11 @@ class OneHotEncoder(_Encoder):
         ValueError: No column is named, `output_columns` has another length, or a number of categories cannot be.
 
     Example:
-        >>> import hocket
         >>> from hocket import data
         >>> from hocket.data.preprocessors import OneHotEncoder
-        >>> context = hocket.init(num_cpus=2, engine="inprocess")
         >>> rows = data.from_items([{"color": "red"}, {"color": "blue"}, {"color": "red"}])
         >>> OneHotEncoder(["color"]).fit_transform(rows).take_batch()["color"].tolist()
         [[0, 1], [1, 0], [0, 1]]
-        >>> hocket.shutdown()
     """
 
     columns: Sequence[str]
@@ -145,14 +139,11 @@ class MultiHotEncoder(_Encoder):
         ValueError: No column is named, `output_columns` has another length, or a number of categories cannot be.
 
     Example:
-        >>> import hocket
         >>> from hocket import data
         >>> from hocket.data.preprocessors import MultiHotEncoder
-        >>> context = hocket.init(num_cpus=2, engine="inprocess")
         >>> rows = data.from_items([{"genre": ["war", "art"]}, {"genre": ["sea"]}])
         >>> MultiHotEncoder(["genre"]).fit_transform(rows).take_batch()["genre"].tolist()
         [[1, 0, 1], [0, 1, 0]]
-        >>> hocket.shutdown()
     """
 
     columns: Sequence[str]
@@ -199,17 +190,14 @@ class LabelEncoder(single.Single):
         TypeError: A name is no text.
 
     Example:
-        >>> import hocket
         >>> from hocket import data
         >>> from hocket.data.preprocessors import LabelEncoder
-        >>> context = hocket.init(num_cpus=2, engine="inprocess")
         >>> encoder = LabelEncoder("species")
         >>> encoded = encoder.fit_transform(data.from_items([{"species": "setosa"}, {"species": "iris"}]))
         >>> encoded.take_all()
         [{'species': 1}, {'species': 0}]
         >>> encoder.inverse_transform(encoded).take_all()
         [{'species': 'setosa'}, {'species': 'iris'}]
-        >>> hocket.shutdown()
     """
 
     label_column: str

@@ -32,15 +32,12 @@ class SimpleImputer(single.PerColumn):
             `output_columns` has another length.
 
     Example:
-        >>> import hocket
         >>> from hocket import data
         >>> from hocket.data.preprocessors import SimpleImputer
-        >>> context = hocket.init(num_cpus=2, engine="inprocess")
         >>> SimpleImputer(["x"]).fit_transform(data.from_items([{"x": 1.0}, {"x": None}, {"x": 4.0}])).take_all()
         [{'x': 1.0}, {'x': 2.5}, {'x': 4.0}]
         >>> SimpleImputer(["y"], "constant", fill_value="?").transform_row({"y": None})
         {'y': '?'}
-        >>> hocket.shutdown()
     """
 
     columns: Sequence[str]

@@ -100,10 +100,8 @@ class StandardScaler(_Scaler):
         ValueError: No column is named, or `output_columns` has another length.
 
     Example:
-        >>> import hocket
         >>> from hocket import data
         >>> from hocket.data.preprocessors import StandardScaler
-        >>> context = hocket.init(num_cpus=2, engine="inprocess")
         >>> scaler = StandardScaler(["x"])
         >>> scaler.fit_transform(data.from_items([{"x": 1.0, "y": "a"}, {"x": 3.0, "y": "b"}])).take_all()
         [{'x': -1.0, 'y': 'a'}, {'x': 1.0, 'y': 'b'}]
@@ -111,7 +109,6 @@ class StandardScaler(_Scaler):
         {'mean(x)': 2.0, 'std(x)': 1.0}
         >>> scaler.transform_row({"x": 4.0})
         {'x': 2.0}
-        >>> hocket.shutdown()
     """
 
     columns: Sequence[str]
@@ -154,14 +151,11 @@ class MinMaxScaler(_Scaler):
         ValueError: No column is named, or `output_columns` has another length.
 
     Example:
-        >>> import hocket
         >>> from hocket import data
         >>> from hocket.data.preprocessors import MinMaxScaler
-        >>> context = hocket.init(num_cpus=2, engine="inprocess")
         >>> rows = data.from_items([{"x": 2}, {"x": 3}, {"x": 6}])
         >>> MinMaxScaler(["x"], ["scaled"]).fit_transform(rows).take_all()
         [{'x': 2, 'scaled': 0.0}, {'x': 3, 'scaled': 0.25}, {'x': 6, 'scaled': 1.0}]
-        >>> hocket.shutdown()
     """
 
     columns: Sequence[str]
@@ -192,13 +186,10 @@ class MaxAbsScaler(_Scaler):
         ValueError: No column is named, or `output_columns` has another length.
 
     Example:
-        >>> import hocket
         >>> from hocket import data
         >>> from hocket.data.preprocessors import MaxAbsScaler
-        >>> context = hocket.init(num_cpus=2, engine="inprocess")
         >>> MaxAbsScaler(["x"]).fit_transform(data.from_items([{"x": -4}, {"x": 2}])).take_all()
         [{'x': -1.0}, {'x': 0.5}]
-        >>> hocket.shutdown()
     """
 
     columns: Sequence[str]
@@ -239,14 +230,11 @@ class RobustScaler(_Scaler):
         ValueError: No column is named, `output_columns` has another length, or the quantiles are none.
 
     Example:
-        >>> import hocket
         >>> from hocket import data
         >>> from hocket.data.preprocessors import RobustScaler
-        >>> context = hocket.init(num_cpus=2, engine="inprocess")
         >>> rows = data.from_items([{"x": x} for x in (1, 2, 3, 4, 1000)])
         >>> [row["x"] for row in RobustScaler(["x"]).fit_transform(rows).take_all()]
         [-1.0, -0.5, 0.0, 0.5, 498.5]
-        >>> hocket.shutdown()
     """
 
     columns: Sequence[str]

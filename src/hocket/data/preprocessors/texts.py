@@ -111,17 +111,14 @@ class CountVectorizer(single.PerColumn):
         ValueError: No column is named, `output_columns` has another length, or `max_features` is less than 1.
 
     Example:
-        >>> import hocket
         >>> from hocket import data
         >>> from hocket.data.preprocessors import CountVectorizer
-        >>> context = hocket.init(num_cpus=2, engine="inprocess")
         >>> vectorizer = CountVectorizer(["text"])
         >>> rows = data.from_items([{"text": "the cat"}, {"text": "the dog saw the cat"}])
         >>> vectorizer.fit_transform(rows).take_batch()["text"].tolist()
         [[1, 1, 0, 0], [2, 1, 1, 1]]
         >>> vectorizer.stats_
         {'token_counts(text)': {'the': 3, 'cat': 2, 'dog': 1, 'saw': 1}}
-        >>> hocket.shutdown()
     """
 
     columns: Sequence[str]

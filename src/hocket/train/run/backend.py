@@ -95,7 +95,6 @@ class Backend:
         ... )
         >>> result = trainer.fit()
         ['HELLO', 'HELLO']
-        >>> hocket.shutdown()
     """
 
     def on_start(self, worker_group: Workers, backend_config: BackendConfig) -> None:

@@ -63,8 +63,10 @@ class TuneReportCallback(train.UserCallback):
     The trial's decision ends the run, if it is to end.
 
     Example:
+        >>> import hocket
         >>> from hocket import train, tune
         >>> from hocket.tune.integration.ray_train import TuneReportCallback
+        >>> context = hocket.init(num_cpus=2)
         >>> def objective(config):
         ...     trainer = train.DataParallelTrainer(
         ...         lambda: train.report({"loss": config["lr"]}),

@@ -39,13 +39,10 @@ class Pool:
         TypeError: `initializer` cannot be called, or `processes` is no number.
 
     Example:
-        >>> import hocket
         >>> from hocket.util.multiprocessing import Pool
-        >>> context = hocket.init(num_cpus=2, engine="inprocess")
         >>> with Pool(2) as pool:
         ...     pool.map(lambda x: x * x, range(4))
         [0, 1, 4, 9]
-        >>> hocket.shutdown()
     """
 
     def __init__(

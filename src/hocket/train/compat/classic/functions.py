@@ -12,15 +12,12 @@ def world_rank() -> int:
 
     Example:
         >>> import tempfile
-        >>> import hocket
         >>> from hocket import train
-        >>> context = hocket.init(engine="inprocess")
         >>> trainer = train.Trainer(backend="none", num_workers=1, logdir=tempfile.mkdtemp())
         >>> trainer.start()
         >>> trainer.run(lambda: (train.world_rank(), train.local_rank(), train.world_size()))
         [(0, 0, 1)]
         >>> trainer.shutdown()
-        >>> hocket.shutdown()
     """
     info = report_forms.get_optional_info("world_rank")
     return 0 if info is None else info.rank
@@ -55,14 +52,12 @@ def save_checkpoint(**state: object) -> None:
 
     Example:
         >>> import tempfile
-        >>> import hocket
         >>> from hocket import train
         >>> def loop(config):
         ...     start = (train.load_checkpoint() or {"step": -1})["step"] + 1
         ...     for step in range(start, config["steps"]):
         ...         train.save_checkpoint(step=step)
         ...     return start
-        >>> context = hocket.init(engine="inprocess")
         >>> trainer = train.Trainer(backend="none", num_workers=1, logdir=tempfile.mkdtemp())
         >>> trainer.start()
         >>> trainer.run(loop, {"steps": 2})
@@ -70,7 +65,6 @@ def save_checkpoint(**state: object) -> None:
         >>> trainer.run(loop, {"steps": 5}, checkpoint=trainer.latest_checkpoint)
         [2]
         >>> trainer.shutdown()
-        >>> hocket.shutdown()
     """
     current = report_forms.get_optional_classic()
     if current is not None:

@@ -50,11 +50,9 @@ class Trainer:
 
     Example:
         >>> import tempfile
-        >>> import hocket
         >>> from hocket.train import Trainer
         >>> def train_func(config):
         ...     return [epoch for epoch in range(config.get("num_epochs", 1))]
-        >>> context = hocket.init(engine="inprocess")
         >>> trainer = Trainer(backend="none", num_workers=1, logdir=tempfile.mkdtemp())
         >>> trainer.start()
         >>> trainer.run(train_func)
@@ -62,7 +60,6 @@ class Trainer:
         >>> trainer.run(train_func, {"num_epochs": 3})
         [[0, 1, 2]]
         >>> trainer.shutdown()
-        >>> hocket.shutdown()
     """
 
     def __init__(
@@ -179,13 +176,11 @@ class Trainer:
 
         Example:
             >>> import tempfile
-            >>> import hocket
             >>> from hocket import train
             >>> def train_func():
             ...     for step in range(2):
             ...         train.report(step=step)
             ...     return "done"
-            >>> context = hocket.init(engine="inprocess")
             >>> trainer = train.Trainer(backend="none", num_workers=1, logdir=tempfile.mkdtemp())
             >>> trainer.start()
             >>> reports = trainer.run_iterator(train_func)
@@ -194,7 +189,6 @@ class Trainer:
             >>> reports.get_final_results()
             ['done']
             >>> trainer.shutdown()
-            >>> hocket.shutdown()
         """
         self._check_active()
         args = _build_args(train_func, config)

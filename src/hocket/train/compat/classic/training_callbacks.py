@@ -21,20 +21,17 @@ class TrainingCallback:
 
     Example:
         >>> import tempfile
-        >>> import hocket
         >>> from hocket import train
         >>> from hocket.train.callbacks import TrainingCallback
         >>> class Shout(TrainingCallback):
         ...     def handle_result(self, results, **info):
         ...         print([result["loss"] for result in results])
-        >>> context = hocket.init(engine="inprocess")
         >>> trainer = train.Trainer(backend="none", num_workers=1, logdir=tempfile.mkdtemp())
         >>> trainer.start()
         >>> trainer.run(lambda: train.report(loss=0.5), callbacks=[Shout()])
         [0.5]
         [None]
         >>> trainer.shutdown()
-        >>> hocket.shutdown()
     """
 
     def start_training(self, logdir: str, config: dict[str, Any], **info: Any) -> None:
