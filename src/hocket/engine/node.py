@@ -114,7 +114,7 @@ def name_gpus(demand: resources.Demand) -> tuple[resources.GpuId, ...]:
 
 
 def check_gpus(num_gpus: float | None) -> None:
-    """Raise if a session is to have more GPUs than ``CUDA_VISIBLE_DEVICES`` names: it would hand out those of others."""
+    """Raise if a session is to have more GPUs than ``CUDA_VISIBLE_DEVICES`` names: others have the rest."""
     names = list_visible_gpus()
     if num_gpus is not None and names is not None and num_gpus > len(names):
         raise ValueError(

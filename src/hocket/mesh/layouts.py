@@ -263,7 +263,7 @@ class Layout:
 
 
 def fill_matches(specs: Sequence[Spec], source: Layout) -> Layout:
-    """Return the layout that these specs ask for where a tensor has the layout `source`: `MATCH` keeps a dim as it is."""
+    """Return the layout that these specs ask for where a tensor has the layout `source`: `MATCH` keeps a dim."""
     if isinstance(specs, str) or not isinstance(specs, Sequence):
         raise TypeError(
             f"A relayout takes a Layout, or a list with a spec for each dim, but received {specs!r}. Write for example "

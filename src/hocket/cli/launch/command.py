@@ -252,7 +252,7 @@ def find_program(target: str) -> str:
 
 
 def find_script(target: str) -> str:
-    """Return the file to be read for a script's path: the script, or a folder's ``__main__.py``; empty for an archive."""
+    """Return the file to be read for a script's path: it, or a folder's ``__main__.py``; empty for an archive."""
     if os.path.isdir(target):
         main = os.path.join(target, "__main__.py")
         if not os.path.isfile(main):

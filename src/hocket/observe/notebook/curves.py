@@ -51,8 +51,10 @@ class LiveCurves:
         MissingExtraError: anywidget is not installed.
 
     Example:
+        >>> import hocket
         >>> from hocket import train
         >>> from hocket.observe.notebook import LiveCurves
+        >>> context = hocket.init(num_cpus=2)
         >>> curves = LiveCurves()
         >>> def train_function():
         ...     train.report({"loss": 0.5})

@@ -24,7 +24,7 @@ def copy_if_host(value: object) -> object:
 
 
 def check_width(value: object) -> None:
-    """Raise if an array has numbers that JAX would change: it has 32 bits for each, unless ``jax_enable_x64`` is set."""
+    """Raise if an array has numbers that JAX would change: it has 32 bits for each without ``jax_enable_x64``."""
     if (
         not isinstance(value, np.ndarray)
         or value.dtype.kind not in "iuf"
