@@ -161,6 +161,8 @@ def test_what_is_remembered_is_bounded(capfd: pytest.CaptureFixture[str], monkey
     with hocket.init(num_cpus=1, engine="inprocess"):
         for number in range(20):
             hocket.wait([fail.remote(str(number))])
-        assert len(session.get_engine().list_unfetched()) == 7
+        unfetched = session.get_engine().unfetched
+        assert unfetched is not None
+        assert len(unfetched.list_errors()) == 7
         lines = end(capfd)
     assert "  and 2 other kinds; hocket.error_info() lists the last 1,000." in lines

@@ -190,8 +190,8 @@ def _fetch(engine: contract.Engine, refs: Sequence[contract.AnyRef], timeout: fl
     try:
         return engine.get(refs, timeout)
     except Exception as error:
-        if len(refs) > 1 and not isinstance(error, exceptions.GetTimeoutError):
-            engine.note_asked(refs)
+        if len(refs) > 1 and engine.unfetched is not None and not isinstance(error, exceptions.GetTimeoutError):
+            engine.unfetched.note_asked(refs)
         if isinstance(error, exceptions.HocketError) or not undecodable.is_from_decoding(error):
             raise
         explained = undecodable.explain(_name_unopened(engine, refs), error)

@@ -362,7 +362,7 @@ def shutdown() -> None:
             return
         contract.set_current_engine(None)
     is_shown = os.environ.get("HOCKET_UNFETCHED_ERRORS", "").lower() not in ("off", "0")
-    errors = current.list_unfetched() if is_shown else []
+    errors = current.unfetched.list_errors() if current.unfetched is not None and is_shown else []
     current.close()
     _show_unfetched(errors)
 

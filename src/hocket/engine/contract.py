@@ -13,7 +13,7 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Generator, Mapping, Sequence
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, NoReturn, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, NoReturn, Protocol, TypeAlias, TypeVar
 
 from hocket import exceptions
 from hocket.engine import undecodable
@@ -302,6 +302,20 @@ class WorkContext(NamedTuple):
     """Whether tasks submitted here run in the same placement group, unless they say otherwise."""
 
 
+class Unfetched(Protocol):
+    """The errors of tasks and calls that nobody has fetched.
+
+    Left out are errors of tasks that were cancelled, or tried again with success, and those of Hocket's own functions
+    and actors.
+    """
+
+    def note_asked(self, refs: Sequence[AnyRef]) -> None:
+        """Hear that `get` of these has raised the error of one: those of the others count as fetched."""
+
+    def list_errors(self) -> list[tuple[str, BaseException]]:
+        """Return them, each with the name of its task."""
+
+
 class Engine(abc.ABC):
     """What runs tasks and actors, and holds their values.
 
@@ -327,6 +341,9 @@ class Engine(abc.ABC):
 
     name: ClassVar[str]
     """Under which name `hocket.init` opens it."""
+
+    unfetched: Unfetched | None = None
+    """None: the engine shows such errors by itself."""
 
     is_closable: bool = True
     """Whether `shutdown` may close it: a worker's engine belongs to the session that it works for."""
@@ -548,17 +565,6 @@ class Engine(abc.ABC):
     @abc.abstractmethod
     def list_errors(self) -> list[exceptions.ErrorRecord]:
         """Return the failures of this session, oldest first (the last 1,000)."""
-
-    def note_asked(self, refs: Sequence[AnyRef]) -> None:
-        """Hear that `get` of these has raised the error of one: those of the others count as fetched."""
-
-    def list_unfetched(self) -> list[tuple[str, BaseException]]:
-        """Return the errors of tasks and calls that nobody has fetched, each with the name of its task.
-
-        Left out are errors of tasks that were cancelled, or tried again with success, and those of Hocket's own
-        functions and actors. An engine that shows them itself returns none.
-        """
-        return []
 
     @abc.abstractmethod
     def list_records(

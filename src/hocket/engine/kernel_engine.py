@@ -8,6 +8,7 @@ How work is carried out, and how a caller waits for it, is in the engines. They 
 from __future__ import annotations
 
 import abc
+import contextlib
 import itertools
 import os
 import sys
@@ -15,6 +16,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from typing import final
 
 from hocket import exceptions
 from hocket.engine import checks, contract, inspection, interrupts, node, pinned, rules, values
@@ -44,6 +46,7 @@ class KernelEngine(contract.Engine):
         self.lock = lock
         self.guard = interrupts.InterruptGuard(lock)
         self.kernel = kernel
+        self.unfetched = Unfetched(kernel, self._read_arrived)
         self.namespace = namespace
         self.labels = dict(labels)
         self.job_id = os.urandom(4).hex()
@@ -276,23 +279,6 @@ class KernelEngine(contract.Engine):
             environment=self.inherited.environment if self.inherited is not None else "",
         )
 
-    def note_fetched(self, payload: tuple[object, ...] | None) -> None:
-        """Hear that somebody has fetched an error. Called only where one is raised."""
-        if self.kernel.unfetched:
-            error = decode_error(payload)
-            actor_id = int(error.actor_id or "0", 16) if isinstance(error, exceptions.ActorError) else 0
-            tasks.note_fetched(self.kernel, payload, actor_id)
-
-    def note_asked(self, refs: Sequence[contract.AnyRef]) -> None:
-        tasks.note_asked(self.kernel, [ref._id for ref in refs])
-
-    def list_unfetched(self) -> list[tuple[str, BaseException]]:
-        if self.end is None:
-            self._read_arrived()
-        found = [(name, decode_error(payload)) for name, _, payload in list(self.kernel.unfetched.values())]
-        kinds = (exceptions.TaskError, exceptions.WorkerCrashedError)
-        return [(name, error) for name, error in found if isinstance(error, kinds)]
-
     def list_errors(self) -> list[exceptions.ErrorRecord]:
         self._read_arrived()
         return list(self.errors)
@@ -322,6 +308,31 @@ class KernelEngine(contract.Engine):
                 "actors": len(kernel.actors),
                 **self._count_processes(),
             }
+
+
+@final
+class Unfetched:
+    """The errors that the kernel remembers because nobody has fetched them; see `contract.Unfetched`."""
+
+    def __init__(self, kernel: machine.Kernel, read_arrived: Callable[[], None]) -> None:
+        self._kernel, self._read_arrived = kernel, read_arrived
+
+    def note_fetched(self, payload: tuple[object, ...] | None) -> None:
+        """Hear that somebody has fetched an error. Called only where one is raised."""
+        if self._kernel.unfetched:
+            error = decode_error(payload)
+            actor_id = int(error.actor_id or "0", 16) if isinstance(error, exceptions.ActorError) else 0
+            tasks.note_fetched(self._kernel, payload, actor_id)
+
+    def note_asked(self, refs: Sequence[contract.AnyRef]) -> None:
+        tasks.note_asked(self._kernel, [ref._id for ref in refs])
+
+    def list_errors(self) -> list[tuple[str, BaseException]]:
+        with contextlib.suppress(exceptions.HocketError):  # the session may be over
+            self._read_arrived()
+        found = [(name, decode_error(payload)) for name, _, payload in list(self._kernel.unfetched.values())]
+        kinds = (exceptions.TaskError, exceptions.WorkerCrashedError)
+        return [(name, error) for name, error in found if isinstance(error, kinds)]
 
 
 def decode_error(payload: tuple[object, ...] | None) -> BaseException | None:

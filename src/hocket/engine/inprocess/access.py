@@ -88,7 +88,7 @@ class ObjectAccess(submission.Submission):
     def _open(self, record: records.ObjectRecord) -> object:
         assert record.value is not None
         if record.failed:
-            self.note_fetched(record.value)
+            self.unfetched.note_fetched(record.value)
             exceptions.raise_stored(payloads.decode(record.value))
         return payloads.decode(record.value, self._hold_all(record.contained))
 

@@ -105,10 +105,8 @@ class ObjectAccess(submission.Submission):
         raise rules.build_timeout_error(missing, len(refs), timeout_s)
 
     def _give_up(self, refs: Sequence[contract.ObjectRef[object]]) -> None:
-        """The user interrupted a wait: at a prompt or in a notebook, what the cell asked for is not wanted any more.
-
-        A program that catches the interrupt may have plans with its tasks; there they go on.
-        """
+        """The user interrupted a wait: at a prompt or in a notebook, what the cell asked for is not wanted any more. A
+        program that catches the interrupt may have plans with its tasks; there they go on."""
         if not interrupts.is_interactive():
             return
         with self.lock:
@@ -141,7 +139,7 @@ class ObjectAccess(submission.Submission):
                 buffers = payloads.map_segment(payload, fd, lambda: self._note_unmapped(object_id))
             return values.decode(payload[1], buffers, refs)  # type: ignore[arg-type]
         if kind == payloads.ERROR:
-            self.note_fetched(payload)
+            self.unfetched.note_fetched(payload)
         return payloads.open_payload(payload, refs)
 
     def _hold_all(self, object_ids: tuple[int, ...]) -> list[contract.AnyRef]:

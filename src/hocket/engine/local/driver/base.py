@@ -125,10 +125,8 @@ class DriverState(kernel_engine.KernelEngine):
 
     @abc.abstractmethod
     def _before_wait(self) -> float | None:
-        """Send what is unsent and look after what is due; return how long to wait at most.
-
-        Called with the lock held.
-        """
+        """Send what is unsent and look after what is due; return how long to wait at most. Called with the lock
+        held."""
 
     @abc.abstractmethod
     def _handle(self, fd: int, mask: int) -> None:

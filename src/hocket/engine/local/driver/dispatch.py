@@ -42,11 +42,8 @@ ASKED_BY_NAME = frozenset({"claim_name", "release_name", "check_pending", "reser
 
 
 class Dispatcher(task_messages.TaskMessages):
-    """Handles the messages of all workers. Every method is called with the lock held.
-
-    ``_on_NAME`` handles the message ``NAME``: the table at the end finds it, and it takes the fields that `messages`
-    declares.
-    """
+    """Handles the messages of all workers. Every method is called with the lock held. ``_on_NAME`` handles the message
+    ``NAME``: the table at the end finds it, and it takes the fields that `messages` declares."""
 
     def _handle_messages(self, link: links.Link, received: list[channel.Message]) -> None:
         """Handle what one worker sent."""
@@ -128,7 +125,7 @@ class Dispatcher(task_messages.TaskMessages):
     def _on_want(self, link: links.Link, object_id: int) -> None:
         record = self.kernel.objects.get(object_id)
         if record is not None and record.failed:
-            self.note_fetched(record.value)
+            self.unfetched.note_fetched(record.value)
         self._tell_when_there(link, object_id, link.worker.id)
 
     def _on_watch(self, link: links.Link, object_id: int) -> None:
@@ -168,10 +165,8 @@ class Dispatcher(task_messages.TaskMessages):
             self.kernel.unblock(link.worker, number)
 
     def _are_there(self, object_ids: tuple[int, ...], needed: int) -> bool:
-        """Tell whether so many of these objects have values; 0 is all of them, or one error.
-
-        A wait for no object is for something else.
-        """
+        """Tell whether so many of these objects have values; 0 is all of them, or one error. A wait for no object is
+        for something else."""
         if not object_ids:
             return False
         known = self.kernel.objects

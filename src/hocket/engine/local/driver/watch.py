@@ -73,11 +73,9 @@ class Watch(worker_pool.WorkerPool):
         return limit_s if ends_s is None else min(limit_s, ends_s)
 
     def _take_back_unstarted(self, now: float) -> bool:
-        """Take back what stands alone in a worker that does not start it; tell whether there is such work.
-
-        An actor that is to be built cannot be taken back: its worker is killed, if it is stopped. Nothing is lost, and
-        the actor is built elsewhere.
-        """
+        """Take back what stands alone in a worker that does not start it; tell whether there is such work. An actor
+        that is to be built cannot be taken back: its worker is killed, if it is stopped. Nothing is lost, and the actor
+        is built elsewhere."""
         found = {}
         for worker in list(self.kernel.workers.values()):
             link = self.links.get(worker.id)
@@ -101,10 +99,8 @@ class Watch(worker_pool.WorkerPool):
         return bool(found)
 
     def _look_after_guardian(self, now: float) -> None:
-        """Continue a guardian that somebody has stopped.
-
-        If that is of no use, do without what it would say of the dead.
-        """
+        """Continue a guardian that somebody has stopped. If that is of no use, do without what it would say of the
+        dead."""
         guardian = self.guardian
         assert guardian is not None
         if not guardian.list_overdue(now, OVERDUE_SECONDS):

@@ -98,10 +98,8 @@ class Answers(state.WorkerState):
             engine.channel.post((messages.DONE, work.task_id, seconds, sent, started))
 
     def _answer(self, work: Work, sent: list[state.Sent], started: float, seconds: float) -> None:
-        """Answer a direct call: by its direct channel, or through the driver if the driver has to count something.
-
-        With the lock held.
-        """
+        """Answer a direct call: by its direct channel, or through the driver if the driver has to count something. With
+        the lock held."""
         engine = self._engine
         engine.notes.append((work.task_id, work.name, started, seconds, None, ""))
         reply = engine.direct.find_reply(work.reply_to)
@@ -180,11 +178,8 @@ class Answers(state.WorkerState):
             self._send_error(work, error)
 
     def _explain(self, work: Work, error: BaseException) -> BaseException:
-        """Return what the caller shall see.
-
-        What came out of the user's code is a `TaskError`, with what it was on the innermost level; what the engine says
-        of the task itself stays what it is.
-        """
+        """Return what the caller shall see. What came out of the user's code is a `TaskError`, with what it was on the
+        innermost level; what the engine says of the task itself stays what it is."""
         kind = type(error)
         if issubclass(kind, KeyboardInterrupt):
             if self._cancelling_id == work.task_id:

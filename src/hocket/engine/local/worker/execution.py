@@ -66,10 +66,8 @@ class Execution(intake.Intake):
         return None
 
     def _run_in_thread(self, work: Work) -> None:
-        """Run it in a thread.
-
-        What is raised here would vanish with the thread, and the caller wait for ever: so it ends the process.
-        """
+        """Run it in a thread. What is raised here would vanish with the thread, and the caller wait for ever: so it
+        ends the process."""
         try:
             code = None if self._has_left else self._run_work(work)
             work.clear()  # it holds handles
@@ -255,10 +253,8 @@ class Execution(intake.Intake):
         return callers.name_function(function, "__init__" if isinstance(function, type) else "")
 
     def _build_init_error(self) -> exceptions.ActorDiedError:
-        """Return the error of a call that was on its way when the constructor raised.
-
-        The driver says the same to those that come later.
-        """
+        """Return the error of a call that was on its way when the constructor raised. The driver says the same to those
+        that come later."""
         assert self._actor_error is not None
         kind, name = (self._engine.actor_extra.get(key, "") for key in ("class_name", "actor_name"))
         return exceptions.ActorDiedError(

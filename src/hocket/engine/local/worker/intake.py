@@ -132,10 +132,8 @@ class Intake(answers.Answers):
     # --- what is not done here ----------------------------------------------------------------------------------------
 
     def _hand_back(self, work: Work) -> None:
-        """The driver has withdrawn the task.
-
-        It may not have seen that we were about to start it, so tell it that we did not.
-        """
+        """The driver has withdrawn the task. It may not have seen that we were about to start it, so tell it that we
+        did not."""
         with self._engine.lock:
             self._engine.cancelled.discard(work.task_id)
             self._close_unopened(work)
@@ -200,10 +198,8 @@ class Intake(answers.Answers):
             signal.pthread_kill(self._main_id, signal.SIGINT)
 
     def _check(self) -> None:
-        """Call the handlers of signals that had to wait.
-
-        What they raise is the running task's; without one, it is printed.
-        """
+        """Call the handlers of signals that had to wait. What they raise is the running task's; without one, it is
+        printed."""
         guard = self._engine.guard
         if not guard.is_pending:
             return

@@ -113,10 +113,8 @@ class Worker(execution.Execution):
             setattr(self, name, method)
 
     def _note_exit(self) -> None:
-        """The user's code asks for the actor's end.
-
-        What runs comes to it by the exception; a thread or coroutine in the background does not.
-        """
+        """The user's code asks for the actor's end. What runs comes to it by the exception; a thread or coroutine in
+        the background does not."""
         if self._loop is not None:
             self._loop.exit_soon()
         elif not self._engine.running.task_id:

@@ -266,10 +266,8 @@ class ObjectAccess(submission.Submission):
         return payloads.open_payload(payload, found.held)
 
     def open_code(self, found: state.Arrived) -> object:
-        """Return a function that has arrived.
-
-        If it cannot be loaded, `found` stays as it is, and this may be called again.
-        """
+        """Return a function that has arrived. If it cannot be loaded, `found` stays as it is, and this may be called
+        again."""
         payload = found.payload
         if payload[0] != payloads.SEGMENT:
             return payloads.open_payload(payload, found.held)

@@ -127,10 +127,8 @@ class Inbox(state.WorkerEngineState):
             self._ready.add(object_id)
 
     def publish(self, refs: Sequence[contract.ObjectRef[object]]) -> None:
-        """Tell the driver of those that it does not know, because they are about to leave.
-
-        Called with the lock held.
-        """
+        """Tell the driver of those that it does not know, because they are about to leave. Called with the lock
+        held."""
         if not self._private:
             return
         for ref in refs:

@@ -242,10 +242,8 @@ class WorkerEngineState(contract.Engine):
             self.flush()
 
     def send_payload(self, payload: payloads.Payload) -> payloads.Payload:
-        """Put the descriptor of a payload's segment on its way.
-
-        Called with the lock held, in the order of the messages.
-        """
+        """Put the descriptor of a payload's segment on its way. Called with the lock held, in the order of the
+        messages."""
         if payload[0] == payloads.SEGMENT:
             self.channel.outbox_fds.append(self.store.pool.used[payload[2]].fd)
         return payload
