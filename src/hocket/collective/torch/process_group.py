@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Sequence
+import functools
+import sys
+from collections.abc import Callable, Sequence
 from typing import Any, Final, final
 
 import numpy as np
@@ -12,10 +14,13 @@ import torch.distributed as dist
 
 from hocket.collective import arithmetic
 from hocket.collective.arithmetic import ReduceOp
-from hocket.collective.torch import compilation, hosts, sparse, tensors, traffic, works
+from hocket.collective.torch import hosts, tensors, traffic, works
 
 NAME: Final = "hocket"
 """The backend's name."""
+
+_MAX_SPARSE_DIMS: Final = 32
+"""How many dimensions a sparse tensor may have."""
 
 
 def register() -> None:
@@ -91,7 +96,7 @@ class ProcessGroup(dist.ProcessGroup):
         op = tensors.find_op(opts)
         for tensor in given:
             if tensor.layout is torch.sparse_coo:
-                sparse.all_reduce(self, tensor, op)
+                _reduce_sparse(self, tensor, op)
                 continue
             traffic.count("all-reduce", tensor, 2 * (self._size - 1), self._size)
             inner, is_mean = tensors.split_mean(op, tensor)
@@ -311,7 +316,84 @@ class ProcessGroup(dist.ProcessGroup):
         return self.recv(given, self._local.find_sender(tag), tag)
 
 
-compilation.spare(
+def _reduce_sparse(group: Any, tensor: torch.Tensor, op: ReduceOp) -> None:
+    """Put the sum or the mean of all ranks' tensors into each. They have one shape, and as many entries as they like.
+
+    Costs two messages: how many entries each rank has, and the entries, filled up to the longest. Each rank adds them
+    up in the order of the ranks.
+    """
+    if op not in (ReduceOp.SUM, ReduceOp.MEAN):
+        raise ValueError(
+            f"Sparse tensors can be summed or averaged, but received op={op.name}. Make them dense with .to_dense() "
+            "first."
+        )
+    own = tensor.detach().coalesce()
+    facts = torch.zeros(_MAX_SPARSE_DIMS + 2, dtype=torch.int64)
+    facts[: 2 + own.dim()] = torch.tensor([own._nnz(), own.sparse_dim(), *own.shape])
+    of_ranks = _gather(group, facts)
+    if any(not torch.equal(one[1:], facts[1:]) for one in of_ranks):
+        shapes = [tuple(one[2:][one[2:] > 0].tolist()) for one in of_ranks]
+        raise ValueError(
+            f"All ranks must reduce tensors of one shape and as many sparse dimensions, but they have {shapes}."
+        )
+    counts = [int(one[0]) for one in of_ranks]
+    most = max(counts)
+    if most:
+        indices = _gather(group, _fill_up(own.indices().t(), most))
+        values = _gather(group, _fill_up(own.values(), most))
+        own = torch.sparse_coo_tensor(
+            torch.cat([part[:count] for part, count in zip(indices, counts, strict=True)]).t(),
+            torch.cat([part[:count] for part, count in zip(values, counts, strict=True)]),
+            own.shape,
+            check_invariants=False,
+        ).coalesce()
+        if op is ReduceOp.MEAN:
+            own = own / group.size()
+    with torch.no_grad():
+        tensor.copy_(own)
+
+
+def _fill_up(rows: torch.Tensor, count: int) -> torch.Tensor:
+    whole = rows.new_zeros((count, *rows.shape[1:]))
+    whole[: len(rows)] = rows
+    return whole
+
+
+def _gather(group: Any, tensor: torch.Tensor) -> list[torch.Tensor]:
+    parts = [torch.empty_like(tensor) for _ in range(group.size())]
+    group.allgather([parts], [tensor]).wait()
+    return parts
+
+
+# What a compiled function calls is compiled too, also what it calls through C++: DistributedDataParallel's forward and
+# backward pass inside a compiled step call the process group. The compiler cannot trace what happens there, and says so
+# with an internal error. ``torch.compiler.disable`` spares a method, but importing the compiler takes more than a
+# second, so the methods are marked when it is there: by the first operation outside compiled code after that.
+# DistributedDataParallel imports it and broadcasts when it is made, so for training this is early enough. Open hole: a
+# program that compiles its own ``dist.*`` calls, and has called none before outside compiled code.
+def _spare_compiler(kind: type, *names: str) -> None:
+    """Have the compiler leave a class's methods alone, from the first call on that finds it loaded."""
+    methods = {name: getattr(kind, name) for name in names}
+
+    def mark() -> None:
+        for name, method in methods.items():
+            setattr(kind, name, torch.compiler.disable(method))  # type: ignore[no-untyped-call]
+
+    for name, method in methods.items():
+        setattr(kind, name, _watch(method, mark))
+
+
+def _watch(method: Callable[..., object], mark: Callable[[], None]) -> Callable[..., object]:
+    @functools.wraps(method)
+    def call(self: object, *args: object, **kwargs: object) -> Any:
+        if "torch._dynamo" in sys.modules:
+            mark()
+        return method(self, *args, **kwargs)
+
+    return call
+
+
+_spare_compiler(
     ProcessGroup,
     *("allreduce", "allreduce_coalesced", "reduce", "broadcast", "gather", "scatter", "barrier", "send", "recv"),
     *("reduce_scatter", "reduce_scatter_single", "_reduce_scatter_base", "reduce_scatter_single_coalesced"),

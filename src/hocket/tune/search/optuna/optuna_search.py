@@ -26,7 +26,7 @@ from hocket.stores import trust
 from hocket.train.tracking import plain
 from hocket.tune import errors
 from hocket.tune.search import paths, points, searcher
-from hocket.tune.search.optuna import adapter, distributions, options, randomness
+from hocket.tune.search.optuna import adapter, distributions, randomness
 
 _log = logging.getLogger(__name__)
 
@@ -81,12 +81,12 @@ class OptunaSearch(searcher.Searcher):
         evaluated_rewards: Sequence[float] | None = None,
     ) -> None:
         self._optuna = adapter.load()
-        options.check_objectives(metric, mode)
+        _check_objectives(metric, mode)
         super().__init__(metric or (_ANONYMOUS if mode else None), mode)  # type: ignore[arg-type]
         self._space = None if space is None or space == {} else distributions.build(space)
         self._points = copy.deepcopy(points.check(points_to_evaluate))
         self._rewards = None if evaluated_rewards is None else list(evaluated_rewards)
-        options.check(self._optuna, sampler, storage, seed, self._points, self._rewards)
+        _check_rest(self._optuna, sampler, storage, seed, self._points, self._rewards)
         self._sampler, self._study_name, self._seed = sampler, study_name or "optuna", seed
         self._given_storage, self._search_seed = storage, 0
         self._constants: dict[str, object] = {}
@@ -344,3 +344,38 @@ class OptunaSearch(searcher.Searcher):
 def _describe(params: dict[str, object], found: dict[str, object]) -> dict[str, object]:
     """Return the two as `create_trial` takes them; of some values the distribution is not known yet."""
     return {"params": {name: params[name] for name in found}, "distributions": found}
+
+
+def _check_objectives(metric: object, mode: Any) -> None:
+    """Check the metric and mode, or metrics and modes."""
+    modes = mode if isinstance(mode, list) else [mode]
+    for each in modes:
+        if each not in ("min", "max") and mode is not None:
+            raise ValueError(f"mode must be 'min' or 'max', or a list of these, but received {mode!r}.")
+    if isinstance(mode, list) != isinstance(metric, list) and (isinstance(mode, list) or mode is not None):
+        raise ValueError(
+            f"metric and mode must both be lists or neither, but received {metric!r} and {mode!r}. Write "
+            'metric=["loss", "time"], mode=["min", "min"].'
+        )
+    if isinstance(metric, list) and (mode is None or len(metric) != len(mode)):
+        raise ValueError(f"mode must have one entry for each of the metrics {metric!r}, but received {mode!r}.")
+
+
+def _check_rest(optuna: Any, sampler: object, storage: object, seed: Any, given: list[Any], rewards: Any) -> None:
+    """Check what else `OptunaSearch` is made with."""
+    if sampler is not None and not isinstance(sampler, optuna.samplers.BaseSampler):
+        raise TypeError(
+            f"sampler must be one of optuna.samplers, but received {sampler!r}. Write optuna.samplers.TPESampler()."
+        )
+    if storage is not None and not isinstance(storage, str | optuna.storages.BaseStorage):
+        raise TypeError(
+            f"storage must be one of optuna.storages or a URL, but received {storage!r}. Write "
+            "'sqlite:///study.db', or leave it out."
+        )
+    if seed is not None and (isinstance(seed, bool) or not isinstance(seed, int) or seed < 0):
+        raise ValueError(f"seed must be an int of 0 or more, but received {seed!r}. Leave it out for the search's.")
+    if rewards is not None and len(rewards) != len(given):
+        raise ValueError(
+            f"evaluated_rewards must have one entry for each of the {len(given)} points_to_evaluate, but received "
+            f"{rewards!r}."
+        )
