@@ -11,7 +11,6 @@ Nothing is scheduled, stored or sent by ourselves. The parts, from the bottom:
 4. `errors`: Ray's exceptions, said in our words.
 5. `keywords`: our records of options, as Ray's keywords.
 6. `notes`: what workers note for the driver; `runner`: what runs in Ray's workers around the user's code.
-7. `listing`: what Ray knows of where code runs, of nodes and groups; `tables`: of tasks, actors and more, as rows;
-   `orphans`: groups that outlive their actors.
+7. `listing`: what Ray knows of where code runs, of nodes and groups; `tables`: of tasks, actors and more, as rows.
 8. `engine`: the contract. `docs/design/0004` tells why it is as it is.
 """

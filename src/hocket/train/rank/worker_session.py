@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final, Protocol
 
 from hocket import exceptions, spending, texts
-from hocket.collective import thread_owners, turns
+from hocket.collective import turns
 from hocket.data import cursor as cursor_module
 from hocket.engine import events
 from hocket.stores import names
@@ -454,7 +454,7 @@ def open_session(session: WorkerSession) -> Iterator[None]:
     _set_current(session)
     in_turns = turns.get_optional_turns() is not None
     try:
-        with thread_owners.follow(get_optional_session) if in_turns else contextlib.nullcontext():
+        with turns.follow_threads(get_optional_session) if in_turns else contextlib.nullcontext():
             yield
     finally:
         _set_current(before)
@@ -462,7 +462,7 @@ def open_session(session: WorkerSession) -> Iterator[None]:
 
 def get_optional_session() -> WorkerSession | None:
     """Return the open session, in a thread that a rank has started that rank's; None if none is open."""
-    owner = None if turns.get_optional_turns() is not None else thread_owners.find_owner()
+    owner = None if turns.get_optional_turns() is not None else turns.find_owner()
     return owner if isinstance(owner, WorkerSession) else _current
 
 
