@@ -23,7 +23,6 @@ from hocket.ps import (
     scheduler,
     strategy,
     streams,
-    watchdog,
     worker,
     workers,
 )
@@ -96,7 +95,7 @@ class Coordinator:
         if hasattr(self, "_scheduler"):
             return
         checks.require_count("max_queued", max_queued, f"Leave it out for {MAX_QUEUED:,} closures.")
-        watchdog.check(watchdog_s)
+        workers.check_watchdog(watchdog_s)
         self.strategy: Final = strategy
         session.get_engine().expect_work([*_NEEDED, *modules])
         self._link = links.open_link(strategy.address)
@@ -117,7 +116,7 @@ class Coordinator:
             self._end()
             raise
         if watchdog_s is not None:
-            watchdog.start(self._workers, watchdog_s)
+            workers.start_watchdog(self._workers, watchdog_s)
         _known[strategy] = weakref.ref(self)
 
     def __reduce__(self) -> NoReturn:

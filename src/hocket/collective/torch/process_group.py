@@ -12,9 +12,9 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
-from hocket.collective import arithmetic
+from hocket.collective import arithmetic, host_group, point_to_point
 from hocket.collective.arithmetic import ReduceOp
-from hocket.collective.torch import hosts, tensors, traffic, works
+from hocket.collective.torch import hosts, tensors, traffic
 
 NAME: Final = "hocket"
 """The backend's name."""
@@ -103,7 +103,7 @@ class ProcessGroup(dist.ProcessGroup):
             self._all_reduce(tensor, inner)
             if is_mean:
                 tensors.divide_whole(tensor, self._size)
-        return works.Done(given)
+        return _Done(given)
 
     def allreduce_coalesced(self, given: list[torch.Tensor], opts: object = None) -> dist.Work:
         return self.allreduce(given, opts)
@@ -128,21 +128,21 @@ class ProcessGroup(dist.ProcessGroup):
                     tensors.put_back(tensor, flat)
             if is_whole_mean and self._rank == opts.rootRank:
                 tensors.divide_whole(tensor, self._size)
-        return works.Done(given)
+        return _Done(given)
 
     def reduce_scatter(
         self, outputs: list[torch.Tensor], inputs: list[list[torch.Tensor]], opts: object = None
     ) -> dist.Work:
         for output, parts in zip(outputs, inputs, strict=True):
             self._reduce_scatter(output, parts, opts)
-        return works.Done(outputs)
+        return _Done(outputs)
 
     def reduce_scatter_single_coalesced(
         self, outputs: list[torch.Tensor], inputs: list[torch.Tensor], opts: object = None
     ) -> dist.Work:
         for output, whole in zip(outputs, inputs, strict=True):
             self._reduce_scatter(output, whole.contiguous().view(-1).chunk(self._size), opts)
-        return works.Done(outputs)
+        return _Done(outputs)
 
     def reduce_scatter_single(self, output: torch.Tensor, whole: torch.Tensor, opts: object = None) -> dist.Work:
         return self.reduce_scatter_single_coalesced([output], [whole], opts)
@@ -185,7 +185,7 @@ class ProcessGroup(dist.ProcessGroup):
                 self._local.broadcast(data, root, dtype)
             if whole.data_ptr() != tensor.data_ptr():
                 tensor.copy_(whole)
-        return works.Done(given)
+        return _Done(given)
 
     def allgather(
         self, outputs: list[list[torch.Tensor]], inputs: list[torch.Tensor], opts: object = None
@@ -197,7 +197,7 @@ class ProcessGroup(dist.ProcessGroup):
         for targets, tensor in zip(outputs, inputs, strict=True):
             with tensors.Targets(targets) as arrays:
                 self._local.all_gather(arrays, tensors.as_bytes(tensors.lay_out(tensor)), str(tensor.dtype))
-        return works.Done([tensor for targets in outputs for tensor in targets])
+        return _Done([tensor for targets in outputs for tensor in targets])
 
     def all_gather_single_coalesced(
         self, outputs: list[torch.Tensor], inputs: list[torch.Tensor], opts: object = None
@@ -209,7 +209,7 @@ class ProcessGroup(dist.ProcessGroup):
                 whole = output.contiguous()
                 self.allgather([list(whole.view(-1).chunk(self._size))], [tensor.reshape(-1)])
                 output.copy_(whole)
-        return works.Done(outputs)
+        return _Done(outputs)
 
     def all_gather_single(self, output: torch.Tensor, tensor: torch.Tensor, opts: object = None) -> dist.Work:
         return self.all_gather_single_coalesced([output], [tensor], opts)
@@ -222,7 +222,7 @@ class ProcessGroup(dist.ProcessGroup):
     ) -> dist.Work:
         for number, tensor in enumerate(inputs):
             self.allgather([[targets[number] for targets in outputs]], [tensor])
-        return works.Done([tensor for targets in outputs for tensor in targets])
+        return _Done([tensor for targets in outputs for tensor in targets])
 
     def gather(self, outputs: list[list[torch.Tensor]], inputs: list[torch.Tensor], opts: Any) -> dist.Work:
         if self._is_apart:
@@ -231,7 +231,7 @@ class ProcessGroup(dist.ProcessGroup):
             self._local.gather(
                 arrays, tensors.as_bytes(tensors.lay_out(inputs[0])), opts.rootRank, str(inputs[0].dtype)
             )
-        return works.Done(inputs)
+        return _Done(inputs)
 
     def scatter(self, outputs: list[torch.Tensor], inputs: list[list[torch.Tensor]], opts: Any) -> dist.Work:
         if self._is_apart:
@@ -239,7 +239,7 @@ class ProcessGroup(dist.ProcessGroup):
         sources = [tensors.as_bytes(tensors.lay_out(tensor)) for tensor in inputs[0]] if inputs else []
         with tensors.Targets(outputs[:1]) as (target,):
             self._local.scatter(target, sources, opts.rootRank, str(outputs[0].dtype))
-        return works.Done(outputs)
+        return _Done(outputs)
 
     def alltoall(self, outputs: list[torch.Tensor], inputs: list[torch.Tensor], opts: object = None) -> dist.Work:
         for output in outputs[: self._rank] + outputs[self._rank + 1 :]:
@@ -251,7 +251,7 @@ class ProcessGroup(dist.ProcessGroup):
             sources = [tensors.as_bytes(tensors.lay_out(tensor)) for tensor in inputs]
             with tensors.Targets(outputs) as arrays:
                 self._local.all_to_all(arrays, sources, str(outputs[0].dtype))
-        return works.Done(outputs)
+        return _Done(outputs)
 
     def all_to_all_single(
         self,
@@ -274,7 +274,7 @@ class ProcessGroup(dist.ProcessGroup):
         )
         if whole.data_ptr() != output.data_ptr():
             output.copy_(whole)
-        return works.Done([output])
+        return _Done([output])
 
     alltoall_base = all_to_all_single  # type: ignore[assignment]  # the same
 
@@ -291,7 +291,7 @@ class ProcessGroup(dist.ProcessGroup):
             self._hosts.all_reduce(np.zeros(1, np.uint8), ReduceOp.SUM, arithmetic.NUMPY)
         else:
             self._local.barrier()
-        return works.Done([])
+        return _Done([])
 
     # --- messages -----------------------------------------------------------------------------------------------------
 
@@ -299,7 +299,7 @@ class ProcessGroup(dist.ProcessGroup):
         if self._is_apart:
             return self._hosts.world.send(given, target, max(tag, 0))  # type: ignore[no-any-return]
         data = tensors.as_bytes(tensors.lay_out(given[0]))
-        return works.Message(self._local, self._local.messages.send(data, target, tag), target)
+        return _Message(self._local, self._local.messages.send(data, target, tag), target)
 
     def recv(self, given: list[torch.Tensor], source: int, tag: int = 0) -> dist.Work:
         if self._is_apart:
@@ -307,13 +307,94 @@ class ProcessGroup(dist.ProcessGroup):
         tensor = given[0].detach()
         whole = tensor if tensor.is_contiguous() else tensor.contiguous()
         transfer = self._local.messages.receive(tensors.as_bytes(whole), source, tag)
-        return works.Message(self._local, transfer, source, None if whole is tensor else tensor)
+        return _Message(self._local, transfer, source, None if whole is tensor else tensor)
 
     def recv_anysource(self, given: list[torch.Tensor], tag: int = 0) -> dist.Work:
         """Receive from any rank; waits until one has sent."""
         if self._is_apart:
             return self._hosts.world.recv_anysource(given, max(tag, 0))  # type: ignore[no-any-return]
         return self.recv(given, self._local.find_sender(tag), tag)
+
+
+@final
+class _Done(dist.Work):
+    """What torch gets for an operation to wait for: one that is over, as most are."""
+
+    def __init__(self, tensors: Sequence[torch.Tensor]) -> None:
+        super().__init__()
+        self._tensors = tensors
+        traffic.note_sizes(tensors)
+
+    def wait(self, timeout: dt.timedelta | None = None) -> bool:
+        """Return at once."""
+        return True
+
+    def is_completed(self) -> bool:
+        """It is."""
+        return True
+
+    def is_success(self) -> bool:
+        """It is: what fails raises in the call itself."""
+        return True
+
+    def synchronize(self) -> None:
+        """Do nothing: there is no stream."""
+
+    def result(self) -> list[torch.Tensor]:
+        """Return the tensors that it was about."""
+        return list(self._tensors)
+
+    def get_future(self) -> torch.futures.Future[list[torch.Tensor]]:
+        """Return a future that has these tensors."""
+        future: torch.futures.Future[list[torch.Tensor]] = torch.futures.Future()
+        future.set_result(list(self._tensors))
+        return future
+
+
+@final
+class _Message(dist.Work):
+    """A message that may be under way."""
+
+    def __init__(
+        self,
+        group: host_group.HostGroup,
+        transfer: point_to_point.Transfer,
+        other: int,
+        target: torch.Tensor | None = None,
+    ) -> None:
+        super().__init__()
+        self._group = group
+        self._transfer = transfer
+        self._other = other
+        #: What is not contiguous is received beside it, and copied in the end.
+        self._target = target
+        self._received = torch.from_numpy(transfer.array)
+        traffic.note_sizes([self._received])
+
+    def wait(self, timeout: dt.timedelta | None = None) -> bool:
+        """Wait until it has been sent, or received."""
+        self._group.finish(self._transfer, self._other)
+        target, self._target = self._target, None
+        if target is not None:
+            target.copy_(self._received.view(target.dtype).view(target.shape))
+        return True
+
+    def is_completed(self) -> bool:
+        """Whether it is over."""
+        self._group.messages.progress()
+        return self._transfer.is_done
+
+    def is_success(self) -> bool:
+        """Whether it is over."""
+        return self._transfer.is_done
+
+    def _source_rank(self) -> int:
+        return self._other
+
+    def get_future(self) -> torch.futures.Future[list[torch.Tensor]]:
+        """Wait, and return a future that has the tensor."""
+        self.wait()
+        return _Done([self._received]).get_future()
 
 
 def _reduce_sparse(group: Any, tensor: torch.Tensor, op: ReduceOp) -> None:

@@ -6,9 +6,9 @@ the size of the data: with blocks of very different sizes, roughly, because a ta
 came before it.
 
 `tasks` has what all share; `rearranging` puts rows into another order; `pools` keeps actors for functions that need a
-long time to be made; `relations` has an engine sort, join and group what need not fit into memory, with `scratch` for
-what does not; `streaming` puts them together, and its `Source` is what a plan leaves for ranks to read; `records`
-counts what passes, and shows it in a terminal.
+long time to be made; `relations` has an engine sort, join and group what need not fit into memory; `streaming` puts
+them together, and its `Source` is what a plan leaves for ranks to read; `records` counts what passes, and shows it in a
+terminal.
 """
 
 from hocket.data.execution.records import Record as Record
