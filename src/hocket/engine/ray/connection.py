@@ -396,7 +396,7 @@ def _format_url(text: str | None) -> str:
 
 def compare_versions(where: str, ours: Mapping[str, str], theirs: Mapping[str, str]) -> None:
     """Make sure that the cluster's versions agree with this process's: values travel as pickles, and Ray's own messages
-    change from release to release. Python may differ in its last number only if Ray is told so."""
+    change from release to release. Only if Ray's settings allow it, Python may differ in its last number."""
     different = [name for name in ours if theirs.get(name) not in (None, ours[name])]
     if not different:
         return
