@@ -331,8 +331,8 @@ def _write(
 
     All ranks call it. It returns when all have written, so that each finds the file.
     """
-    is_path = isinstance(filepath, (str, os.PathLike))
-    place = (socket.gethostname(), str(Path(filepath).absolute()) if is_path else str(joined.rank))
+    where = str(Path(filepath).absolute() if isinstance(filepath, (str, os.PathLike)) else joined.rank)
+    place = (socket.gethostname(), where)
     is_first = joined.all_gather_object(place).index(place) == joined.rank
     trouble = returned = None
     try:
