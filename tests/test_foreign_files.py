@@ -28,7 +28,7 @@ from hocket.data import preprocessors
 from hocket.data.sources import writing
 from hocket.mesh import manifests
 from hocket.observe import searches
-from hocket.observe.runs import glimpse
+from hocket.observe.runs import history
 from hocket.ps import checkpoints
 from hocket.ps import errors as ps_errors
 from hocket.train.checkpoints import checkpoint as checkpoint_module
@@ -186,7 +186,7 @@ def read_run_log(folder: Path, value: Any) -> None:
 def read_glimpse(folder: Path, value: Any) -> None:
     lines = value if isinstance(value, bytes) else [json.dumps(one, separators=(",", ":")) for one in value]
     write_lines(folder / "run.jsonl", lines if isinstance(lines, bytes) else ("\n".join(lines) + "\n").encode())
-    found = glimpse.take(folder / "run.jsonl")
+    found = history.take_glimpse(folder / "run.jsonl")
     assert found is None or (0 <= found.started <= 1e11 and 0 <= found.ended <= 1e11)
 
 
@@ -337,7 +337,7 @@ READERS: dict[tuple[str, str], Row | str] = {
     ("tune/encoding.py", "decode"): (SEARCH_LINES, read_search),
     ("observe/searches.py", "SearchHistory.update"): (SEARCH_LINES, look_at_search),
     ("observe/runs/history.py", "RunHistory._take"): (RUN_LINES, read_run_log),
-    ("observe/runs/glimpse.py", "take"): (RUN_LINES, read_glimpse),
+    ("observe/runs/history.py", "take_glimpse"): (RUN_LINES, read_glimpse),
     ("data/preprocessors/saving.py", "read"): (None, read_preprocessor),
     ("data/sources/writing.py", "parse_manifest"): (
         {"run": "a", "files": [{"path": "a.parquet", "rows": 3}]},
@@ -359,11 +359,11 @@ READERS: dict[tuple[str, str], Row | str] = {
     ("cli/launch/rank.py", "Note.read"): "memory of the launcher",
     ("collective/rendezvous.py", "join"): "a store of the group",
     ("core/environments.py", "parse_environment"): "what this program has said",
-    ("engine/inprocess/surroundings.py", "take_on"): "what this program has said",
+    ("engine/inprocess/execution.py", "_take_on"): "what this program has said",
     ("engine/local/surroundings.py", "apply_environment"): "a session's message",
     ("engine/local/endpoint.py", "_read_snapshot"): "a session of this user, whose socket says so",
     ("engine/ray/access.py", "read_versions"): "a cluster's message",
-    ("engine/ray/environments.py", "build_environment"): "what this program has said",
+    ("engine/ray/keywords.py", "_build_environment"): "what this program has said",
     ("engine/ray/keywords.py", "_build_placing"): "what this program has said",
     ("engine/ray/packages.py", "read_job_environment"): "the environment",
     ("engine/stack_questions.py", "fetch_shown"): "a process of this user",

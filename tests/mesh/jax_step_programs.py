@@ -61,7 +61,7 @@ def count_transpositions() -> None:
     import jax
     import jax.numpy as jnp
 
-    from hocket.mesh.backends.jax import products
+    from hocket.mesh.backends.jax import backend
 
     random = np.random.default_rng(0)
     rows, weights = (random.standard_normal(shape).astype("float32") for shape in ((2, 8, 6), (6, 5)))
@@ -83,7 +83,7 @@ def count_transpositions() -> None:
         (half, (weights, rows), False),
         (outer, (rows, rows.transpose(0, 2, 1)), True),  # of a batch, or of another order
     ):
-        exchanged = products.exchange_sides(function)
+        exchanged = backend.exchange_sides(function)
         before = count(function, args)
         assert before > 0
         assert count(exchanged, args) == (before if stay else 0), function.__name__

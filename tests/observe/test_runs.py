@@ -22,7 +22,7 @@ import hocket
 from hocket import showing, spending, train
 from hocket.engine import descendants
 from hocket.observe import training
-from hocket.observe.runs import advice, glimpse, history, log
+from hocket.observe.runs import advice, history, log
 from hocket.train import user_callback
 from tests.observe import damage
 
@@ -452,7 +452,7 @@ def test_a_glimpse_says_what_all_of_the_log_says(tmp_path: Path, error: BaseExce
     for step in range(30):
         add(written, {"loss": step, "note": '\n{"is":"row",'}, {"loss": step})
     written.end(error)
-    seen, found = glimpse.take(tmp_path / log.NAME), read(tmp_path)
+    seen, found = history.take_glimpse(tmp_path / log.NAME), read(tmp_path)
     assert seen is not None
     assert (seen.rows, seen.ranks, seen.name) == (len(found), 2, "run") == (30, 2, "run")
     assert (seen.error, seen.started, seen.ended) == (found.facts.error, found.facts.started, found.facts.ended)
@@ -462,16 +462,16 @@ def test_there_is_no_glimpse_of_a_run_that_may_have_more_to_say(tmp_path: Path) 
     written = begin(tmp_path)
     add(written, {"loss": 1})
     file = tmp_path / log.NAME
-    assert glimpse.take(file) is None, "it goes on"
+    assert history.take_glimpse(file) is None, "it goes on"
     written.begin_attempt(1, 0)
     written.end(None)
-    assert glimpse.take(file) is None, "rows are repeated"
+    assert history.take_glimpse(file) is None, "rows are repeated"
     file.write_text("nonsense\n")
-    assert glimpse.take(file) is None
+    assert history.take_glimpse(file) is None
     file.write_text('{"is":"run","at":1}\n{"is":"attempt",}\n{"is":"end"}\n')
-    assert glimpse.take(file) is None
+    assert history.take_glimpse(file) is None
     file.write_text("")
-    assert glimpse.take(file) is None
+    assert history.take_glimpse(file) is None
 
 
 def test_a_run_that_is_over_is_read_when_somebody_looks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

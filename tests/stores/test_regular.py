@@ -13,7 +13,7 @@ import pytest
 
 from hocket import ps
 from hocket.mesh import manifests
-from hocket.observe.runs import glimpse, history, lines
+from hocket.observe.runs import history, lines
 from hocket.ps import checkpoints
 from hocket.stores import regular
 from hocket.train.checkpoints import file_chunks, kept, storage
@@ -113,7 +113,7 @@ READERS: dict[str, tuple[str, Callable[[Path], None]]] = {
     ),
     "a log that grows": ("run.jsonl", read_lines),
     "a run's history": ("run.jsonl", lambda folder: refuses(OSError, lambda: history.RunHistory(folder))()),
-    "a glimpse": ("run.jsonl", lambda folder: refuses(OSError, lambda: glimpse.take(folder / "run.jsonl"))()),
+    "a glimpse": ("run.jsonl", lambda folder: refuses(OSError, lambda: history.take_glimpse(folder / "run.jsonl"))()),
     "a search's log": (tune_log.NAME, lambda folder: refuses(OSError, lambda: list(tune_log.read(folder)))()),
     "a mesh's manifest": ("manifest.json", lambda folder: refuses(OSError, lambda: manifests.read(folder))()),
     "variables": (

@@ -17,7 +17,7 @@ import pytest
 
 import hocket
 from hocket import train
-from hocket.train.compat.classic import tf_config as classic_tf_config
+from hocket.train.compat.classic import trainer as classic_trainer
 from hocket.train.frameworks import tf_config, weights
 from hocket.train.run import patience
 
@@ -141,7 +141,7 @@ def test_a_chief_and_the_trainer_of_2022(tmp_path: Path) -> None:
 
     group = train.DataParallelTrainer(  # which loads no TensorFlow
         look,
-        backend_config=classic_tf_config.TFConfigBackend(),
+        backend_config=classic_trainer.TFConfigBackend(),
         scaling_config=train.ScalingConfig(num_workers=2),
         run_config=train.RunConfig(storage_path=tmp_path),
     )

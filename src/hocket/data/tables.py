@@ -10,7 +10,6 @@ from typing import Any, Final, Generic, Protocol, Self, TypeAlias, TypeVar
 from hocket import keywords, missing
 from hocket.data import aggregate as aggregates
 from hocket.data import blocks, calls, columns, plan, reading, relations, steps
-from hocket.data.execution import accumulating
 from hocket.data.execution import relations as engine
 
 
@@ -330,9 +329,9 @@ class GroupedData(Generic[D]):
             raise ValueError(f"Two columns of the result would have one name: {names}. Choose other names.")
         name = f"aggregate({', '.join(one.name for one in aggs)})"
         found: Any = self._dataset
-        step = functools.partial(accumulating.accumulate, self._keys, aggs)
+        step = functools.partial(engine.accumulate, self._keys, aggs)
         found = found._then(plan.Step(apply=step, name=name, keeps_rows=False))._then(plan.Repartition(1))
-        step = functools.partial(accumulating.merge, self._keys, aggs)
+        step = functools.partial(engine.merge, self._keys, aggs)
         made: D = found._then(plan.Step(apply=step, name=name, keeps_rows=False))
         return made
 

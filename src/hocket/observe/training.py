@@ -14,7 +14,7 @@ import numpy as np
 
 from hocket.engine import descendants, stack_questions
 from hocket.observe import frames, sessions
-from hocket.observe.runs import advice, glimpse, history, log
+from hocket.observe.runs import advice, history, log
 
 LOOK_SECONDS = 1.0
 """How long the list of runs is good for."""
@@ -37,7 +37,7 @@ class Runs:
         self._lock = threading.Lock()
         self._known: dict[str, history.RunHistory] = {}
         #: Runs that are over, of which nobody has seen more than a line.
-        self._over: dict[str, glimpse.Glimpse] = {}
+        self._over: dict[str, history.Glimpse] = {}
         self._listed_at = -math.inf
         self._stacks: dict[int, tuple[str, float]] = {}
         self._asked_at: dict[str, float] = {}
@@ -85,7 +85,7 @@ class Runs:
         known = self._over.get(path)
         if path in self._known or (known is not None and file.stat().st_size == known.size):
             return
-        seen = glimpse.take(file) if known is None else None
+        seen = history.take_glimpse(file) if known is None else None
         if seen is not None:
             self._over[path] = seen
         else:
@@ -180,7 +180,7 @@ def _describe(path: str, run: history.RunHistory) -> dict[str, Any]:
     }
 
 
-def _describe_over(path: str, run: glimpse.Glimpse) -> dict[str, object]:
+def _describe_over(path: str, run: history.Glimpse) -> dict[str, object]:
     return {
         "path": path,
         "name": run.name,

@@ -18,6 +18,8 @@ if _typing.TYPE_CHECKING:
     from hocket.ps.closure_context import get_current_worker_index as get_current_worker_index
     from hocket.ps.cluster import Cluster as Cluster
     from hocket.ps.cluster import ClusterTask as ClusterTask
+    from hocket.ps.cluster import SimpleClusterResolver as SimpleClusterResolver
+    from hocket.ps.cluster import TFConfigClusterResolver as TFConfigClusterResolver
     from hocket.ps.coordinator import Coordinator as Coordinator
     from hocket.ps.embedding import Embedding as Embedding
     from hocket.ps.embedding import IndexedSlices as IndexedSlices
@@ -48,9 +50,7 @@ if _typing.TYPE_CHECKING:
     from hocket.ps.partitioners import MinSize as MinSize
     from hocket.ps.partitioners import Partitioner as Partitioner
     from hocket.ps.records import Eviction as Eviction
-    from hocket.ps.resolvers import SimpleClusterResolver as SimpleClusterResolver
-    from hocket.ps.resolvers import TFConfigClusterResolver as TFConfigClusterResolver
-    from hocket.ps.resolvers import get_strategy as get_strategy
+    from hocket.ps.scope import get_strategy as get_strategy
     from hocket.ps.snapshots import Snapshot as Snapshot
     from hocket.ps.strategy import ParameterServerStrategy as ParameterServerStrategy
     from hocket.ps.strategy import RemoteStrategy as RemoteStrategy

@@ -8,8 +8,8 @@ from typing import Any, Final
 
 import numpy.typing as npt
 
+from hocket import texts
 from hocket.ps import (
-    arguments,
     closure_context,
     embedding,
     foreign,
@@ -144,7 +144,7 @@ class BaseStrategy(abc.ABC):
         Raises:
             TypeError: It is no list of variables.
         """
-        variables = arguments.check_variables(variables)
+        variables = _check_variables(variables)
         links.open_link(self.address).enter(closure_context.get_optional_context())
         return [one.read_value() for one in variables]
 
@@ -167,7 +167,7 @@ class BaseStrategy(abc.ABC):
         """
         operations: dict[int, list[records.Operation]] = {}
         seen: set[str] = set()
-        for gradient, target in arguments.check_pairs(gradients):
+        for gradient, target in _check_pairs(gradients):
             foreign.refuse_in_graph(getattr(target, "name", ""))
             if getattr(target, "name", None) in seen:
                 raise ValueError(f"`{target.name}` is named twice in one push. Add its gradients up first.")
@@ -217,3 +217,37 @@ def _build(gradient: object, target: object, scale: float) -> dict[int, list[rec
             f"A push takes pairs of a gradient and its variable, but received {type(target).__name__} for a variable."
         )
     return target.build_operations(gradient, scale)
+
+
+def _check_variables(given: object) -> list[variable.BaseVariable]:
+    """Return the variables to pull, as a list."""
+    if isinstance(given, variable.BaseVariable):
+        raise TypeError(
+            f"pull takes a list of variables, but received `{given.name}` alone. Write pull([{given.name}])."
+        )
+    if not isinstance(given, Iterable):
+        raise TypeError(
+            f"pull takes a list of variables, but received {texts.safe_repr(given)}. Write pull([variable])."
+        )
+    found: list[variable.BaseVariable] = []
+    for one in given:
+        if isinstance(one, embedding.Embedding):
+            raise TypeError(f"pull takes variables, but received the table `{one.name}`. Write {one.name}.pull(ids).")
+        if not isinstance(one, variable.BaseVariable):
+            raise TypeError(
+                f"pull takes variables, but received {texts.safe_repr(one)}. Pass what ps.Variable(...) made."
+            )
+        found.append(one)
+    return found
+
+
+def _check_pairs(given: object) -> list[tuple[Any, Any]]:
+    """Return the pairs of a gradient and its variable to push, as a list."""
+    pairs: list[Any] = list(given) if isinstance(given, Iterable) else [given]
+    for pair in pairs:
+        if not isinstance(pair, tuple | list) or len(pair) != 2:
+            raise TypeError(
+                "push takes a list of pairs of a gradient and its variable, but received "
+                f"{texts.safe_repr(pair)} for a pair. Write push([(gradient, variable)])."
+            )
+    return pairs

@@ -4,23 +4,25 @@ from __future__ import annotations
 
 import itertools
 import os
+import types
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, NoReturn, final
 
 from hocket.core import actor, api, session
 from hocket.ps import (
+    base_strategy,
     checks,
     closure_context,
     closures,
     errors,
-    functions,
+    foreign,
     gate,
+    handles,
     links,
     scheduler,
     strategy,
     streams,
-    watchdog,
     worker,
     workers,
 )
@@ -30,6 +32,10 @@ MAX_QUEUED: Final = 256 * 1024
 
 _NEEDED: Final = ("hocket.ps.worker", "hocket.ps.variable", "hocket.ps.embedding")
 """Modules that closures refer to: workers have them from their birth."""
+
+
+_SERVED: Final = (streams.PerWorker, handles.Handle, base_strategy.BaseStrategy)
+"""Classes whose instance is another thing in each call, and would be a constant in a graph."""
 
 
 @final
@@ -89,7 +95,7 @@ class Coordinator:
         if hasattr(self, "_scheduler"):
             return
         checks.require_count("max_queued", max_queued, f"Leave it out for {MAX_QUEUED:,} closures.")
-        watchdog.check(watchdog_s)
+        workers.check_watchdog(watchdog_s)
         self.strategy: Final = strategy
         session.get_engine().expect_work([*_NEEDED, *modules])
         self._link = links.open_link(strategy.address)
@@ -98,7 +104,7 @@ class Coordinator:
         options = {"num_cpus": num_cpus, "resources": dict(resources or {})}
         settings = worker.Settings(options, first_sequence, is_watched=watchdog_s is not None)
         self._workers = workers.Workers(self._scheduler, self._link, settings)
-        self._functions = functions.Functions()
+        self._functions = _Functions()
         self._joined = 0
         self._end = weakref.finalize(self, self._workers.close)
         strategy.on_close(self._end)
@@ -110,7 +116,7 @@ class Coordinator:
             self._end()
             raise
         if watchdog_s is not None:
-            watchdog.start(self._workers, watchdog_s)
+            workers.start_watchdog(self._workers, watchdog_s)
         _known[strategy] = weakref.ref(self)
 
     def __reduce__(self) -> NoReturn:
@@ -141,12 +147,12 @@ class Coordinator:
             ClosureFailures: Closures have failed before.
         """
         _refuse_in_closure("schedule")
-        named = functions.read_keywords(args, kwargs)
-        functions.check_call(fn, args, named)
+        named = _read_keywords(args, kwargs)
+        _check_call(fn, args, named)
         self._scheduler.check_open()
         given = tuple(args)
         function = self._functions.learn(fn)
-        drawn = frozenset(one.number for one in (*function.inputs, *functions.find_inputs((given, named))))
+        drawn = frozenset(one.number for one in (*function.inputs, *_find_inputs((given, named))))
         return self._scheduler.schedule(function, given, named, drawn)
 
     def join(self, timeout: float | None = None) -> int:
@@ -378,3 +384,68 @@ def _refuse_in_closure(method: str) -> None:
 
 def _identity(value: object) -> object:
     return value
+
+
+@final
+class _Functions:
+    """The functions that a coordinator's closures call, by number."""
+
+    def __init__(self) -> None:
+        self._known: weakref.WeakKeyDictionary[Callable[..., object], closures.Function] = weakref.WeakKeyDictionary()
+        self._numbers = itertools.count()
+
+    def __len__(self) -> int:
+        return len(self._known)
+
+    def learn(self, fn: Callable[..., object]) -> closures.Function:
+        """Return a function as workers know it: the same for the same function.
+
+        What has a state is read anew each time.
+
+        Raises:
+            TypeError: It takes along what would be a copy in each worker.
+        """
+        is_plain = isinstance(fn, types.FunctionType)
+        function = self._known.get(fn) if is_plain else None
+        if function is None:
+            foreign.refuse_captured(fn)  # once: what workers know of a function stays
+            with streams.collected() as inputs:
+                ref = api.put(fn)
+            # Pickling a function by reference shows none of what it refers to by name.
+            inputs += _find_inputs([value for _, value in foreign.list_captured(fn)]) if is_plain else []
+            name = getattr(fn, "__qualname__", repr(fn))
+            function = closures.Function(next(self._numbers), name, ref, tuple(inputs))
+            if is_plain:
+                self._known[fn] = function
+        return function
+
+
+def _find_inputs(structure: object, kinds: object = streams.PerWorker) -> list[object]:
+    """Return the per-worker iterators and values, or instances of other classes, in nested lists, tuples and dicts."""
+    found: list[Any] = []
+    closures.map_instances(structure, kinds, found.append)
+    return found
+
+
+def _read_keywords(args: object, kwargs: object) -> dict[str, object]:
+    """Return the keywords of a call."""
+    if kwargs is not None and not isinstance(kwargs, Mapping):
+        given = list(args) if isinstance(args, Sequence) and not isinstance(args, str) else [args]
+        raise TypeError(
+            "Coordinator.schedule takes a function's arguments as a tuple, and its keywords as a dict, but received "
+            f"{kwargs!r} as keywords. Write args=({', '.join(map(repr, [*given, kwargs]))})."
+        )
+    return dict(kwargs or {})
+
+
+def _check_call(fn: object, args: object, kwargs: Mapping[str, object]) -> None:
+    """Refuse what cannot be called, would be a copy in each worker, or a constant in the graph of a ``tf.function``."""
+    if not callable(fn):
+        raise TypeError(f"Coordinator.schedule takes a function, and its arguments in args=(...), but received {fn!r}.")
+    if isinstance(args, str) or not isinstance(args, Sequence):
+        raise TypeError(f"args must be a tuple of arguments, but received {args!r}. Write args=({args!r},).")
+    foreign.refuse_arguments(fn, args, kwargs)
+    if foreign.is_graph(fn):
+        for name, value in foreign.list_taken(fn, args, kwargs):
+            if _find_inputs(value, _SERVED):
+                foreign.refuse_graph(fn, name)

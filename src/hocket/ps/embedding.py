@@ -163,7 +163,7 @@ class Embedding(handles.Handle):
 
     def __new__(cls, rows: int | None, dim: int, **settings: object) -> Embedding:
         """Make it on the servers in scope."""
-        made: Embedding = scope.get_strategy("ps.Embedding").make_embedding(rows, dim, **settings)
+        made: Embedding = scope.require_strategy("ps.Embedding").make_embedding(rows, dim, **settings)
         return made
 
     def __init__(self, rows: int | None, dim: int, **settings: object) -> None:

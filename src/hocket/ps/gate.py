@@ -36,7 +36,7 @@ import numpy as np
 
 from hocket import showing
 from hocket.collective import futex
-from hocket.ps import errors, journal, memory, mutex
+from hocket.ps import errors, memory, mutex
 from hocket.ps.memory import Array
 
 ASKABLE: Final = frozenset(
@@ -89,6 +89,9 @@ no bound."""
 _SLICE_SECONDS: Final = 0.5
 """How long a sleep lasts at most: a waiter looks again even if nobody wakes it. A guess."""
 
+Change = tuple[int, int]
+"""Which of the gate's numbers changes, and what it becomes."""
+
 
 def _plan() -> memory.Plan:
     layout = memory.Plan()
@@ -137,6 +140,39 @@ class Settings:
 
 
 @final
+class Journal:
+    """Changes of numbers in shared memory that are done all or none, whenever their process is killed.
+
+    A change is first written down, then counted, then done. Its places and values are absolute, so it can be done
+    again: the next process that gets the lock of a dead one finishes what that had counted. The caller holds the lock.
+
+    Args:
+        numbers: All that can be changed, and the journal itself: whole numbers of 64 bits.
+        begin: Where among them the journal begins; it takes two for each change.
+        pending: Which of them counts the changes that are to be done.
+    """
+
+    def __init__(self, numbers: memoryview[int], begin: int, pending: int) -> None:
+        self._numbers, self._begin, self._pending = numbers, begin, pending
+
+    def change(self, *changes: Change) -> None:
+        """Set numbers, all or none of them."""
+        numbers, at = self._numbers, self._begin
+        for place, value in changes:
+            numbers[at], numbers[at + 1] = place, value
+            at += 2
+        numbers[self._pending] = len(changes)
+        self.finish()
+
+    def finish(self) -> None:
+        """Do what was counted. Done again it changes nothing."""
+        numbers, begin, pending = self._numbers, self._begin, self._pending
+        for at in range(begin, begin + 2 * numbers[pending], 2):
+            numbers[numbers[at]] = numbers[at + 1]
+        numbers[pending] = 0
+
+
+@final
 class Gate:
     """The gate, as one process sees it. A pull or a push waits `timeout_s` seconds.
 
@@ -164,7 +200,7 @@ class Gate:
         self._accepted_at, self._histogram_at = at["accepted"], at["histogram"]
         self._log_at = at["log"]
         numbers = kept.view(0, (count_bytes() // 8,), np.int64).data
-        self._journal = journal.Journal(numbers, at["journal"], self._word_at + PENDING)
+        self._journal = Journal(numbers, at["journal"], self._word_at + PENDING)
         self._mutex = mutex.Mutex(int(arrays["mutex"].ctypes.data), "the gate", timeout_s, lambda: self._journal.finish)
 
     @property
@@ -398,12 +434,12 @@ class Gate:
 
     # -- under the mutex --
 
-    def _accept(self, worker: int, closure: int, turn: int) -> list[journal.Change]:
+    def _accept(self, worker: int, closure: int, turn: int) -> list[Change]:
         """Return the changes that note the ticket of a worker's last gradient."""
         place = self._accepted_at + 2 * worker
         return [(place, closure), (place + 1, turn)]
 
-    def _log_pushes(self, pushes: list[tuple[int, int, int]]) -> list[journal.Change]:
+    def _log_pushes(self, pushes: list[tuple[int, int, int]]) -> list[Change]:
         """Return the changes that log pushes: worker, version read, version applied at."""
         if not self._words[IS_LOGGING]:
             return []

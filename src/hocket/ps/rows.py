@@ -5,7 +5,7 @@ rows is needed anyway, so what it costs is one copy of them. A writer that is ki
 whoever gets the mutex next puts it back.
 
 **Rows.** With ids that are row numbers, row and id are the same. With hashed ids a row is given to each new id in turn,
-and found again through an index (`hash_index`). A row's numbers before its first update depend on its id only
+and found again through an index (`HashIndex`). A row's numbers before its first update depend on its id only
 (`initializers`), so it does not matter who asks first.
 
 **Reading** takes the mutex only to make rows that nobody has asked for before. Otherwise rows are copied while others
@@ -22,7 +22,7 @@ from typing import Any, Final, final
 import numpy as np
 
 from hocket.collective import futex
-from hocket.ps import errors, hash_index, memory, records, table_snapshot
+from hocket.ps import errors, memory, records
 from hocket.ps.memory import Array
 
 COUNT, UPDATES, GRADIENTS, UNDO, UNDO_UPDATES, UNDO_GRADIENTS, IS_INDEX_BROKEN, MADE, EVICTED, MOVES, SNAPSHOT = range(
@@ -33,6 +33,120 @@ optimizer's step, rows with a before-image, updates and gradients before, whethe
 brought into being, rows evicted, how often rows began and ended to change places, whether a snapshot is being taken."""
 
 _FREE: Final = -1
+
+_GOLDEN: Final = np.uint64(0x9E3779B97F4A7C15)
+"""2**64 divided by the golden ratio, odd: Knuth's multiplicative hashing."""
+
+_SNAPSHOT_ROWS: Final = 8192
+"""How many rows of a snapshot are copied at once. A guess: some megabytes."""
+
+
+def _count_places(rows: int) -> int:
+    """Return how many places the index of so many rows has."""
+    return 1 << int(rows * 3 // 2).bit_length()
+
+
+@final
+class HashIndex:
+    """The index of a table of hashed ids, in its memory: the id of each row; and places, 0 where one is free, else 1 +
+    row.
+
+    Open addressing with linear probing (Knuth, The Art of Computer Programming, volume 3, 6.4, algorithm L), at most
+    two thirds full, for all ids of a request at once.
+    """
+
+    def __init__(self, keys: Array, places: Array) -> None:
+        self.keys: Final = keys
+        self._places = places
+        self._shift = np.uint64(64 - len(places).bit_length() + 1)
+
+    def look_up(self, ids: Array) -> Array:
+        """Return the rows of hashed ids, -1 for those that have none."""
+        mask = len(self._places) - 1
+        place = self._hash(ids)
+        rows = np.take(self._places, place, mode="clip") - 1
+        left = np.flatnonzero((np.take(self.keys, rows, mode="clip") != ids) & (rows >= 0))  # most are found at once
+        place = place[left]
+        while len(left):
+            place = (place + 1) & mask
+            found = self._places[place] - 1
+            rows[left] = found
+            goes_on = (self.keys[found] != ids[left]) & (found >= 0)
+            left, place = left[goes_on], place[goes_on]
+        return rows
+
+    def _hash(self, ids: Array) -> Array:
+        return ((ids.view(np.uint64) * _GOLDEN) >> self._shift).astype(np.int64)
+
+    def enter(self, ids: Array, rows: Array) -> None:
+        """Put ids into the index that are not in it, all different."""
+        mask = len(self._places) - 1
+        place = self._hash(ids)
+        while len(ids):
+            free = np.flatnonzero(self._places[place] == 0)
+            _, first = np.unique(place[free], return_index=True)  # of several that want a place, one gets it
+            winners = free[first]
+            self._places[place[winners]] = rows[winners] + 1
+            left = np.ones(len(ids), np.bool_)
+            left[winners] = False
+            ids, rows, place = ids[left], rows[left], (place[left] + 1) & mask
+
+    def rebuild(self, used: int) -> None:
+        """Make the index again from the ids of the first rows."""
+        self._places.fill(0)
+        self.enter(self.keys[:used], np.arange(used))
+
+
+@final
+class TableSnapshot:
+    """A snapshot of a table's shard, in its memory, that is taken while others change the table: copy on write.
+
+    From the moment when it begins, whoever changes a row saves what the row was first, once.
+
+    Args:
+        flag: One word: whether a snapshot is being taken.
+        is_saved: Which rows were changed since it began.
+        saved: What they were before.
+        values: The table's rows.
+    """
+
+    def __init__(self, flag: Array, is_saved: Array, saved: Array, values: Array) -> None:
+        self._flag, self._is_saved, self._saved, self._values = flag, is_saved, saved, values
+
+    @property
+    def is_on(self) -> bool:
+        """Whether a snapshot is being taken."""
+        return bool(self._flag[0])
+
+    def begin(self) -> None:
+        """Have each row that is changed from now on be saved before. Called under the mutex."""
+        self._is_saved.fill(False)
+        futex.fence()
+        self._flag[0] = 1
+
+    def save(self, rows: Array, values: Array) -> None:
+        """Keep what rows were, that are about to be changed. Called under the mutex."""
+        fresh = ~self._is_saved[rows]
+        which = rows[fresh]
+        self._saved[which] = values[fresh]
+        futex.fence()
+        self._is_saved[which] = True
+
+    def finish(self, rows: Array) -> Array:
+        """Return the rows as they were when the snapshot began. Called without the mutex: others go on meanwhile.
+
+        A row is copied first, and then looked up among the saved ones: whoever changes it saves it before.
+        """
+        result = np.empty((len(rows), self._values.shape[1]), self._values.dtype)
+        for start in range(0, len(rows), _SNAPSHOT_ROWS):
+            some = rows[start : start + _SNAPSHOT_ROWS]
+            copies = self._values[some]
+            futex.fence()
+            is_saved = self._is_saved[some]
+            copies[is_saved] = self._saved[some[is_saved]]
+            result[start : start + len(some)] = copies
+        self._flag[0] = 0
+        return result
 
 
 def plan(spec: records.TableSpec) -> memory.Plan:
@@ -52,7 +166,7 @@ def plan(spec: records.TableSpec) -> memory.Plan:
         layout.add(f"undo{part}", (spec.rows, spec.dim), spec.dtype)
     if spec.is_hashed:
         layout.add("keys", (spec.rows,), np.int64)
-        layout.add("index", (hash_index.count_places(spec.rows),), np.int64)
+        layout.add("index", (_count_places(spec.rows),), np.int64)
     return layout
 
 
@@ -69,14 +183,14 @@ class TableShard:
         self._hits = arrays["hits"]
         parts = range(1 + len(spec.slots))
         self._parts = [arrays[f"rows{part}"] for part in parts]
-        self.snapshot: Final = table_snapshot.TableSnapshot(
+        self.snapshot: Final = TableSnapshot(
             self._header[SNAPSHOT : SNAPSHOT + 1], arrays["is_saved"].view(np.bool_), arrays["saved"], self._parts[0]
         )
         self._undo_rows = arrays["undo_rows"]
         self._undo_parts = [arrays[f"undo{part}"] for part in parts]
         self._work: list[Array] = []
         if spec.is_hashed:
-            self._index = hash_index.HashIndex(arrays["keys"], arrays["index"])
+            self._index = HashIndex(arrays["keys"], arrays["index"])
 
     # -- reading, without the mutex --
 

@@ -16,10 +16,11 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Set as AbstractSet
 from typing import Any, Final, TypeAlias, final
 
 from hocket.engine import contract, interrupts
-from hocket.ps import closures, errors, inputs, queue, streams, worker
+from hocket.ps import closures, errors, inputs, streams, worker
 
 _AFTER_FAILURE: Final = (
     "another closure failed before it. What failed is raised by join(), done() or schedule(), once; schedule it "
@@ -28,7 +29,6 @@ _AFTER_FAILURE: Final = (
 
 AT_CLOSE: Final = "the coordinator was closed, or the session has ended. What it did to variables before, it did."
 """Why closures are cancelled at the end."""
-
 
 Batch: TypeAlias = list[tuple[worker.Call, closures.Closure]]
 """Closures that are sent to a worker together, each with its call."""
@@ -62,6 +62,67 @@ class SchedulerCondition(threading.Condition):
             return found
         with self.awaited():
             return super().wait_for(predicate, timeout)
+
+
+@final
+class Queue:
+    """Closures that wait for a worker, in the order of scheduling; a worker without data for some passes these over.
+
+    There is a queue for each set of streams that closures draw from: the same workers can run the closures of one
+    queue.
+
+    Example:
+        >>> queue = Queue()
+        >>> len(queue), queue.pop(frozenset())
+        (0, None)
+    """
+
+    def __init__(self) -> None:
+        self._queues: dict[frozenset[int], collections.deque[closures.Closure]] = {}
+        self._count = 0
+
+    def __len__(self) -> int:
+        return self._count
+
+    def put(self, closure: closures.Closure) -> None:
+        """Put a closure behind the others."""
+        self._queues.setdefault(closure.streams, collections.deque()).append(closure)
+        self._count += 1
+
+    def put_back(self, closure: closures.Closure) -> None:
+        """Put a closure before the others."""
+        self._queues.setdefault(closure.streams, collections.deque()).appendleft(closure)
+        self._count += 1
+
+    def has(self, empty: AbstractSet[int]) -> bool:
+        """Tell whether there is one for a worker whose streams in `empty` have no more."""
+        return any(streams.isdisjoint(empty) for streams in self._queues)
+
+    def pop(self, empty: AbstractSet[int]) -> closures.Closure | None:
+        """Take the first one for a worker."""
+        fitting = [streams for streams in self._queues if streams.isdisjoint(empty)]
+        if not fitting:
+            return None
+        first = min(fitting, key=lambda streams: self._queues[streams][0].number)
+        queue = self._queues[first]
+        closure = queue.popleft()
+        if not queue:
+            del self._queues[first]
+        self._count -= 1
+        return closure
+
+    def remove(self, stream: int) -> list[closures.Closure]:
+        """Take all that draw from a stream."""
+        return self._take([streams for streams in self._queues if stream in streams])
+
+    def clear(self) -> list[closures.Closure]:
+        """Take all."""
+        return self._take(list(self._queues))
+
+    def _take(self, sets: list[frozenset[int]]) -> list[closures.Closure]:
+        taken = [closure for streams in sets for closure in self._queues.pop(streams)]
+        self._count -= len(taken)
+        return sorted(taken, key=lambda closure: closure.number)
 
 
 @final
@@ -118,7 +179,7 @@ class ClosureScheduler:
         """Called, with the lock held, before there is work that was not there before."""
         self._is_polled = False
         self._max_queued = max_queued
-        self._queue = queue.Queue()
+        self._queue = Queue()
         self._blocked: dict[int, closures.Closure] = {}
         """Closures that wait for values, by number."""
         self._ready: collections.deque[closures.Closure] = collections.deque()

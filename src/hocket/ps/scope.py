@@ -20,12 +20,8 @@ def entered(strategy: object) -> Iterator[None]:
         _current.reset(token)
 
 
-def get_strategy(what: str) -> Any:
-    """Return the strategy in whose scope the caller is.
-
-    Raises:
-        RuntimeError: It is in none.
-    """
+def require_strategy(what: str) -> Any:
+    """Return the strategy in whose scope the caller is, for what needs one; raise a RuntimeError if it is in none."""
     strategy = _current.get()
     if strategy is None:
         raise RuntimeError(
@@ -33,3 +29,20 @@ def get_strategy(what: str) -> Any:
             f"{what}(...)"
         )
     return strategy
+
+
+def get_strategy() -> Any:
+    """Return the strategy in whose scope the caller is.
+
+    Raises:
+        RuntimeError: It is in none.
+
+    Example:
+        >>> from hocket import ps
+        >>> strategy = ps.ParameterServerStrategy({"worker": 1, "server": 1})
+        >>> with strategy.scope():
+        ...     ps.get_strategy() is strategy
+        True
+        >>> strategy.close()
+    """
+    return require_strategy("ps.get_strategy")

@@ -283,7 +283,7 @@ class Variable(BaseVariable):
 
     def __new__(cls, initial_value: object, **settings: object) -> Any:  # a ShardedVariable is not one
         """Make it on the servers in scope."""
-        return scope.get_strategy("ps.Variable").make_variable(initial_value, **settings)
+        return scope.require_strategy("ps.Variable").make_variable(initial_value, **settings)
 
     def __init__(self, initial_value: object, **settings: object) -> None:
         """Do nothing: it is made."""

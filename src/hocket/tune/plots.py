@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import importlib
 import math
-from collections.abc import Sequence
+import numbers
+import warnings
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from hocket import exceptions, texts
@@ -12,7 +14,7 @@ from hocket.train.tracking import plain
 from hocket.train.tracking import values as flat_values
 from hocket.tune import result as results
 from hocket.tune import tables
-from hocket.tune.search.optuna import importance
+from hocket.tune.search.optuna import adapter
 
 KINDS: Final = ("history", "curves", "parallel", "slices", "importance", "lineage")
 """What can be drawn."""
@@ -95,13 +97,13 @@ def _list_parameters(shown: Shown) -> dict[str, list[Any]]:
 def compute_importances(found: Sequence[results.Result], metric: str, mode: str) -> dict[str, float]:
     """Return how much each hyperparameter counts: see `ResultGrid.get_importances`."""
     scored = _list_shown(found, metric)
-    return importance.compute(_list_parameters(scored), [value for _, value in scored], mode)
+    return _compute_importances(_list_parameters(scored), [value for _, value in scored], mode)
 
 
 def _place(values: Sequence[Any]) -> tuple[list[float], str]:
     """Return where values lie on an axis, and its scale: numbers where they are, others by their order."""
-    if importance.is_range(values):
-        return [float(value) for value in values], "log" if importance.is_logarithmic(values) else "linear"
+    if _is_range(values):
+        return [float(value) for value in values], "log" if _is_logarithmic(values) else "linear"
     order = sorted({str(value) for value in values})
     return [float(order.index(str(value))) for value in values], "linear"
 
@@ -119,7 +121,7 @@ def _draw_slices(figure: Any, shown: Shown, metric: str, mode: str) -> None:
 
 
 def _name_places(axes: Any, values: Sequence[object]) -> None:
-    if not importance.is_range(values):
+    if not _is_range(values):
         order = [_show(text) for text in sorted({str(value) for value in values})]
         axes.set_xticks(range(len(order)), order, rotation=30, ha="right", parse_math=False)
 
@@ -147,7 +149,7 @@ def _draw_parallel(figure: Any, shown: Shown, metric: str, mode: str) -> None:
 
 
 def _draw_importance(figure: Any, shown: Shown, metric: str, mode: str) -> None:
-    counts = importance.compute(_list_parameters(shown), [value for _, value in shown], mode)
+    counts = _compute_importances(_list_parameters(shown), [value for _, value in shown], mode)
     axes = figure.subplots()
     axes.barh(range(len(counts)), list(counts.values())[::-1])
     axes.set_yticks(range(len(counts)), [_show(name) for name in counts][::-1], parse_math=False)
@@ -187,3 +189,69 @@ _DRAWERS: Final = {
     "importance": _draw_importance,
     "lineage": _draw_lineage,
 }
+
+
+def _compute_importances(
+    parameters: Mapping[str, Sequence[object]], values: Sequence[float], mode: str
+) -> dict[str, float]:
+    """Return each hyperparameter's importance by Optuna, the largest first; together they are 1.
+
+    Watanabe, Bansal and Hutter, "PED-ANOVA: Efficiently Quantifying Hyperparameter Importance in Arbitrary Subspaces",
+    2023: how far the values that the best trials have are from those that all trials have.
+
+    Args:
+        parameters: By name, the value in each trial. Numbers are taken as a range, from the least to the largest, and
+            as a logarithmic one if that is a hundredfold of the other; other values as choices.
+        values: The metric in each trial.
+        mode: ``"max"`` or ``"min"``.
+    """
+    optuna = adapter.load()
+    if len(values) < 2:
+        raise ValueError(f"Importances need two trials with a value or more, but there are {len(values)}.")
+    if len(parameters) < 2:
+        return dict.fromkeys(parameters, 1.0)
+    columns = {name: _convert(optuna, column) for name, column in parameters.items()}
+    distributions = {name: distribution for name, (distribution, _) in columns.items()}
+    study = optuna.create_study(direction="maximize" if mode == "max" else "minimize")
+    for row, value in enumerate(values):
+        drawn = {name: column[row] for name, (_, column) in columns.items()}
+        study.add_trial(optuna.trial.create_trial(params=drawn, distributions=distributions, value=value))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # Optuna's evaluator is called experimental
+        found = optuna.importance.get_param_importances(
+            study, evaluator=optuna.importance.PedAnovaImportanceEvaluator()
+        )
+    return dict(sorted(found.items(), key=lambda pair: -pair[1]))
+
+
+def _is_range(column: Sequence[object]) -> bool:
+    """Return whether all values are finite numbers."""
+    return all(map(_is_number, column))
+
+
+def _is_number(value: object) -> bool:
+    if isinstance(value, bool) or not isinstance(value, numbers.Real):
+        return False
+    try:
+        return math.isfinite(float(value))
+    except OverflowError:
+        return False
+
+
+def _is_logarithmic(column: Sequence[float]) -> bool:
+    """Return whether numbers look as if they were drawn from a logarithmic range. A guess."""
+    return min(column) > 0 and max(column) / min(column) > 100
+
+
+def _convert(optuna: Any, column: Sequence[Any]) -> tuple[Any, list[Any]]:
+    """Return from where Optuna would have drawn values, and the values as it has them."""
+    kinds = optuna.distributions
+    if not _is_range(column):
+        words = [str(value) for value in column]
+        return kinds.CategoricalDistribution(sorted(set(words))), words
+    log = _is_logarithmic(column)
+    if all(isinstance(value, numbers.Integral) and abs(int(value)) < 2**53 for value in column):
+        whole = [int(value) for value in column]
+        return kinds.IntDistribution(min(whole), max(whole), log=log), whole
+    floats = [float(value) for value in column]
+    return kinds.FloatDistribution(min(floats), max(floats), log=log), floats

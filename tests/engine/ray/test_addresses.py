@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import pytest
 
 from hocket import exceptions
-from hocket.engine.ray import addresses, versions
+from hocket.engine.ray import addresses, connection
 
 
 @pytest.mark.parametrize(
@@ -106,15 +106,15 @@ def test_host_that_does_not_exist() -> None:
 
 def test_versions() -> None:
     ours = {"Ray": "2.60.0", "Python": "3.11.7"}
-    versions.compare_versions("head:6379", ours, ours)
-    versions.compare_versions("head:6379", ours, {})
+    connection.compare_versions("head:6379", ours, ours)
+    connection.compare_versions("head:6379", ours, {})
     with pytest.raises(
         exceptions.VersionMismatchError,
         match=r"has Ray 2\.40\.0, and this process Ray 2\.60\.0\. .*pip install ray==2\.40\.0",
     ):
-        versions.compare_versions("head:6379", ours, {"Ray": "2.40.0", "Python": "3.11.7"})
+        connection.compare_versions("head:6379", ours, {"Ray": "2.40.0", "Python": "3.11.7"})
     with pytest.raises(
         RuntimeError,
         match=r"'head:6379' has Python 3\.12\.1, and this process Python 3\.11\.7.*conda create python=3\.12\.1",
     ):
-        versions.compare_versions("head:6379", ours, {"Ray": "2.60.0", "Python": "3.12.1"})
+        connection.compare_versions("head:6379", ours, {"Ray": "2.60.0", "Python": "3.12.1"})

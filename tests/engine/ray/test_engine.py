@@ -17,7 +17,7 @@ import pytest
 import hocket
 from hocket import exceptions, testing
 from hocket.core import engines
-from hocket.engine.ray import adapter, arrays, connection, engine, errors, keeping, listing, outside
+from hocket.engine.ray import adapter, arrays, base, connection, engine, errors, listing, outside
 from hocket.testing.suites.programs import wait_until
 from hocket.util import scheduling_strategies, state
 from tests.engine.ray import conftest
@@ -258,7 +258,7 @@ def test_what_only_the_dashboard_knows_is_asked_for_by_name(ray_session: hocket.
 def test_arguments_of_restartable_actors_go_with_them(
     ray_session: hocket.SessionContext, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(keeping, "_FIRST_SEARCH", 2)
+    monkeypatch.setattr(base, "_FIRST_SEARCH", 2)
     held: Any = hocket.core.session.get_engine()
 
     class Holder:

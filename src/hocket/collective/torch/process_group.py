@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Sequence
+import functools
+import sys
+from collections.abc import Callable, Sequence
 from typing import Any, Final, final
 
 import numpy as np
 import torch
 import torch.distributed as dist
 
-from hocket.collective import arithmetic
+from hocket.collective import arithmetic, host_group, point_to_point
 from hocket.collective.arithmetic import ReduceOp
-from hocket.collective.torch import compilation, hosts, sparse, tensors, traffic, works
+from hocket.collective.torch import hosts, tensors, traffic
 
 NAME: Final = "hocket"
 """The backend's name."""
+
+_MAX_SPARSE_DIMS: Final = 32
+"""How many dimensions a sparse tensor may have."""
 
 
 def register() -> None:
@@ -91,14 +96,14 @@ class ProcessGroup(dist.ProcessGroup):
         op = tensors.find_op(opts)
         for tensor in given:
             if tensor.layout is torch.sparse_coo:
-                sparse.all_reduce(self, tensor, op)
+                _reduce_sparse(self, tensor, op)
                 continue
             traffic.count("all-reduce", tensor, 2 * (self._size - 1), self._size)
             inner, is_mean = tensors.split_mean(op, tensor)
             self._all_reduce(tensor, inner)
             if is_mean:
                 tensors.divide_whole(tensor, self._size)
-        return works.Done(given)
+        return _Done(given)
 
     def allreduce_coalesced(self, given: list[torch.Tensor], opts: object = None) -> dist.Work:
         return self.allreduce(given, opts)
@@ -123,21 +128,21 @@ class ProcessGroup(dist.ProcessGroup):
                     tensors.put_back(tensor, flat)
             if is_whole_mean and self._rank == opts.rootRank:
                 tensors.divide_whole(tensor, self._size)
-        return works.Done(given)
+        return _Done(given)
 
     def reduce_scatter(
         self, outputs: list[torch.Tensor], inputs: list[list[torch.Tensor]], opts: object = None
     ) -> dist.Work:
         for output, parts in zip(outputs, inputs, strict=True):
             self._reduce_scatter(output, parts, opts)
-        return works.Done(outputs)
+        return _Done(outputs)
 
     def reduce_scatter_single_coalesced(
         self, outputs: list[torch.Tensor], inputs: list[torch.Tensor], opts: object = None
     ) -> dist.Work:
         for output, whole in zip(outputs, inputs, strict=True):
             self._reduce_scatter(output, whole.contiguous().view(-1).chunk(self._size), opts)
-        return works.Done(outputs)
+        return _Done(outputs)
 
     def reduce_scatter_single(self, output: torch.Tensor, whole: torch.Tensor, opts: object = None) -> dist.Work:
         return self.reduce_scatter_single_coalesced([output], [whole], opts)
@@ -180,7 +185,7 @@ class ProcessGroup(dist.ProcessGroup):
                 self._local.broadcast(data, root, dtype)
             if whole.data_ptr() != tensor.data_ptr():
                 tensor.copy_(whole)
-        return works.Done(given)
+        return _Done(given)
 
     def allgather(
         self, outputs: list[list[torch.Tensor]], inputs: list[torch.Tensor], opts: object = None
@@ -192,7 +197,7 @@ class ProcessGroup(dist.ProcessGroup):
         for targets, tensor in zip(outputs, inputs, strict=True):
             with tensors.Targets(targets) as arrays:
                 self._local.all_gather(arrays, tensors.as_bytes(tensors.lay_out(tensor)), str(tensor.dtype))
-        return works.Done([tensor for targets in outputs for tensor in targets])
+        return _Done([tensor for targets in outputs for tensor in targets])
 
     def all_gather_single_coalesced(
         self, outputs: list[torch.Tensor], inputs: list[torch.Tensor], opts: object = None
@@ -204,7 +209,7 @@ class ProcessGroup(dist.ProcessGroup):
                 whole = output.contiguous()
                 self.allgather([list(whole.view(-1).chunk(self._size))], [tensor.reshape(-1)])
                 output.copy_(whole)
-        return works.Done(outputs)
+        return _Done(outputs)
 
     def all_gather_single(self, output: torch.Tensor, tensor: torch.Tensor, opts: object = None) -> dist.Work:
         return self.all_gather_single_coalesced([output], [tensor], opts)
@@ -217,7 +222,7 @@ class ProcessGroup(dist.ProcessGroup):
     ) -> dist.Work:
         for number, tensor in enumerate(inputs):
             self.allgather([[targets[number] for targets in outputs]], [tensor])
-        return works.Done([tensor for targets in outputs for tensor in targets])
+        return _Done([tensor for targets in outputs for tensor in targets])
 
     def gather(self, outputs: list[list[torch.Tensor]], inputs: list[torch.Tensor], opts: Any) -> dist.Work:
         if self._is_apart:
@@ -226,7 +231,7 @@ class ProcessGroup(dist.ProcessGroup):
             self._local.gather(
                 arrays, tensors.as_bytes(tensors.lay_out(inputs[0])), opts.rootRank, str(inputs[0].dtype)
             )
-        return works.Done(inputs)
+        return _Done(inputs)
 
     def scatter(self, outputs: list[torch.Tensor], inputs: list[list[torch.Tensor]], opts: Any) -> dist.Work:
         if self._is_apart:
@@ -234,7 +239,7 @@ class ProcessGroup(dist.ProcessGroup):
         sources = [tensors.as_bytes(tensors.lay_out(tensor)) for tensor in inputs[0]] if inputs else []
         with tensors.Targets(outputs[:1]) as (target,):
             self._local.scatter(target, sources, opts.rootRank, str(outputs[0].dtype))
-        return works.Done(outputs)
+        return _Done(outputs)
 
     def alltoall(self, outputs: list[torch.Tensor], inputs: list[torch.Tensor], opts: object = None) -> dist.Work:
         for output in outputs[: self._rank] + outputs[self._rank + 1 :]:
@@ -246,7 +251,7 @@ class ProcessGroup(dist.ProcessGroup):
             sources = [tensors.as_bytes(tensors.lay_out(tensor)) for tensor in inputs]
             with tensors.Targets(outputs) as arrays:
                 self._local.all_to_all(arrays, sources, str(outputs[0].dtype))
-        return works.Done(outputs)
+        return _Done(outputs)
 
     def all_to_all_single(
         self,
@@ -269,7 +274,7 @@ class ProcessGroup(dist.ProcessGroup):
         )
         if whole.data_ptr() != output.data_ptr():
             output.copy_(whole)
-        return works.Done([output])
+        return _Done([output])
 
     alltoall_base = all_to_all_single  # type: ignore[assignment]  # the same
 
@@ -286,7 +291,7 @@ class ProcessGroup(dist.ProcessGroup):
             self._hosts.all_reduce(np.zeros(1, np.uint8), ReduceOp.SUM, arithmetic.NUMPY)
         else:
             self._local.barrier()
-        return works.Done([])
+        return _Done([])
 
     # --- messages -----------------------------------------------------------------------------------------------------
 
@@ -294,7 +299,7 @@ class ProcessGroup(dist.ProcessGroup):
         if self._is_apart:
             return self._hosts.world.send(given, target, max(tag, 0))  # type: ignore[no-any-return]
         data = tensors.as_bytes(tensors.lay_out(given[0]))
-        return works.Message(self._local, self._local.messages.send(data, target, tag), target)
+        return _Message(self._local, self._local.messages.send(data, target, tag), target)
 
     def recv(self, given: list[torch.Tensor], source: int, tag: int = 0) -> dist.Work:
         if self._is_apart:
@@ -302,7 +307,7 @@ class ProcessGroup(dist.ProcessGroup):
         tensor = given[0].detach()
         whole = tensor if tensor.is_contiguous() else tensor.contiguous()
         transfer = self._local.messages.receive(tensors.as_bytes(whole), source, tag)
-        return works.Message(self._local, transfer, source, None if whole is tensor else tensor)
+        return _Message(self._local, transfer, source, None if whole is tensor else tensor)
 
     def recv_anysource(self, given: list[torch.Tensor], tag: int = 0) -> dist.Work:
         """Receive from any rank; waits until one has sent."""
@@ -311,7 +316,165 @@ class ProcessGroup(dist.ProcessGroup):
         return self.recv(given, self._local.find_sender(tag), tag)
 
 
-compilation.spare(
+@final
+class _Done(dist.Work):
+    """What torch gets for an operation to wait for: one that is over, as most are."""
+
+    def __init__(self, tensors: Sequence[torch.Tensor]) -> None:
+        super().__init__()
+        self._tensors = tensors
+        traffic.note_sizes(tensors)
+
+    def wait(self, timeout: dt.timedelta | None = None) -> bool:
+        """Return at once."""
+        return True
+
+    def is_completed(self) -> bool:
+        """It is."""
+        return True
+
+    def is_success(self) -> bool:
+        """It is: what fails raises in the call itself."""
+        return True
+
+    def synchronize(self) -> None:
+        """Do nothing: there is no stream."""
+
+    def result(self) -> list[torch.Tensor]:
+        """Return the tensors that it was about."""
+        return list(self._tensors)
+
+    def get_future(self) -> torch.futures.Future[list[torch.Tensor]]:
+        """Return a future that has these tensors."""
+        future: torch.futures.Future[list[torch.Tensor]] = torch.futures.Future()
+        future.set_result(list(self._tensors))
+        return future
+
+
+@final
+class _Message(dist.Work):
+    """A message that may be under way."""
+
+    def __init__(
+        self,
+        group: host_group.HostGroup,
+        transfer: point_to_point.Transfer,
+        other: int,
+        target: torch.Tensor | None = None,
+    ) -> None:
+        super().__init__()
+        self._group = group
+        self._transfer = transfer
+        self._other = other
+        #: What is not contiguous is received beside it, and copied in the end.
+        self._target = target
+        self._received = torch.from_numpy(transfer.array)
+        traffic.note_sizes([self._received])
+
+    def wait(self, timeout: dt.timedelta | None = None) -> bool:
+        """Wait until it has been sent, or received."""
+        self._group.finish(self._transfer, self._other)
+        target, self._target = self._target, None
+        if target is not None:
+            target.copy_(self._received.view(target.dtype).view(target.shape))
+        return True
+
+    def is_completed(self) -> bool:
+        """Whether it is over."""
+        self._group.messages.progress()
+        return self._transfer.is_done
+
+    def is_success(self) -> bool:
+        """Whether it is over."""
+        return self._transfer.is_done
+
+    def _source_rank(self) -> int:
+        return self._other
+
+    def get_future(self) -> torch.futures.Future[list[torch.Tensor]]:
+        """Wait, and return a future that has the tensor."""
+        self.wait()
+        return _Done([self._received]).get_future()
+
+
+def _reduce_sparse(group: Any, tensor: torch.Tensor, op: ReduceOp) -> None:
+    """Put the sum or the mean of all ranks' tensors into each. They have one shape, and as many entries as they like.
+
+    Costs two messages: how many entries each rank has, and the entries, filled up to the longest. Each rank adds them
+    up in the order of the ranks.
+    """
+    if op not in (ReduceOp.SUM, ReduceOp.MEAN):
+        raise ValueError(
+            f"Sparse tensors can be summed or averaged, but received op={op.name}. Make them dense with .to_dense() "
+            "first."
+        )
+    own = tensor.detach().coalesce()
+    facts = torch.zeros(_MAX_SPARSE_DIMS + 2, dtype=torch.int64)
+    facts[: 2 + own.dim()] = torch.tensor([own._nnz(), own.sparse_dim(), *own.shape])
+    of_ranks = _gather(group, facts)
+    if any(not torch.equal(one[1:], facts[1:]) for one in of_ranks):
+        shapes = [tuple(one[2:][one[2:] > 0].tolist()) for one in of_ranks]
+        raise ValueError(
+            f"All ranks must reduce tensors of one shape and as many sparse dimensions, but they have {shapes}."
+        )
+    counts = [int(one[0]) for one in of_ranks]
+    most = max(counts)
+    if most:
+        indices = _gather(group, _fill_up(own.indices().t(), most))
+        values = _gather(group, _fill_up(own.values(), most))
+        own = torch.sparse_coo_tensor(
+            torch.cat([part[:count] for part, count in zip(indices, counts, strict=True)]).t(),
+            torch.cat([part[:count] for part, count in zip(values, counts, strict=True)]),
+            own.shape,
+            check_invariants=False,
+        ).coalesce()
+        if op is ReduceOp.MEAN:
+            own = own / group.size()
+    with torch.no_grad():
+        tensor.copy_(own)
+
+
+def _fill_up(rows: torch.Tensor, count: int) -> torch.Tensor:
+    whole = rows.new_zeros((count, *rows.shape[1:]))
+    whole[: len(rows)] = rows
+    return whole
+
+
+def _gather(group: Any, tensor: torch.Tensor) -> list[torch.Tensor]:
+    parts = [torch.empty_like(tensor) for _ in range(group.size())]
+    group.allgather([parts], [tensor]).wait()
+    return parts
+
+
+# What a compiled function calls is compiled too, also what it calls through C++: DistributedDataParallel's forward and
+# backward pass inside a compiled step call the process group. The compiler cannot trace what happens there, and says so
+# with an internal error. ``torch.compiler.disable`` spares a method, but importing the compiler takes more than a
+# second, so the methods are marked when it is there: by the first operation outside compiled code after that.
+# DistributedDataParallel imports it and broadcasts when it is made, so for training this is early enough. Open hole: a
+# program that compiles its own ``dist.*`` calls, and has called none before outside compiled code.
+def _spare_compiler(kind: type, *names: str) -> None:
+    """Have the compiler leave a class's methods alone, from the first call on that finds it loaded."""
+    methods = {name: getattr(kind, name) for name in names}
+
+    def mark() -> None:
+        for name, method in methods.items():
+            setattr(kind, name, torch.compiler.disable(method))  # type: ignore[no-untyped-call]
+
+    for name, method in methods.items():
+        setattr(kind, name, _watch(method, mark))
+
+
+def _watch(method: Callable[..., object], mark: Callable[[], None]) -> Callable[..., object]:
+    @functools.wraps(method)
+    def call(self: object, *args: object, **kwargs: object) -> Any:
+        if "torch._dynamo" in sys.modules:
+            mark()
+        return method(self, *args, **kwargs)
+
+    return call
+
+
+_spare_compiler(
     ProcessGroup,
     *("allreduce", "allreduce_coalesced", "reduce", "broadcast", "gather", "scatter", "barrier", "send", "recv"),
     *("reduce_scatter", "reduce_scatter_single", "_reduce_scatter_base", "reduce_scatter_single_coalesced"),

@@ -6,17 +6,17 @@ the size of the data: with blocks of very different sizes, roughly, because a ta
 came before it.
 
 `tasks` has what all share; `rearranging` puts rows into another order; `pools` keeps actors for functions that need a
-long time to be made; `relations` has an engine sort, join and group what need not fit into memory, with `scratch` for
-what does not; `streaming` puts them together, `records` counts what passes, which `progress` shows, and `source` is
-what a plan leaves for ranks to read.
+long time to be made; `relations` has an engine sort, join and group what need not fit into memory; `streaming` puts
+them together, and its `Source` is what a plan leaves for ranks to read; `records` counts what passes, and shows it in a
+terminal.
 """
 
 from hocket.data.execution.records import Record as Record
-from hocket.data.execution.source import Source as Source
-from hocket.data.execution.source import build_source as build_source
-from hocket.data.execution.source import file_source as file_source
+from hocket.data.execution.streaming import Source as Source
 from hocket.data.execution.streaming import Stream as Stream
+from hocket.data.execution.streaming import build_source as build_source
 from hocket.data.execution.streaming import cut_parts as cut_parts
+from hocket.data.execution.streaming import file_source as file_source
 from hocket.data.execution.streaming import find_block as find_block
 from hocket.data.execution.streaming import store as store
 from hocket.data.execution.streaming import stream as stream

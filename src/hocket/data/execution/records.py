@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Final, final
+from typing import Any, Final, final
 
 from hocket import showing
-from hocket.data import block_reads
-from hocket.data.execution import progress
+from hocket.data import block_reads, settings
 
 _SHOWN: Final = 5
 """How many of the files that are left out are named."""
+
+_LINE_AFTER_S: Final = 2.0
+"""How long a reader sees no line of progress. A guess: shorter reads need none."""
+
+_LINE_EACH_S: Final = 0.2
+"""How often the line is written anew."""
 
 
 @final
@@ -74,7 +80,7 @@ class Record:
         self, found: Iterator[block_reads.Held | block_reads.Stored]
     ) -> Iterator[block_reads.Held | block_reads.Stored]:
         """Give the blocks of the last stage, and show how far it is if that takes long."""
-        line = progress.Line(self.num_rows)
+        line = _Line(self.num_rows)
         done = 0
         try:
             for one in found:
@@ -157,3 +163,46 @@ def _count(
             stage.held_s += time.perf_counter() - asked
     finally:
         stage.has_ended = True
+
+
+@final
+class _Line:
+    """Says in the terminal how many rows there are, of how many (None: nobody knows), and how many a second."""
+
+    def __init__(self, total: int | None) -> None:
+        self._total = total
+        self._began = self._shown = time.perf_counter()
+        self._bar: Any = None
+        self._is_wanted = sys.stderr is not None and sys.stderr.isatty()
+
+    def update(self, name: str, done: int) -> None:
+        now = time.perf_counter()
+        if not self._is_wanted or now - self._began < _LINE_AFTER_S or now - self._shown < _LINE_EACH_S:
+            return
+        if not settings.DataContext.get_current().enable_progress_bars:
+            return
+        self._shown = now
+        if self._bar is None:
+            self._bar = _make_bar()
+            self._bar.add_task(name, total=self._total, rate="0")
+            self._bar.start()
+        rate = f"{done / (now - self._began):,.0f}"
+        self._bar.update(self._bar.task_ids[0], description=name, completed=done, rate=rate, refresh=True)
+
+    def close(self) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+
+
+def _make_bar() -> object:
+    from rich import console, progress  # 50 ms, so only when there is something to show
+
+    return progress.Progress(
+        progress.TextColumn("{task.description}"),
+        progress.BarColumn(),
+        progress.TextColumn("{task.completed:,} rows, {task.fields[rate]} a second"),
+        progress.TimeElapsedColumn(),
+        console=console.Console(stderr=True),
+        auto_refresh=False,
+        transient=True,
+    )

@@ -6,8 +6,10 @@ are asked for. What does not fit into the engine's memory it writes to a folder 
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import functools
+import itertools
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -17,9 +19,11 @@ import numpy as np
 
 from hocket import extras
 from hocket.core import api, scopes, session
-from hocket.data import arrow, block_reads, blocks, relations, settings, steps, transport
-from hocket.data.execution import scratch, tasks
+from hocket.data import aggregate as aggregates
+from hocket.data import arrow, block_reads, blocks, columns, relations, settings, steps, transport
+from hocket.data.execution import tasks
 from hocket.engine import contract
+from hocket.stores import working_folders
 
 _FEWEST_ROWS, _MOST_ROWS = 1 << 10, 1 << 20
 """How many rows a batch of the engine's has: at least, and at most."""
@@ -29,6 +33,9 @@ _BLOCK_MEMORY: Final = 1 << 30
 
 _SMALL_BLOCK: Final = 128 << 20
 """Bytes. What is made of such a block is certain to fit into `_BLOCK_MEMORY`, so nothing is written to disk."""
+
+
+_FOLDER_PREFIX = "hocket-data-"
 
 
 @final
@@ -71,7 +78,7 @@ def relate(
     threads = 1 if is_alone else max(1, int(tasks.count_cpus()))
     limits = _Limits(options.get_engine_memory(), threads, settings.DataContext.get_current().get_block_bytes())
     task = tasks.make_many(scope, _run, query.name, tasks.choose_cpus(options))
-    scope.at_end(scratch.remove_left)  # of a worker that was killed
+    scope.at_end(_remove_left)  # of a worker that was killed
     made = task.remote(statement, types, parts, limits)
     del parts
     yield from tasks.list_blocks(made, scope)
@@ -132,7 +139,7 @@ def _fetch(part: _Part) -> blocks.Block:
 @contextlib.contextmanager
 def _open(limits: _Limits) -> Iterator[Any]:
     """Give a connection to an engine that writes to disk what goes beyond its memory."""
-    with scratch.make_folder() as folder:
+    with _make_folder() as folder:
         config = {
             "memory_limit": f"{max(limits.memory >> 20, 64)}MiB",
             "temp_directory": folder,
@@ -303,3 +310,91 @@ def _find_border(block: blocks.Block, num_keys: int) -> int:
     """Return where the last group of a block begins: it may go on in the next one."""
     starts = steps.find_groups(block, list(block.columns)[:num_keys])
     return int(starts[-1]) if len(starts) else 0
+
+
+# Aggregates of Python functions: what is made of the groups of each block, and then of all blocks. Runs in tasks.
+def accumulate(
+    keys: Sequence[str], aggregations: Sequence[aggregates.Accumulating], block: blocks.Block
+) -> blocks.Block:
+    """Return a row for each group of a block: its key, and what is made of its rows."""
+    if not block.num_rows:
+        return blocks.Block({}, 0)
+    groups = list(_list_groups(block, keys))
+    made = [[one.add(one.begin(_read_key(group, keys)), group) for group in groups] for one in aggregations]
+    found = blocks.join([group.select(keys).cut(0, 1) for group in groups]).columns if keys else {}
+    held = {_name_made(number): _hold_made(values) for number, values in enumerate(made)}
+    return blocks.Block({**found, **held}, len(groups))
+
+
+def merge(keys: Sequence[str], aggregations: Sequence[aggregates.Accumulating], block: blocks.Block) -> blocks.Block:
+    """Return a row for each group, in the order of the keys, of what was made of all blocks."""
+    if not block.num_rows:
+        return blocks.Block({}, 0)
+    groups = list(_list_groups(block, keys))
+    found = dict(blocks.join([group.select(keys).cut(0, 1) for group in groups]).columns) if keys else {}
+    for number, one in enumerate(aggregations):
+        values = []
+        for group in groups:
+            first, *others = group.columns[_name_made(number)]
+            for other in others:
+                first = one.merge(first, other)
+            values.append(one.finish(first))
+        found[one.name] = columns.build_from_values(values)
+    return blocks.Block(found, len(groups))
+
+
+def _list_groups(block: blocks.Block, keys: Sequence[str]) -> Iterator[blocks.Block]:
+    """Give the rows of each group, in the order of the keys."""
+    if not keys:
+        yield block
+        return
+    rows = blocks.Block({**block.select(keys).columns, "\0row": np.arange(block.num_rows)}, block.num_rows)
+    ordered = apply(relations.Sort(tuple(keys), (False,) * len(keys)), rows)
+    chosen = block.pick(columns.to_numpy(ordered.columns["\0row"]))
+    starts = steps.find_groups(ordered.select(keys), keys).tolist()
+    for start, stop in itertools.pairwise([*starts, block.num_rows]):
+        yield chosen.cut(start, stop)
+
+
+def _read_key(group: blocks.Block, keys: Sequence[str]) -> object:
+    if not keys:
+        return None
+    (row,) = group.select(keys).cut(0, 1).list_rows()
+    return row[keys[0]] if len(keys) == 1 else tuple(row.values())
+
+
+def _name_made(number: int) -> str:
+    """Return the name of a column of what was made. No user's column begins so."""
+    return f"\0{number}"
+
+
+def _hold_made(values: Sequence[object]) -> object:
+    found = np.empty(len(values), object)
+    for at, value in enumerate(values):
+        found[at] = value
+    return found
+
+
+# Folders for what does not fit into memory. Who makes one removes it; what a killed process has left, the next one.
+@contextlib.contextmanager
+def _make_folder() -> Iterator[str]:
+    """Give a folder, which is removed after the block."""
+    _remove_left()
+    folder = working_folders.WorkingFolder(_FOLDER_PREFIX)
+    try:
+        yield folder.path
+    finally:
+        folder.remove()
+
+
+def _remove_left() -> None:
+    """Remove the folders of processes that are dead."""
+    working_folders.sweep(_FOLDER_PREFIX)
+
+
+def keep_folder() -> working_folders.WorkingFolder:
+    """Return a new folder, which is removed when this process ends; after a kill, by the next that needs one."""
+    _remove_left()
+    folder = working_folders.WorkingFolder(_FOLDER_PREFIX)
+    atexit.register(folder.remove)
+    return folder

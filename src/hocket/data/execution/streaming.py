@@ -245,3 +245,41 @@ def cut_parts(
             found.append(block_reads.Stored(part.ref, num_bytes, part.start + low, part.start + high, part.types))
         at += part.num_rows
     return found
+
+
+@final
+class Source:
+    """What a plan leaves when it was executed: rows in blocks, which can be read in any order.
+
+    Args:
+        parts: The blocks.
+        shuffle_seed: Which orders the epochs have; None: that of the blocks.
+    """
+
+    def __init__(
+        self, parts: Sequence[block_reads.Held | block_reads.Stored | block_reads.Filed], shuffle_seed: int | None
+    ) -> None:
+        self.parts = tuple(parts)
+        self.shuffle_seed = shuffle_seed
+        ends = np.cumsum([0, *(part.num_rows for part in parts)])
+        self.starts = ends[:-1]
+        self.num_rows = int(ends[-1])
+
+
+def file_source(source: Source, folder: str) -> Source:
+    """Return the same rows in files, in a folder that is there, for ranks that have no engine but see the folder."""
+    parts = [
+        block_reads.file_block(tasks.fetch(part), f"{folder}/{number}.block")
+        for number, part in enumerate(source.parts)
+    ]
+    return Source(parts, source.shuffle_seed)
+
+
+def build_source(whole: plan.Plan, options: settings.ExecutionOptions, *, stays_here: bool) -> Source:
+    """Execute a plan; see `Dataset.build_source`."""
+    seed = None
+    if whole.ops and isinstance(whole.ops[-1], plan.Shuffle):
+        seed, whole = whole.ops[-1].seed, plan.Plan(whole.reads, whole.ops[:-1])
+    if stays_here:
+        return Source([found for found in stream(whole, options) if found.num_rows], seed)
+    return Source(store(whole, options), seed)

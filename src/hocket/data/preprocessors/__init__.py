@@ -15,7 +15,6 @@ from hocket.data.preprocessors.encoders import LabelEncoder as LabelEncoder
 from hocket.data.preprocessors.encoders import MultiHotEncoder as MultiHotEncoder
 from hocket.data.preprocessors.encoders import OneHotEncoder as OneHotEncoder
 from hocket.data.preprocessors.encoders import OrdinalEncoder as OrdinalEncoder
-from hocket.data.preprocessors.hashing import FeatureHasher as FeatureHasher
 from hocket.data.preprocessors.imputer import SimpleImputer as SimpleImputer
 from hocket.data.preprocessors.scalers import MaxAbsScaler as MaxAbsScaler
 from hocket.data.preprocessors.scalers import MinMaxScaler as MinMaxScaler
@@ -25,6 +24,7 @@ from hocket.data.preprocessors.stateless import Concatenator as Concatenator
 from hocket.data.preprocessors.stateless import Normalizer as Normalizer
 from hocket.data.preprocessors.stateless import PowerTransformer as PowerTransformer
 from hocket.data.preprocessors.texts import CountVectorizer as CountVectorizer
+from hocket.data.preprocessors.texts import FeatureHasher as FeatureHasher
 from hocket.data.preprocessors.texts import HashingVectorizer as HashingVectorizer
 from hocket.data.preprocessors.texts import Tokenizer as Tokenizer
 from hocket.data.preprocessors.torchvision import TorchVisionPreprocessor as TorchVisionPreprocessor

@@ -4,10 +4,16 @@ from __future__ import annotations
 
 import mmap
 import os
+from collections.abc import Callable
 from typing import final
 
 from hocket.engine.events import layout
 from hocket.engine.events.layout import Kind, State
+
+Note = Callable[[Kind, str, float, float, int], object]
+"""Writes a record of this process beside its tasks: its kind, name, start by `time.perf_counter`, seconds, subject."""
+
+_note: Note | None = None
 
 
 @final
@@ -179,3 +185,17 @@ class EventRing:
         self.flush()
         self._words.release()
         self._buffer.close()
+
+
+def open_notes(write: Note | None) -> None:
+    """Say who writes notes down, from any thread; None: nobody does any more."""
+    global _note  # noqa: PLW0603 (a process has one engine)
+    _note = write
+
+
+def note(kind: Kind, name: str, started: float, seconds: float, subject: int = 0) -> None:
+    """Note what happened in this process beside its tasks (a step of a training, a push), if its engine keeps
+    events."""
+    write = _note
+    if write is not None:
+        write(kind, name, started, seconds, subject)

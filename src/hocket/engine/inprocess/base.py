@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import abc
+import contextlib
 import contextvars
 import os
+import threading
 from collections import deque
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from types import MappingProxyType
 
 from hocket import exceptions
 from hocket.engine import kernel_engine, node
-from hocket.engine.inprocess import coroutines, entrance, payloads, turning
+from hocket.engine.inprocess import coroutines, payloads, turning
 from hocket.kernel import machine, resources
 from hocket.kernel.records import TaskRecord, WorkerRecord
 
@@ -19,10 +21,48 @@ current: contextvars.ContextVar[tuple[WorkerRecord, TaskRecord]] = contextvars.C
 """What the coroutine belongs to; not set in ordinary code."""
 
 
+class Entrance:
+    """The engine's reentrant lock, which knows whether its owner runs the user's code.
+
+    Tasks run inside the engine's calls, with the lock held. Ctrl-C must stop them at once and must not stop the engine
+    half-way through its own work, so the lock is "owned", as `engine.interrupts` asks, only while the engine works.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.RLock()
+        #: Called when the user's code goes on; may raise the interrupt that had to wait.
+        self.check: Callable[[], None] = lambda: None
+        #: By depth: whether what runs there is the user's code.
+        self._depths: list[bool] = []
+
+    def __enter__(self) -> None:
+        self._lock.acquire()
+        self._depths.append(False)
+
+    def __exit__(self, *_: object) -> None:
+        self._depths.pop()
+        self._lock.release()
+        if not self._is_owned():
+            self.check()
+
+    @contextlib.contextmanager
+    def open(self) -> Iterator[None]:
+        """Run the user's code in here."""
+        self._depths.append(True)
+        try:
+            self.check()
+            yield
+        finally:
+            self._depths.pop()
+
+    def _is_owned(self) -> bool:
+        return self._lock._is_owned() and bool(self._depths) and not self._depths[-1]  # type: ignore[attr-defined]
+
+
 class InProcessState(kernel_engine.KernelEngine):
     """The tables and the lock."""
 
-    lock: entrance.Entrance
+    lock: Entrance
 
     def __init__(
         self, node_demand: resources.Demand, *, namespace: str, labels: Mapping[str, str] = MappingProxyType({})
@@ -36,7 +76,7 @@ class InProcessState(kernel_engine.KernelEngine):
             none_value=payloads.encode(None)[0],
             end_value=payloads.encode_error(exceptions.ObjectRefStreamEndOfStreamError("The generator has ended.")),
         )
-        super().__init__(entrance.Entrance(), kernel, namespace=namespace, labels=labels)
+        super().__init__(Entrance(), kernel, namespace=namespace, labels=labels)
         self.lock.check = self.guard.check
         self.guard.install()
         self._runnable: deque[tuple[WorkerRecord, TaskRecord]] = deque()

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import inspect
+import json
+import os
+import sys
 import time
 from collections.abc import Iterator
 from typing import Any
 
 from hocket import exceptions, texts
 from hocket.engine import contract, items, methods, rules, values
-from hocket.engine.inprocess import base, coroutines, payloads, surroundings
+from hocket.engine.inprocess import base, coroutines, payloads
 from hocket.engine.inprocess.base import current
 from hocket.kernel.records import TaskKind, TaskRecord, WorkerRecord
 
@@ -29,7 +33,7 @@ class Execution(base.InProcessState):
         token = current.set((worker, task))
         has_actor = worker.actor is not None
         try:
-            with surroundings.take_on(task.options.shape.environment):
+            with _take_on(task.options.shape.environment):
                 result = self._call(worker, task)
                 if task.options.num_returns < 0:
                     for index, item in enumerate(self._iterate(result)):
@@ -212,3 +216,25 @@ def _is_retryable(task: TaskRecord, cause: BaseException) -> bool:
     """Tell whether a task is to be tried again after this error of the user's code."""
     asked = task.options.retry_exceptions
     return bool(task.retries_left) and (asked is True or (asked is not False and issubclass(type(cause), asked)))
+
+
+@contextlib.contextmanager
+def _take_on(text: str) -> Iterator[None]:
+    """Take on a runtime environment, in the form that travels, for the time of the block; put back all afterwards."""
+    if not text:
+        yield
+        return
+    environment = json.loads(text)
+    variables, path, folder = dict(os.environ), list(sys.path), os.getcwd()
+    os.environ.update(environment.get("env_vars", {}))
+    sys.path[:0] = [os.path.dirname(path) for path in environment.get("py_modules", [])]
+    if environment.get("working_dir"):
+        sys.path.insert(0, environment["working_dir"])
+        os.chdir(environment["working_dir"])
+    try:
+        yield
+    finally:
+        os.environ.clear()
+        os.environ.update(variables)
+        sys.path[:] = path
+        os.chdir(folder)

@@ -15,12 +15,14 @@ import contextlib
 import functools
 import json
 import os
-from collections.abc import Iterable, Iterator
+import signal
+import threading
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from hocket import exceptions
-from hocket.engine.ray import adapter, addresses, surroundings
+from hocket.engine.ray import adapter, addresses
 from hocket.stores import regular
 
 grpc, ray = adapter.grpc, adapter.ray
@@ -59,7 +61,7 @@ def settings(changes: dict[str, str], *, loopback: bool) -> Iterator[None]:
         changes = {**changes, LOOPBACK_VARIABLE: "0"}
         ray_constants.ENABLE_RAY_CLUSTER = False
     try:
-        with surroundings.changed_environment(changes), surroundings.kept_signal_handler():
+        with _changed_environment(changes), _kept_signal_handler():
             reload_settings()
             yield
     finally:
@@ -153,3 +155,33 @@ def walk_package(folder: Path, excludes: Iterable[str]) -> list[Path]:
         include_gitignore=ignored,
     )
     return found
+
+
+@contextlib.contextmanager
+def _changed_environment(changes: Mapping[str, str]) -> Iterator[None]:
+    """Set environment variables for what is started inside; afterwards all is as before, also what others have set.
+
+    Ray itself sets some, among them ``PYTHONBREAKPOINT``.
+    """
+    before = dict(os.environ)
+    os.environ.update(changes)
+    try:
+        yield
+    finally:
+        for name in os.environ.keys() - before.keys():
+            del os.environ[name]
+        for name, text in before.items():
+            if os.environ.get(name) != text:
+                os.environ[name] = text
+
+
+@contextlib.contextmanager
+def _kept_signal_handler() -> Iterator[None]:
+    """Put the handler of SIGTERM back: `ray.init` takes it, and nobody asked for that."""
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        yield
+    finally:
+        # None is a handler that was not set from Python and cannot be put back from there
+        if threading.current_thread() is threading.main_thread() and before is not None:
+            signal.signal(signal.SIGTERM, before)

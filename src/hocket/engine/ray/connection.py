@@ -30,7 +30,7 @@ from pathlib import Path
 from typing import Any
 
 from hocket import exceptions, version
-from hocket.engine.ray import access, adapter, addresses, folders, packages, versions
+from hocket.engine.ray import access, adapter, addresses, folders, packages
 
 ray = adapter.ray
 
@@ -59,6 +59,13 @@ _FOR_STARTING: dict[str, object] = {
     "spill_folder": "",
 }
 """What of a request only a Ray that we start can follow, and what says that it was not asked for."""
+
+_ADVICE = {
+    "Ray": "pip install ray=={}",
+    "Hocket": "pip install hocket=={}",
+    "Python": "a driver with Python {}, for example with conda create python={} or uv venv --python {}",
+}
+"""What to do about a version that differs from the cluster's; to be formatted with that one."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -217,7 +224,7 @@ def _check_package_on_nodes(where: str) -> None:
             "ray.init, which sends it to them, or pass it to yours: ray.init(runtime_env={'py_modules': "
             f"[{str(PACKAGE)!r}]}})."
         )
-    versions.compare_versions(where, {"Hocket": version.__version__}, {"Hocket": found})
+    compare_versions(where, {"Hocket": version.__version__}, {"Hocket": found})
 
 
 # --- starting ---------------------------------------------------------------------------------------------------------
@@ -362,7 +369,7 @@ def _check_versions(address: addresses.Address) -> None:
     ours, theirs = {"Ray": str(ray.__version__), "Python": platform.python_version()}, access.read_versions(address)
     if os.environ.get("RAY_DEFAULT_PYTHON_VERSION_MATCH_LEVEL") == "minor" and "Python" in theirs:
         ours["Python"], theirs["Python"] = (text.rpartition(".")[0] for text in (ours["Python"], theirs["Python"]))
-    versions.compare_versions(str(address), ours, theirs)
+    compare_versions(str(address), ours, theirs)
 
 
 def _build_token_error(address: addresses.Address, what: str) -> exceptions.ConnectionFailedError:
@@ -385,3 +392,17 @@ def _format_url(text: str | None) -> str:
     if not text:
         return ""
     return text if "://" in text else f"http://{text}"
+
+
+def compare_versions(where: str, ours: Mapping[str, str], theirs: Mapping[str, str]) -> None:
+    """Make sure that the cluster's versions agree with this process's: values travel as pickles, and Ray's own messages
+    change from release to release. Only if Ray's settings allow it, Python may differ in its last number."""
+    different = [name for name in ours if theirs.get(name) not in (None, ours[name])]
+    if not different:
+        return
+    facts = " and ".join(f"{name} {theirs[name]}, and this process {name} {ours[name]}" for name in different)
+    remedies = "; ".join(_ADVICE[name].replace("{}", theirs[name]) for name in different)
+    raise exceptions.VersionMismatchError(
+        f"The cluster at {where!r} has {facts}. They must be the same. Install here what the cluster has "
+        f"({remedies}), or on every machine of the cluster what is here, and start it again."
+    )

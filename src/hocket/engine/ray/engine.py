@@ -32,9 +32,7 @@ from hocket.engine.ray import (
     natives,
     notes,
     objects,
-    orphans,
     outside,
-    results,
     runner,
     tables,
 )
@@ -171,7 +169,7 @@ class RayEngine(objects.ObjectAccess):
             ray.kill(actor._native, no_restart=no_restart)
             if no_restart:
                 self._kept_arguments.forget(actor._native)
-                orphans.remove_groups_of(natives.format_id(actor._native))
+                listing.remove_groups_of(natives.format_id(actor._native))
 
     def request_exit(self) -> None:
         runner.is_exiting = True
@@ -310,5 +308,5 @@ def open_in_worker(namespace: str, session_id: str) -> None:
     ray._private.worker.blocking_get_inside_async_warned = True  # an awaited reference is looked up when it is there
     engine = RayEngine(None, namespace=namespace, session_id=session_id)
     runner.send_news = engine.send_news
-    results.install()
+    runner.explain_results()
     contract.set_current_engine(engine)

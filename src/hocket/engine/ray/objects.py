@@ -11,7 +11,7 @@ import ray
 
 from hocket import exceptions, texts
 from hocket.engine import contract, rules, unsendable
-from hocket.engine.ray import errors, listing, natives, orphans, outside, runner, submission
+from hocket.engine.ray import errors, listing, natives, outside, runner, submission
 from hocket.kernel import records
 
 FIRST_WAIT_S = 1.0
@@ -166,7 +166,7 @@ def _has_failed(ref: contract.AnyRef) -> bool:
 def _free_room(waited_s: float) -> None:
     """Remove what may be in the way of what is waited for; not worth its cost after a glance."""
     if waited_s >= FIRST_WAIT_S:
-        orphans.remove_groups()
+        listing.remove_groups()
 
 
 def _split_time(timeout_s: float | None) -> Iterator[float]:

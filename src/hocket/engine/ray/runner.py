@@ -11,15 +11,16 @@ from __future__ import annotations
 import asyncio
 import inspect
 import itertools
+import threading
 import types
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from typing import Any, ClassVar, NoReturn
 
 import ray
 
 from hocket import exceptions
-from hocket.engine import contract, methods, rules, unsendable, values
-from hocket.engine.ray import notes, results
+from hocket.engine import contract, methods, pickling, rules, unsendable, values
+from hocket.engine.ray import notes
 from hocket.kernel import records
 
 CALL_FUNCTION = "__hocket_call__"
@@ -27,6 +28,9 @@ CALL_FUNCTION = "__hocket_call__"
 
 _STOPS = (KeyboardInterrupt, SystemExit, GeneratorExit, asyncio.CancelledError, ray.exceptions.AsyncioActorExit)
 """How Ray stops what runs: these pass as they are."""
+
+
+_sending = threading.local()
 
 
 class Code:
@@ -90,7 +94,7 @@ def build_function(code: Code, options: records.TaskOptions, *, is_generator: bo
 
     def run_generator(*args: Any, **kwargs: object) -> object:
         with _Explaining(name):
-            for item in results.number_items(code.load()(*args, **kwargs)):  # noqa: UP028 (Ray sends values in)
+            for item in _number_items(code.load()(*args, **kwargs)):  # noqa: UP028 (Ray sends values in)
                 yield item
 
     def run_and_take(*args: object, **kwargs: object) -> object:
@@ -273,7 +277,7 @@ def _build_method(name: str, function: object, label: str) -> Callable[..., obje
     def generate(self: Any, *args: Any, **kwargs: Any) -> object:
         with _Explaining(label):
             items = methods.get_method(self.__hocket_instance__, name)(*args, **kwargs)
-            for item in results.number_items(items):  # noqa: UP028 (the same)
+            for item in _number_items(items):  # noqa: UP028 (the same)
                 yield item
 
     async def await_call(self: Any, *args: Any, **kwargs: Any) -> object:
@@ -309,3 +313,41 @@ def _build_caller(options: records.ActorOptions) -> Callable[..., object]:
             return await result if inspect.iscoroutine(result) else result
 
     return call_and_await if options.is_async else call_function
+
+
+def _number_items(items: Iterable[object]) -> Iterator[object]:
+    """Give the items of a generator, and note in this thread which of them is sent: Ray encodes each before it asks for
+    the next one."""
+    for index, item in enumerate(items):
+        _sending.index = index
+        try:
+            yield item
+        finally:
+            _sending.index = None
+
+
+def explain_results() -> None:
+    """Have Ray's encoder in this worker say which part of a value cannot be encoded.
+
+    Ray pickles a result after the user's code has returned, and its error has the reason but not the part.
+    """
+    context = ray._private.worker.global_worker.get_serialization_context()
+    encode = context.serialize
+    if getattr(encode, "explains", False):
+        return
+
+    def serialize(value: object) -> object:
+        try:
+            return encode(value)
+        except (ray.exceptions.RayError, exceptions.HocketError):
+            raise
+        except Exception as error:
+            if pickling.can_travel(value):
+                raise
+            index = getattr(_sending, "index", None)
+            kind = "the result" if index is None else f"item {index}"
+            what = f"{kind} of `{ray.get_runtime_context().get_task_name()}`"
+            raise exceptions.SerializationError(unsendable.explain_result(value, what, error)) from None
+
+    serialize.explains = True  # type: ignore[attr-defined]
+    context.serialize = serialize

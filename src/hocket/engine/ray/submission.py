@@ -10,7 +10,7 @@ import ray
 
 from hocket import exceptions, texts
 from hocket.engine import callers, contract, pickling, rules, unsendable
-from hocket.engine.ray import base, errors, keeping, keywords, listing, natives, outside, runner
+from hocket.engine.ray import base, errors, keywords, listing, natives, outside, runner
 from hocket.kernel import records
 
 _MOST_PENDING = re.compile(r"more than (\d+) tasks")
@@ -99,7 +99,7 @@ class Submission(base.RayState):
         native_args, native_kwargs = natives.replace_references(args, kwargs)
         try:
             if options.max_restarts:
-                native_args, native_kwargs = keeping.put_large(native_args, native_kwargs)
+                native_args, native_kwargs = base.put_large(native_args, native_kwargs)
             remote = outside.build_remote(shell, keywords.build_actor_keywords(options))
             native = remote.remote(*native_args, **native_kwargs)
             ref = self.wrap_known(native)

@@ -1,8 +1,7 @@
 """`hocket dashboard`: a page in the browser that shows a session, served by a process of its own.
 
-- `server`: opens a port on loopback, and ends when nobody looks or there is nothing left to see.
+- `server`: opens a port on loopback or a socket that only its user may open. Ends when nobody looks or nothing is left.
 - `app`: the routes, each of which only reads.
 - `guards`: who may ask for what.
-- `listening`: the port, or the socket that only its user may open.
 - `static`: the pages. No build step. What others wrote is in `observe/vendor`, with their licences.
 """

@@ -5,10 +5,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import re
 import secrets
 import socket
+import struct
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, final
 
@@ -16,7 +19,7 @@ import uvicorn
 from uvicorn.protocols.http import h11_impl
 
 from hocket.observe import searches, sessions, training, watching
-from hocket.observe.dashboard import app, listening
+from hocket.observe.dashboard import app
 from hocket.observe.runs import lines, log
 
 IDLE_SECONDS = 600.0
@@ -39,6 +42,12 @@ REQUEST_SECONDS = 10.0
 machine could hold all connections otherwise."""
 
 
+_LOOPBACK = re.compile(rb"(127\.0\.0\.1|localhost)(:[0-9]{1,5})?")
+"""What browsers call a socket that is forwarded to a port of their machine, whichever that is."""
+
+_CREDENTIALS = struct.Struct("iII")
+
+
 @final
 class _Connection(h11_impl.H11Protocol):
     """Cuts those that are too many, or too slow, or of another user where that can be seen."""
@@ -46,7 +55,7 @@ class _Connection(h11_impl.H11Protocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Take a connection, or cut it at once."""
         super().connection_made(transport)
-        if len(self.connections) > CONNECTIONS or listening.is_stranger(transport.get_extra_info("socket")):
+        if len(self.connections) > CONNECTIONS or _is_stranger(transport.get_extra_info("socket")):
             transport.abort()
             return
         self._seen: object = self
@@ -99,7 +108,7 @@ def _serve(driver_pid: int | None, folder: Path | None, where: int | Path, say: 
         )
         return 1
     os.nice(NICENESS)
-    place = listening.open_socket(where) if isinstance(where, Path) else listening.open_port(where)
+    place = _open_socket(where) if isinstance(where, Path) else _open_port(where)
     token = secrets.token_hex(32)
     watch = watching.Watch(driver_pid if folder is None else -1)
     runs = training.Runs(folder)
@@ -159,3 +168,63 @@ async def _run(
     server.should_exit = True
     await serving
     return why
+
+
+@dataclass(frozen=True)
+class _Place:
+    """Where the dashboard listens: a port on loopback, or a Unix socket that only its user may open."""
+
+    listener: socket.socket
+    is_own: Callable[[bytes], bool]
+    """Tells whether the value of a ``Host`` is the dashboard's."""
+    greet: Callable[[str], str]
+    """Says how to get there, given the token."""
+    path: Path | None = None
+    """Of the socket."""
+
+    def close(self) -> None:
+        """Listen no more."""
+        self.listener.close()
+        if self.path is not None:
+            self.path.unlink(missing_ok=True)
+
+
+def _open_port(port: int) -> _Place:
+    """Listen on a port of 127.0.0.1; 0 for any that is free."""
+    listener = socket.create_server(("127.0.0.1", port))
+    port = listener.getsockname()[1]
+    hosts = {f"127.0.0.1:{port}".encode(), f"localhost:{port}".encode()}
+    return _Place(listener, hosts.__contains__, lambda token: f"The dashboard is at http://127.0.0.1:{port}/#{token}")
+
+
+def _open_socket(path: Path) -> _Place:
+    """Listen on a Unix socket that only this user may open, made at a path where nothing is."""
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    before = os.umask(0o177)
+    try:
+        listener.bind(str(path))
+    except OSError as error:
+        listener.close()
+        raise OSError(
+            f"The socket {str(path)!r} cannot be made: {error.strerror or error}. Give a path in a folder of yours at "
+            "which nothing is; what an earlier dashboard left there, after a kill, may be removed."
+        ) from error
+    finally:
+        os.umask(before)
+    listener.listen()
+    path = path.absolute()
+    way = (
+        f"The dashboard listens on {path}, for you alone. On the machine of your browser run\n"
+        f"    ssh -N -L 8265:{path} {socket.gethostname()}\n"
+        "and open http://127.0.0.1:8265/#"
+    )
+    return _Place(listener, lambda host: _LOOPBACK.fullmatch(host) is not None, lambda token: f"{way}{token}", path)
+
+
+def _is_stranger(connection: socket.socket | None) -> bool:
+    """Tell whether another user is at the other end of a Unix socket."""
+    with contextlib.suppress(OSError):
+        if connection is not None and connection.family == socket.AF_UNIX:
+            data = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+            return bool(_CREDENTIALS.unpack(data)[1] != os.getuid())
+    return False

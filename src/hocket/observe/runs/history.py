@@ -20,11 +20,18 @@ import psutil
 from hocket import spending
 from hocket.engine import descendants
 from hocket.observe.runs import lines, log
+from hocket.stores import regular
 
 Floats = npt.NDArray[np.float64]
 
 MOST_RANKS: Final = 1 << 12
 """More are not believed: the log is damaged."""
+
+_RUN: Final = b'{"is":"run",'
+
+_ATTEMPT: Final = b'\n{"is":"attempt",'
+
+_ROW: Final = b'\n{"is":"row",'
 
 
 @dataclass
@@ -399,3 +406,45 @@ def thin(values: Sequence[Floats], bins: int) -> tuple[npt.NDArray[np.int64], li
         most = np.fmax.reduce(parts, axis=2)
     drawn = np.stack([least, most], axis=2).reshape(len(values), -1)
     return rows, list(drawn)
+
+
+@dataclass(frozen=True)
+class Glimpse:
+    """A run whose ranks were started once, and which has ended: of a hundred runs in a list few are looked at
+    closer."""
+
+    size: int
+    """Of its log in bytes: a run that goes on after all has a longer one."""
+    name: str
+    started: float
+    ended: float
+    error: str | None
+    rows: int
+    ranks: int
+
+
+def take_glimpse(file: Path) -> Glimpse | None:
+    """Return what the first lines of a log (as `log.RunLog` writes it) and its last one say; None if all has to be
+    read."""
+    with regular.open_regular(file) as opened:
+        data = opened.read(regular.MOST_BYTES)  # a longer one has no end here, and is read line by line
+    if not data.startswith(_RUN) or data.count(b"\n" + _RUN) or data.count(_ATTEMPT) != 1 or not data.endswith(b"\n"):
+        return None
+    attempt_at = data.index(_ATTEMPT) + 1
+    try:
+        begun = json.loads(data[: data.index(b"\n")])
+        attempt = json.loads(data[attempt_at : data.index(b"\n", attempt_at)])
+        end = json.loads(data[data.rindex(b"\n", 0, -1) + 1 :])
+        if end["is"] != "end":
+            return None
+        return Glimpse(
+            size=len(data),
+            name=str(begun["name"]),
+            started=read_time(begun["at"]),
+            ended=read_time(end["at"]),
+            error=None if end["error"] is None else str(end["error"]),
+            rows=data.count(_ROW),
+            ranks=int(attempt["ranks"]),
+        )
+    except (ValueError, LookupError, TypeError, OverflowError, RecursionError):
+        return None

@@ -31,7 +31,6 @@ _INTRA_THREADS: Final = "TF_NUM_INTRAOP_THREADS"
 _LOG_LEVEL: Final = "TF_CPP_MIN_LOG_LEVEL"
 _ERRORS_ONLY: Final = "2"
 
-
 EVALUATOR: Final = "evaluator"
 """The task type of what is no part of the cluster: nobody connects to it, and it connects to nobody."""
 
@@ -145,3 +144,20 @@ def refuse_keras_3(work: object) -> None:
             "with hocket.train.keras.KerasTrainer, which is for Keras 3. TensorflowConfig(legacy_keras=False) makes "
             "`tf.keras` Keras 3 in the ranks, too."
         )
+
+
+def choose_keras_backend(name: str, num_threads: int) -> None:
+    """Have the calling process's Keras 3 compute with a backend, and so many threads an operation.
+
+    Keras settles the backend when it is imported: so this is not in `hocket.train.keras`, which imports it.
+    """
+    keras = sys.modules.get("keras")
+    if keras is not None and keras.backend.backend() != name:
+        found = keras.backend.backend()
+        raise RuntimeError(
+            f"KerasConfig asks for backend={name!r}, but the processes of this session have imported Keras with "
+            f"{found!r}, and cannot change it. Use one backend in a session: call hocket.shutdown() before the next."
+        )
+    os.environ["KERAS_BACKEND"] = name
+    set_threads(num_threads)
+    be_quiet()

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import dataclasses
+import html
 import numbers
 import os
 import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Protocol, final
+from typing import Any, Protocol, final
 
 from hocket import texts
 from hocket.train import configs, user_callback
 from hocket.train.checkpoints import checkpoint
-from hocket.train.progress import model, notebook, terminal, text
+from hocket.train.progress import model, terminal, text
 
 SWITCH = "HOCKET_PROGRESS"
 """The environment variable that says how progress is shown, whatever the program says: ``off``, ``live``, ``plain``, or
@@ -159,7 +160,7 @@ class ProgressDisplay(user_callback.UserCallback):
         if mode == "off":
             return _Nothing()
         if mode != "plain":
-            if notebook.is_here():
+            if _is_notebook():
                 return _open_notebook(name, self._look)
             descriptor = find_terminal()
             if descriptor is not None:
@@ -208,7 +209,7 @@ def _open_lines(name: str, look: Callable[[], model.Snapshot | None], interval_s
 
 def _open_notebook(name: str, look: Callable[[], model.Snapshot | None]) -> _Timed:
     """Change an output in the thread that runs the cell, as IPython wants it."""
-    output = notebook.Output()
+    output = _Output()
 
     def show(snapshot: model.Snapshot) -> None:
         lags = [text.build_lag_line(snapshot)] if snapshot.lags else []
@@ -279,7 +280,7 @@ def add_display(config: configs.RunConfig) -> configs.RunConfig:
     mode = read_switch()
     if mode == "off" or any(isinstance(callback, ProgressDisplay) for callback in config.callbacks):
         return config
-    if mode == "auto" and not notebook.is_here() and find_terminal() is None:
+    if mode == "auto" and not _is_notebook() and find_terminal() is None:
         return config
     return dataclasses.replace(config, callbacks=(*config.callbacks, ProgressDisplay()))
 
@@ -295,3 +296,28 @@ def _check_types(total: object, interval_s: object, keys: Mapping[str, object]) 
             raise TypeError(
                 f"{name} must be a metric's name, but received {texts.safe_repr(key)}. Write {name}='{name[:-4]}'."
             )
+
+
+def _is_notebook() -> bool:
+    """Tell whether this process is the kernel of a notebook. IPython is not imported for it."""
+    ipython: object = sys.modules.get("IPython")
+    shell = ipython.get_ipython() if ipython is not None and hasattr(ipython, "get_ipython") else None
+    return getattr(shell, "kernel", None) is not None
+
+
+class _Output:
+    """The display in a notebook: one output of the cell that runs, which is changed in place."""
+
+    def __init__(self) -> None:
+        self._handle: Any = None
+
+    def show(self, lines: list[str]) -> None:
+        """Show lines in place of those before."""
+        from IPython.display import display
+
+        text = "\n".join(lines)
+        bundle = {"text/plain": text, "text/html": f"<pre>{html.escape(text)}</pre>"}
+        if self._handle is None:
+            self._handle = display(bundle, raw=True, display_id=True)
+        else:
+            self._handle.update(bundle, raw=True)

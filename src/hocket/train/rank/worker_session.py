@@ -17,13 +17,14 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final, Protocol
 
 from hocket import exceptions, spending, texts
-from hocket.collective import thread_owners, turns
+from hocket.collective import turns
 from hocket.data import cursor as cursor_module
 from hocket.engine import events
+from hocket.stores import names
 from hocket.train import validation
 from hocket.train.checkpoints import cache, file_chunks, reported, storage, uploads
 from hocket.train.checkpoints import checkpoint as checkpoint_module
-from hocket.train.rank import questions, rank_info, report_checks, reports
+from hocket.train.rank import questions, rank_info, reports
 
 MOST_BYTES = 1 << 20
 """How much `broadcast_from_rank_zero` takes. Ray warns above a kilobyte; a megabyte still goes through the driver in
@@ -139,7 +140,7 @@ class WorkerSession:
         self._refuse_fork("report")
         self.refuse_bystander("report")
         blob = reports.encode_metrics(metrics)
-        report_checks.check_checkpoint(checkpoint, checkpoint_dir_name)
+        _check_checkpoint(checkpoint, checkpoint_dir_name)
         self._check_validation(checkpoint, asked)
         if checkpoint is not None:
             self._check_upload(checkpoint, upload)
@@ -149,7 +150,7 @@ class WorkerSession:
             index, made_at = self._count, time.time()
             spent = self._stretch.end() if turns.get_optional_turns() is None else None
             positions = self._read_positions() if checkpoint is not None else {}  # now, and not when files are uploaded
-            names = report_checks.list_expected(checkpoint, upload) if checkpoint is not None else []
+            names = _list_expected(checkpoint, upload) if checkpoint is not None else []
 
             def send() -> None:
                 staged = None if checkpoint is None else self._stage(index, checkpoint, checkpoint_dir_name, upload)
@@ -453,7 +454,7 @@ def open_session(session: WorkerSession) -> Iterator[None]:
     _set_current(session)
     in_turns = turns.get_optional_turns() is not None
     try:
-        with thread_owners.follow(get_optional_session) if in_turns else contextlib.nullcontext():
+        with turns.follow_threads(get_optional_session) if in_turns else contextlib.nullcontext():
             yield
     finally:
         _set_current(before)
@@ -461,7 +462,7 @@ def open_session(session: WorkerSession) -> Iterator[None]:
 
 def get_optional_session() -> WorkerSession | None:
     """Return the open session, in a thread that a rank has started that rank's; None if none is open."""
-    owner = None if turns.get_optional_turns() is not None else thread_owners.find_owner()
+    owner = None if turns.get_optional_turns() is not None else turns.find_owner()
     return owner if isinstance(owner, WorkerSession) else _current
 
 
@@ -474,3 +475,31 @@ def get_session(caller: str) -> WorkerSession:
             "to a trainer (TorchTrainer, DataParallelTrainer), which runs it in its workers."
         )
     return session
+
+
+def _check_checkpoint(checkpoint: object, dir_name: str | None) -> None:
+    """Raise if it is nothing that `report` takes as a checkpoint, or its folder cannot have this name."""
+    if checkpoint is not None and not isinstance(checkpoint, checkpoint_module.Checkpoint):
+        raise TypeError(
+            f"report() takes a Checkpoint, but received {checkpoint!r}. Write Checkpoint.from_directory(path) for a "
+            "folder."
+        )
+    if checkpoint is not None and checkpoint.place is not None:
+        raise ValueError(
+            f"report() takes a checkpoint in a folder of this machine, but received {checkpoint!r} of a store. "
+            "Write with checkpoint.as_directory() as folder: report(metrics, checkpoint=Checkpoint(folder)); what is "
+            "reported goes to the run's own store, RunConfig(storage_path=...)."
+        )
+    if dir_name is not None and (names.find_fault(dir_name) or "/" in dir_name or dir_name.startswith(".")):
+        raise ValueError(
+            "checkpoint_dir_name must be the name of one folder that does not start with '.', but received "
+            f"{dir_name!r}. Leave it out for a numbered one."
+        )
+
+
+def _list_expected(checkpoint: checkpoint_module.Checkpoint, upload: uploads.Upload) -> list[str]:
+    """Return the files that must be there when an asynchronous upload comes to them."""
+    if upload.stays or not upload.is_asynchronous:
+        return []
+    storage.check_source(checkpoint.path)
+    return storage.list_contents(checkpoint.path)[1]

@@ -1,6 +1,5 @@
 """Stoppers: what ends trials, or a whole search, by their reports."""
 
-from hocket.tune.stopper.building import build_stopper as build_stopper
 from hocket.tune.stopper.plateau import ExperimentPlateauStopper as ExperimentPlateauStopper
 from hocket.tune.stopper.plateau import TrialPlateauStopper as TrialPlateauStopper
 from hocket.tune.stopper.stoppers import CombinedStopper as CombinedStopper
@@ -9,3 +8,4 @@ from hocket.tune.stopper.stoppers import MaximumIterationStopper as MaximumItera
 from hocket.tune.stopper.stoppers import NoopStopper as NoopStopper
 from hocket.tune.stopper.stoppers import Stopper as Stopper
 from hocket.tune.stopper.stoppers import TimeoutStopper as TimeoutStopper
+from hocket.tune.stopper.stoppers import build_stopper as build_stopper

@@ -7,14 +7,19 @@ import os
 import pickle
 import queue
 import socket
+import sys
 import threading
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import final
+from typing import TextIO, final
 
 from hocket.tune import errors
-from hocket.tune.worker import orders, printing, programs, trial_session
+from hocket.tune.worker import orders, programs, trial_session
+
+_copying: dict[str, _Copying] = {}
+"""The streams of this process, by name: what a handler of logging has got in one trial writes to the files of
+those after it."""
 
 
 @final
@@ -113,7 +118,7 @@ def run_trial(
     """Run a trial; return how it ended."""
     try:
         session = trial_session.TrialSession(assignment, ask, post)
-        printed = printing.copied(session.trial_storage.path, assignment.output_files)
+        printed = _copied(session.trial_storage.path, assignment.output_files)
         with trial_session.opened(session), printed:
             program.run(session)
         session.finish()
@@ -122,3 +127,56 @@ def run_trial(
     except BaseException as error:  # KeyboardInterrupt and SystemExit are the trial's end too
         return orders.Ended(error, traceback.format_exc())
     return orders.Ended()
+
+
+@final
+class _Copying:
+    """A stream whose text goes to a file, too, while there is one. Everything else is the stream's."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self.stream = stream
+        self.file: TextIO | None = None
+
+    def write(self, text: str) -> int:
+        if self.file is not None:
+            self.file.write(text)
+        return self.stream.write(text)
+
+    def writelines(self, lines: Iterable[str]) -> None:
+        for line in lines:
+            self.write(line)
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self.stream, name)
+
+
+def _find(name: str, stream: TextIO) -> _Copying:
+    if name not in _copying or _copying[name].stream is not stream:
+        _copying[name] = _Copying(stream)
+    return _copying[name]
+
+
+@contextlib.contextmanager
+def _copied(folder: Path, names: tuple[str, str] | None) -> Iterator[None]:
+    """For the duration of a block, add what is printed to files in a folder, beside where it went before.
+
+    What goes past the methods of Python's ``sys.stdout`` and ``sys.stderr``, as from C, does not. The names are those
+    of the files for both streams, which may be one; None for none.
+    """
+    if names is None:
+        yield
+        return
+    before = sys.stdout, sys.stderr
+    with contextlib.ExitStack() as stack:
+        folder.mkdir(parents=True, exist_ok=True)
+        files = {name: stack.enter_context((folder / name).open("a", buffering=1)) for name in names}
+        streams = [_find(name, stream) for name, stream in zip(("stdout", "stderr"), before, strict=True)]
+        for stream, name in zip(streams, names, strict=True):
+            stream.file = files[name]
+        sys.stdout, sys.stderr = streams
+        try:
+            yield
+        finally:
+            sys.stdout, sys.stderr = before
+            for stream in streams:
+                stream.file = None

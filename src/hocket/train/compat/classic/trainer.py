@@ -13,8 +13,10 @@ from typing import Any, final
 from hocket import addresses, constructors
 from hocket.train import configs, refusals, spellings
 from hocket.train.checkpoints import storage
-from hocket.train.compat.classic import checkpoints, iterator, ranks, session, tf_config, training_callbacks
+from hocket.train.compat.classic import checkpoints, iterator, ranks, session, training_callbacks
+from hocket.train.frameworks import tf_config
 from hocket.train.run import backend as backend_module
+from hocket.train.run import worker_group
 
 BACKENDS = ("torch", "tensorflow", "horovod", "none")
 """What `Trainer` knows by name."""
@@ -306,7 +308,7 @@ def _build_backend(given: object) -> backend_module.BackendConfig:
     if given == "none":
         return backend_module.NoBackend()
     if given == "tensorflow":
-        return tf_config.TFConfigBackend()
+        return TFConfigBackend()
     module = importlib.import_module(
         "hocket.train.frameworks.torch.config"
     )  # imports torch, which others need not have
@@ -340,3 +342,22 @@ def _check_callbacks(callbacks: Sequence[Any] | None) -> list[training_callbacks
                 "Inherit from it, and pass an instance; a UserCallback is for RunConfig(callbacks=[...])."
             )
     return given
+
+
+@final
+class TFConfigBackend(backend_module.BackendConfig):
+    """Sets TF_CONFIG in each rank, and TF_USE_LEGACY_KERAS: in 2022 ``tf.keras`` was Keras 2.
+
+    It imports no TensorFlow. See `hocket.train.frameworks.tf_config` for what listens where.
+    """
+
+    def check_work(self, work: object) -> None:
+        """Refuse objects of Keras 3."""
+        tf_config.refuse_keras_3(work)
+
+    def on_start(self, group: worker_group.WorkerGroup) -> None:
+        """Make all ranks workers of one cluster."""
+        tf_config.arrange(group, ["worker"] * len(group), legacy_keras=True)
+
+    def on_shutdown(self, group: worker_group.WorkerGroup) -> None:
+        """Do nothing: what TensorFlow has opened ends with its process."""

@@ -18,7 +18,7 @@ import keras
 from hocket import constructors, extras
 from hocket.collective import turns
 from hocket.train import strategies
-from hocket.train.frameworks import keras_process
+from hocket.train.frameworks import tf_config
 from hocket.train.frameworks.keras import sharding
 from hocket.train.run import backend, joining, worker_group
 
@@ -96,7 +96,7 @@ class KerasConfig(backend.BackendConfig):
     def on_start(self, group: worker_group.WorkerGroup) -> None:
         """Set KERAS_BACKEND in each rank, and join them."""
         num_threads = max(1, int(group.scaling.bundle.get("CPU", 1)))
-        group.execute(keras_process.choose_backend, [(self.choose_backend(), num_threads)] * len(group))
+        group.execute(tf_config.choose_keras_backend, [(self.choose_backend(), num_threads)] * len(group))
         joining.arrange(group, self.timeout_s)
         if self.distributed:
             extras.load("jax", "Keras on JAX", "JAX", "Run pip install 'hocket[jax]'.")

@@ -21,9 +21,13 @@ Who reads a spread value as a whole, reads it with all ranks: `hocket.train.fram
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import os
+import socket
 import weakref
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import Any, Final, final
 
 import jax
@@ -36,7 +40,7 @@ from hocket.collective.world import World
 from hocket.mesh.backends import jax as backend
 from hocket.train import strategies
 from hocket.train.frameworks import spread_usage, spreading
-from hocket.train.frameworks.keras import loaders, spread_saving, variables
+from hocket.train.frameworks.keras import loaders, variables
 
 _GROUPS: Final = {
     "train": ("trainable_variables", "non_trainable_variables", "optimizer", "metrics_variables"),
@@ -44,6 +48,9 @@ _GROUPS: Final = {
     "predict": ("trainable_variables", "non_trainable_variables"),
 }
 """Of what a step's state consists, in Keras's order."""
+
+_WRITERS: Final = ("save", "save_weights", "export")
+"""Methods of a Keras model whose first argument is the path that they write to."""
 
 
 @final
@@ -200,7 +207,7 @@ class SpreadModel:
             "train_on_batch": functools.partial(self._refuse, "train_on_batch", "fit"),
             "test_on_batch": functools.partial(self._refuse, "test_on_batch", "evaluate"),
         }
-        for name in spread_saving.WRITERS:
+        for name in _WRITERS:
             replaced[name] = functools.partial(self._write, name)
         for kind in _GROUPS:
             replaced[f"make_{kind}_function"] = functools.partial(self._make_function, kind)
@@ -298,16 +305,61 @@ class SpreadModel:
 
     def _get_state_tree(self, *args: object, **kwargs: object) -> object:
         """Return whole variables. All ranks call it."""
-        with spread_saving.hold_whole(self._get_model()):
+        with _hold_whole(self._get_model()):
             return self._originals["get_state_tree"](*args, **kwargs)
 
     def _write(self, name: str, filepath: object, *args: object, **kwargs: object) -> object:
         """Write a whole model. All ranks call it."""
         writer = self._originals[name]
-        return spread_saving.write(self._get_model(), self._world, writer, filepath, *args, **kwargs)
+        return _write(self._get_model(), self._world, writer, filepath, *args, **kwargs)
 
     def _refuse(self, name: str, instead: str, *args: object, **kwargs: object) -> object:
         raise TypeError(
             f"With Sharded {name}() does not know which rows the other ranks have. Call {instead}() with what "
             "prepare_arrays() returns."
         )
+
+
+# Keras writes values as numpy arrays, which a rank that has parts of them cannot make alone. So all ranks call
+# ``save``, ``save_weights``, ``export`` and ``get_state_tree`` (as those of a run do with a ``ModelCheckpoint`` in
+# each): parts are put together, Keras does what it does, and then the model has its parts again.
+def _write(
+    model: Any, joined: World, writer: Callable[..., object], filepath: object, *args: object, **kwargs: object
+) -> Any:
+    """Write a whole model by a method of Keras. Of ranks that give the same path on the same machine, the first one
+    writes.
+
+    All ranks call it. It returns when all have written, so that each finds the file.
+    """
+    where = str(Path(filepath).absolute() if isinstance(filepath, (str, os.PathLike)) else joined.rank)
+    place = (socket.gethostname(), where)
+    is_first = joined.all_gather_object(place).index(place) == joined.rank
+    trouble = returned = None
+    try:
+        with _hold_whole(model):
+            returned = writer(filepath, *args, **kwargs) if is_first else None
+    except Exception as error:
+        trouble = f"{type(error).__name__}: {error}"
+        raise
+    finally:
+        troubles = joined.all_gather_object(trouble)
+    for rank, text in enumerate(troubles):
+        if text is not None:
+            raise RuntimeError(f"Rank {rank} could not write the model {model.name!r}: {text}")
+    return returned
+
+
+@contextlib.contextmanager
+def _hold_whole(model: Any) -> Iterator[None]:
+    """Have each rank's variables be whole within. All ranks enter it."""
+    variables.attach(model)
+    optimizer = getattr(model, "optimizer", None)
+    given = [*model.variables, *(optimizer.variables if optimizer is not None else ())]
+    parts = [(variable, variable.value) for variable in given if variables.is_spread(variable)]
+    for variable, _ in parts:
+        variable.assign(variables.read(variable))
+    try:
+        yield
+    finally:
+        for variable, part in parts:
+            variable.assign(part)

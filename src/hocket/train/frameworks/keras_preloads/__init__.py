@@ -6,7 +6,7 @@ jemalloc (pyarrow's), both of which see to forks themselves; TensorFlow, PyTorch
 operation. Measured with Keras 3.15 on TensorFlow 2.21, PyTorch 2.13 and JAX 0.10: 4 to 20 seconds of processor time a
 rank, on two cores with other work, for less than one.
 
-A Keras has one backend for good. So all ranks of a session share one, and `hocket.train.frameworks.keras_process` says
+A Keras has one backend for good. So all ranks of a session share one, and `hocket.train.frameworks.tf_config` says
 so to those that ask for another.
 """
 

@@ -1,7 +1,7 @@
 """A searcher that proposes what Optuna's samplers do.
 
 The search's trials are trials of an Optuna study. A proposal depends on the seed, on its number and on what the study
-holds (`randomness` sees to that). A search that goes on after a crash has a new study: its trials are put into it as
+holds (`Randomness` sees to that). A search that goes on after a crash has a new study: its trials are put into it as
 they were proposed, without asking the sampler, if the sampler looks at nothing but trials. Samplers that leave notes in
 the study when they propose (CMA-ES, NSGA-II, grids, quasi-random sequences) are asked again, in the same order.
 
@@ -15,18 +15,20 @@ from __future__ import annotations
 import copy
 import logging
 import math
-from collections.abc import Mapping, Sequence
+import random
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, final
 
 import cloudpickle
+import numpy as np
 
 from hocket import keywords
 from hocket.stores import trust
 from hocket.train.tracking import plain
 from hocket.tune import errors
 from hocket.tune.search import paths, points, searcher
-from hocket.tune.search.optuna import adapter, distributions, options, randomness
+from hocket.tune.search.optuna import adapter, distributions
 
 _log = logging.getLogger(__name__)
 
@@ -35,6 +37,13 @@ TRIAL_ID: Final = "hocket:trial_id"
 
 _ANONYMOUS: Final = "_metric"
 """The metric if only a mode is given. Ray's name."""
+
+
+_FITTED: Final = ("_gprs_cache_list", "_constraints_gprs_cache_list")
+"""Where `GPSampler` keeps the processes that it has fitted last, from which the next fit starts."""
+
+_FROM_TRIALS_ALONE: Final = ("RandomSampler", "TPESampler", "GPSampler", "BruteForceSampler")
+"""Samplers that look at the parameters and results of trials only. Others leave notes in the study with a proposal."""
 
 
 @keywords.guard_init
@@ -81,12 +90,12 @@ class OptunaSearch(searcher.Searcher):
         evaluated_rewards: Sequence[float] | None = None,
     ) -> None:
         self._optuna = adapter.load()
-        options.check_objectives(metric, mode)
+        _check_objectives(metric, mode)
         super().__init__(metric or (_ANONYMOUS if mode else None), mode)  # type: ignore[arg-type]
         self._space = None if space is None or space == {} else distributions.build(space)
         self._points = copy.deepcopy(points.check(points_to_evaluate))
         self._rewards = None if evaluated_rewards is None else list(evaluated_rewards)
-        options.check(self._optuna, sampler, storage, seed, self._points, self._rewards)
+        _check_rest(self._optuna, sampler, storage, seed, self._points, self._rewards)
         self._sampler, self._study_name, self._seed = sampler, study_name or "optuna", seed
         self._given_storage, self._search_seed = storage, 0
         self._constants: dict[str, object] = {}
@@ -270,7 +279,7 @@ class OptunaSearch(searcher.Searcher):
                 **_describe(*space.read(point, partial=True)), state=optuna.trial.TrialState.WAITING
             )
         sampler = self._sampler or optuna.samplers.TPESampler()
-        self._randomness = randomness.Randomness(sampler, self._seed, self._search_seed)
+        self._randomness = Randomness(sampler, self._seed, self._search_seed)
         self._storage = optuna.storages.get_storage(self._given_storage)
         given: Any = self.mode
         modes = given if isinstance(given, list) else [given]
@@ -344,3 +353,122 @@ class OptunaSearch(searcher.Searcher):
 def _describe(params: dict[str, object], found: dict[str, object]) -> dict[str, object]:
     """Return the two as `create_trial` takes them; of some values the distribution is not known yet."""
     return {"params": {name: params[name] for name in found}, "distributions": found}
+
+
+def _check_objectives(metric: object, mode: Any) -> None:
+    """Check the metric and mode, or metrics and modes."""
+    modes = mode if isinstance(mode, list) else [mode]
+    for each in modes:
+        if each not in ("min", "max") and mode is not None:
+            raise ValueError(f"mode must be 'min' or 'max', or a list of these, but received {mode!r}.")
+    if isinstance(mode, list) != isinstance(metric, list) and (isinstance(mode, list) or mode is not None):
+        raise ValueError(
+            f"metric and mode must both be lists or neither, but received {metric!r} and {mode!r}. Write "
+            'metric=["loss", "time"], mode=["min", "min"].'
+        )
+    if isinstance(metric, list) and (mode is None or len(metric) != len(mode)):
+        raise ValueError(f"mode must have one entry for each of the metrics {metric!r}, but received {mode!r}.")
+
+
+def _check_rest(optuna: Any, sampler: object, storage: object, seed: Any, given: list[Any], rewards: Any) -> None:
+    """Check what else `OptunaSearch` is made with."""
+    if sampler is not None and not isinstance(sampler, optuna.samplers.BaseSampler):
+        raise TypeError(
+            f"sampler must be one of optuna.samplers, but received {sampler!r}. Write optuna.samplers.TPESampler()."
+        )
+    if storage is not None and not isinstance(storage, str | optuna.storages.BaseStorage):
+        raise TypeError(
+            f"storage must be one of optuna.storages or a URL, but received {storage!r}. Write "
+            "'sqlite:///study.db', or leave it out."
+        )
+    if seed is not None and (isinstance(seed, bool) or not isinstance(seed, int) or seed < 0):
+        raise ValueError(f"seed must be an int of 0 or more, but received {seed!r}. Leave it out for the search's.")
+    if rewards is not None and len(rewards) != len(given):
+        raise ValueError(
+            f"evaluated_rewards must have one entry for each of the {len(given)} points_to_evaluate, but received "
+            f"{rewards!r}."
+        )
+
+
+@final
+class Randomness:
+    """The generators of a sampler of Optuna's.
+
+    A sampler keeps generators, whose state depends on all that was ever drawn. Here they are seeded anew before each
+    proposal, with the search's seed and the number of the proposal. Then a proposal depends on these two and on the
+    trials that the study holds, and a search that goes on with a new sampler proposes what the old one would have.
+
+    In Optuna 3.6 (not in 4.5) a `GridSampler` without a seed shuffles its grid anew in each process, so it needs one to
+    be resumed.
+
+    Args:
+        sampler: One of Optuna's, or one that inherits from ``optuna.samplers.BaseSampler``.
+        seed: What they are seeded with. Default: what the sampler was seeded with.
+        default: What they are seeded with if neither says it.
+    """
+
+    def __init__(self, sampler: object, seed: int | None, default: int) -> None:
+        parts = list(_find_parts(sampler, set()))
+        self._generators = [part for part in parts if _is_generator(part)]
+        self._fitted = [(part, name) for part in parts for name in _FITTED if hasattr(part, name)]
+        found = _read_seed(self._generators)
+        self._seed = next(each for each in (seed, found, default) if each is not None)
+        for part in parts:
+            # A quasi-random sequence has one seed for all trials.
+            if type(part).__name__ == "QMCSampler" and (seed is not None or found is None):
+                part._seed = self._seed
+        samplers = [part for part in parts if hasattr(part, "sample_relative")]
+        self.proposes_from_trials_alone = all(
+            type(part).__name__ in _FROM_TRIALS_ALONE and type(part).__module__.startswith("optuna.")
+            for part in samplers
+        )
+        """Whether a trial that is put into a study serves as well as one that the sampler has proposed."""
+
+    def seed_for(self, number: int) -> None:
+        """Make ready for a proposal."""
+        seeds = np.random.SeedSequence([self._seed, number]).generate_state(max(1, len(self._generators)))
+        for generator, seed in zip(self._generators, seeds.tolist(), strict=False):
+            _seed(generator, seed)
+        for part, name in self._fitted:
+            setattr(part, name, None)
+
+
+def _is_generator(part: object) -> bool:
+    kinds = np.random.RandomState | np.random.Generator | random.Random
+    return isinstance(part, kinds) or type(part).__name__ == "LazyRandomState"
+
+
+def _seed(generator: Any, seed: int) -> None:
+    if isinstance(generator, np.random.Generator):
+        generator.bit_generator.state = type(generator.bit_generator)(seed).state
+    elif isinstance(generator, np.random.RandomState | random.Random):
+        generator.seed(seed)
+    else:
+        generator.rng.seed(seed)
+
+
+def _find_parts(part: object, seen: set[int]) -> Iterator[Any]:
+    """Yield a sampler and what belongs to it, in the order of its attributes."""
+    if id(part) in seen:
+        return
+    seen.add(id(part))
+    if _is_generator(part):
+        yield part
+    elif isinstance(part, list | tuple | dict):
+        for item in part.values() if isinstance(part, dict) else part:
+            yield from _find_parts(item, seen)
+    elif hasattr(part, "sample_relative") or (
+        type(part).__module__.startswith("optuna.") and hasattr(part, "__dict__")
+    ):
+        yield part
+        for item in list(vars(part).values()):
+            yield from _find_parts(item, seen)
+
+
+def _read_seed(generators: list[object]) -> int | None:
+    """Return a number that depends on the seed which a sampler was made with; None if it was made without one."""
+    for generator in generators:
+        state = copy.deepcopy(getattr(generator, "_rng", None))
+        if isinstance(state, np.random.RandomState):
+            return int(state.randint(2**31))
+    return None
