@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 
 EXIT_SECONDS = 60
@@ -27,15 +28,17 @@ class Notes:
         self._test = ""
         self._limit = 0.0
         self._usual_limit = float(config.getini("timeout") or 0)
-        self._is_worker = hasattr(config, "workerinput")
-        starts_workers = not self._is_worker and config.getoption("numprocesses", None)
-        self._write("waits" if starts_workers else "collects")
+        self._starts_workers = not hasattr(config, "workerinput") and bool(config.getoption("numprocesses", None))
+        if not self._starts_workers:  # else its workers are to find the folder; what tests start is not
+            del os.environ["HOCKET_TEST_NOTES"]
+        self._write("waits" if self._starts_workers else "collects")
 
     def _write(self, doing: str) -> None:
         if os.getpid() != self._pid:  # a test forked
             return
         note = {
             "pid": self._pid,
+            "born": psutil.Process().create_time(),
             "doing": doing,
             "test": self._test,
             "limit": self._limit,
@@ -62,11 +65,11 @@ class Notes:
         """Somebody debugs: the test takes as long as they like."""
         self._write("debugs")
 
-    @pytest.hookimpl(trylast=True)
+    @pytest.hookimpl(tryfirst=True)
     def pytest_sessionfinish(self) -> None:
-        """A worker of pytest-xdist has run its last test; it is not unconfigured."""
-        if self._is_worker:
-            self._write("ends")
+        """All tests are done: the workers of pytest-xdist have to end from now on."""
+        if self._starts_workers:
+            self._write("closes")
 
     @pytest.hookimpl(trylast=True)
     def pytest_unconfigure(self) -> None:

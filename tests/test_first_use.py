@@ -452,7 +452,8 @@ def list_names(place: str) -> set[str]:
     module = importlib.import_module(place)
     return {
         f"{place}.{name}"
-        for name, value in vars(module).items()
+        for name in dir(module)
+        for value in [getattr(module, name)]
         if (inspect.isclass(value) or inspect.isroutine(value) or isinstance(value, hocket.RemoteFunction))
         and not name.startswith("_")
         and value.__module__.startswith("hocket")

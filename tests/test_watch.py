@@ -1,6 +1,7 @@
 """What `tools/watch_tests.py` makes of tests that hang: each is named, with the stacks of its processes, and the run
 goes on, or ends."""
 
+import json
 import os
 import signal
 import subprocess
@@ -8,11 +9,13 @@ import sys
 import textwrap
 from pathlib import Path
 
+import psutil
 import pytest
 
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT / "tools"))
-from watch_tests import Limits, Note, find_hangs  # noqa: E402  (a program of this repository's, and no package)
+import watch_tests  # noqa: E402  (a program of this repository's, and no package)
+from watch_tests import Limits, Note, find_hangs  # noqa: E402
 
 HANGS = {
     "in_c": """
@@ -83,7 +86,6 @@ def run_watched(tmp_path):
             "--",
         ]
         environment = {**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'src'}"}
-        environment.pop("HOCKET_TEST_NOTES", None)  # of the run that this test is a part of
         return subprocess.Popen(
             [*watch, "-p", "no:cacheprovider", "-q", *arguments],
             cwd=tmp_path, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
@@ -171,14 +173,34 @@ def test_what_passes_is_left_alone(run_watched):
 )
 def test_limits(note, seconds, text):
     doing, test, limit = note
-    notes = [Note(7, doing, test, limit, since=100.0)]
+    notes = [Note(7, 1.0, doing, test, limit, since=100.0)]
     hangs = find_hangs(notes, silence=0, runner=1, now=100 + seconds, limits=Limits())
     assert [(hang.pid, hang.text) for hang in hangs] == ([(7, text)] if text else [])
 
 
-@pytest.mark.parametrize("notes", [[], [Note(1, "waits", "", 0, 0), Note(7, "waits", "t.py::a", 60, 0)]])
+@pytest.mark.parametrize("notes", [[], [Note(1, 1.0, "waits", "", 0, 0), Note(7, 1.0, "waits", "t.py::a", 60, 0)]])
 def test_a_run_in_which_nobody_does_anything_is_ended(notes):
     hangs = find_hangs(notes, silence=121, runner=1, now=500, limits=Limits())
     assert [(hang.pid, hang.text) for hang in hangs] == [(1, "No process has run a test for 121 s")]
-    notes = [*notes, Note(8, "runs", "t.py::b", 600, 400)]
+    notes = [*notes, Note(8, 1.0, "runs", "t.py::b", 600, 400)]
     assert find_hangs(notes, silence=121, runner=1, now=500, limits=Limits()) == []
+
+
+def test_workers_have_to_end_once_all_tests_are_done():
+    notes = [Note(1, 1.0, "closes", "", 0, 100), Note(7, 1.0, "waits", "t.py::a", 60, 10)]
+    assert find_hangs(notes, silence=0, runner=1, now=129, limits=Limits()) == []
+    hangs = find_hangs(notes, silence=0, runner=1, now=131, limits=Limits())
+    assert [(hang.pid, hang.text) for hang in hangs] == [
+        (7, "A process of the tests has not ended after t.py::a for 31 s")
+    ]
+    hangs = find_hangs(notes[:1], silence=0, runner=1, now=191, limits=Limits())
+    assert [hang.text for hang in hangs] == ["pytest has waited for the ends of its processes for 91 s"]
+
+
+def test_a_process_that_has_the_number_of_another_is_left_alone(tmp_path):
+    note = {"doing": "runs", "test": "t.py::a", "limit": 1, "since": 0, "pid": os.getpid()}
+    (tmp_path / f"{os.getpid()}.json").write_text(json.dumps({**note, "born": 7.0}))
+    assert watch_tests.read_notes(tmp_path) == []
+    born = psutil.Process().create_time()
+    (tmp_path / f"{os.getpid()}.json").write_text(json.dumps({**note, "born": born}))
+    assert [one.born for one in watch_tests.read_notes(tmp_path)] == [born]

@@ -23,7 +23,7 @@ import tempfile
 import time
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import psutil
@@ -55,8 +55,11 @@ class Note:
     """What one process of pytest does, as it wrote it down last."""
 
     pid: int
+    born: float
+    """When the process began, in seconds since 1970: another one may have its number by now."""
     doing: str
-    """`collects`, `runs`, `waits` (for the next test, or for other processes), `debugs` or `ends`."""
+    """`collects`, `runs`, `waits` (for the next test, or for other processes), `debugs`, `closes` (waits for the ends
+    of the others) or `ends`."""
     test: str
     """The test that it runs, or ran last."""
     limit: float
@@ -91,6 +94,9 @@ def find_hangs(notes: Iterable[Note], silence: float, runner: int, now: float, l
         limits: How long things may take.
     """
     notes = list(notes)
+    closing = next((note.since for note in notes if note.doing == "closes"), None)
+    if closing is not None:
+        notes = [replace(note, doing="ends", since=closing) if note.doing == "waits" else note for note in notes]
     hangs = [
         Hang(note.pid, f"{text} for {now - note.since:.0f} s")
         for note in notes
@@ -109,6 +115,8 @@ def _describe(note: Note, limits: Limits) -> tuple[str, float]:
         return f"{note.test} has run", note.limit + limits.patience if note.limit else 0
     if note.doing == "ends":
         return f"A process of the tests has not ended{after}", limits.exit
+    if note.doing == "closes":
+        return "pytest has waited for the ends of its processes", 3 * limits.exit
     if note.doing == "collects":
         return "A process has collected tests", START_SECONDS
     return "", 0
@@ -116,13 +124,14 @@ def _describe(note: Note, limits: Limits) -> tuple[str, float]:
 
 def read_notes(folder: Path) -> list[Note]:
     """Return what the living processes wrote down."""
-    paths = [path for path in sorted(folder.iterdir()) if path.suffix == ".json" and _is_alive(int(path.stem))]
-    return [Note(**json.loads(path.read_text())) for path in paths]
+    notes = [Note(**json.loads(path.read_text())) for path in sorted(folder.iterdir()) if path.suffix == ".json"]
+    return [note for note in notes if _is_alive(note)]
 
 
-def _is_alive(pid: int) -> bool:
+def _is_alive(note: Note) -> bool:
     try:
-        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+        process = psutil.Process(note.pid)
+        return process.create_time() == note.born and process.status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
         return False
 

@@ -54,10 +54,15 @@ def test_a_query_whose_worker_is_killed_is_done_again_and_leaves_nothing(
     rows = data.range(500_000, override_num_blocks=8).sort("id", descending=True)
     loop = iter(rows.iter_batches(batch_size=100))
     seen = next(loop)["id"].tolist()
-    ours = {process.pid for process in psutil.Process().children(recursive=True)}
-    found = {int(path.name.split("-")[2]): path for path in Path(tempfile.gettempdir()).glob("hocket-data-*-*")}
-    (folder,) = (path for pid, path in found.items() if pid in ours)
-    os.kill(int(folder.name.split("-")[2]), signal.SIGKILL)
+    start = str(Path(tempfile.gettempdir(), "hocket-data-"))
+    opened = {
+        (process.pid, Path(target).parent)
+        for process in psutil.Process().children(recursive=True)
+        for target in map(os.readlink, Path(f"/proc/{process.pid}/fd").iterdir())
+        if target.startswith(start)
+    }
+    ((pid, folder),) = opened
+    os.kill(pid, signal.SIGKILL)
     for batch in loop:
         seen += batch["id"].tolist()
     assert seen == list(range(499_999, -1, -1))

@@ -56,7 +56,9 @@ def test_a_folder_that_spark_has_not_written_is_named(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match=r"hocket.spark.read\(\): the folder .* has no _MANIFEST"):
         hocket_spark.read(tmp_path)
     (tmp_path / writing.MANIFEST).write_text("{")
-    with pytest.raises(ValueError, match=r"hocket.spark.read\(\) cannot read .*_MANIFEST"):
+    with pytest.raises(
+        ValueError, match=r"hocket.spark.read\(\): _MANIFEST of .* is damaged, or was not written by Hocket"
+    ):
         hocket_spark.read(tmp_path)
     with pytest.raises(TypeError, match="path must name a folder, but received None"):
         hocket_spark.read(None)  # type: ignore[arg-type]

@@ -46,7 +46,7 @@ class KernelEngine(contract.Engine):
         self.lock = lock
         self.guard = interrupts.InterruptGuard(lock)
         self.kernel = kernel
-        self.unfetched = Unfetched(kernel, self._read_arrived)
+        self.unfetched: Unfetched = Unfetched(kernel, self._read_arrived)
         self.namespace = namespace
         self.labels = dict(labels)
         self.job_id = os.urandom(4).hex()

@@ -80,13 +80,15 @@ class Origin(NamedTuple):
     """Whether it is something that this task depends on."""
     before: tuple[str, ...] = ()
     """What that may be."""
+    is_call: bool = False
+    """Whether it is a call of an actor that was cancelled."""
 
     def describe(self) -> str:
         """Return what to call it in a sentence."""
         if self.is_of_argument:
             known = ", ".join(f"`{name}`" for name in self.before)
             return f"a task that `{self.name}` depends on" + (f" ({known})" if known else "")
-        return f"task `{self.name}`" if self.name else "the task"
+        return f"{'call' if self.is_call else 'task'} `{self.name}`" if self.name else "the task"
 
 
 _NOBODY = Origin()

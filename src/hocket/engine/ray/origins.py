@@ -106,6 +106,8 @@ class Origins:
         if made is None:
             return errors.Origin()
         found = _list_suspects(made)
+        if made.is_call and not found and isinstance(getattr(error, "cause", None), ray.exceptions.TaskCancelledError):
+            return errors.Origin(made.options.name, is_call=True)  # a coroutine
         if len(found) > 1 or (is_passed_on and not found):
             names = dict.fromkeys(suspect.options.name for suspect in found)
             return errors.Origin(made.options.name, before=tuple(names), is_of_argument=True)

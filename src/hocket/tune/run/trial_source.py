@@ -116,7 +116,7 @@ class TrialSource:
                     "trial_dirname_creator, or trial_name_creator without it, must return the name of one folder, of "
                     f"{_MOST_BYTES} bytes at most, but returned {folder!r} for trial {trial.trial_id}."
                 )
-            if folder not in self._folders and (self._settings.folder / folder).exists():
+            if folder not in self._folders and (self._settings.folder / folder).is_dir():
                 folder = f"{folder}_{self._settings.prefix}"  # an earlier search of this name has a trial there
         if folder in self._folders:
             raise ValueError(

@@ -63,7 +63,7 @@ def read(source: str | pathlib.Path | Sequence[Policy | Sequence[Any]]) -> list[
         try:
             row = json.loads(line)
         except (ValueError, RecursionError) as error:
-            raise _build_error(f"line {number} of {str(path)!r}", line) from error
+            raise _build_error(f"line {number} of {str(path)!r}", line.decode(errors="backslashreplace")) from error
         policies.append(_parse(row, f"line {number} of {str(path)!r}"))
     return policies
 
