@@ -174,7 +174,7 @@ def test_a_search_of_paused_trials_goes_on(tmp_path: Path) -> None:
     stop = tune.RunConfig(verbose=0, stop={"training_iteration": 9})
     found = tune.Tuner.restore(tmp_path / "search", climb, run_config=stop).fit()
     assert len(found) == 9
-    assert {one.status for one in found} == {Status.TERMINATED}
+    assert {one.status for one in found} == {Status.TERMINATED}, [str(one.error) for one in found if one.error]
     for one in found:
         scores = [report["score"] for report in one.metrics_history]
         assert scores == pytest.approx([one.config["rate"] * (step + 1) for step in range(len(scores))])
