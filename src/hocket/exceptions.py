@@ -433,10 +433,8 @@ class ActorError(HocketError):
         return f"{super().__str__()}\n{story}"
 
     def _read_origin(self) -> BaseException | None:
-        """Return the constructor's error.
-
-        It is kept as a pickle until somebody looks: making it may import the user's modules.
-        """
+        """Return the constructor's error. It is kept as a pickle until somebody looks: making it may import the user's
+        modules."""
         if not self._cause_data:
             return None
         try:

@@ -98,10 +98,8 @@ def list_names(function: Callable[..., object]) -> list[str]:
 
 
 def guard(function: Callable[P, R]) -> Callable[P, R]:
-    """Return a function that refuses keywords which it does not have; the same one, if it takes any.
-
-    From errors of this package that it raises, frames of this package are taken; see `exceptions.hide_frames`.
-    """
+    """Return a function that refuses keywords which it does not have; the same one, if it takes any. From errors of
+    this package that it raises, frames of this package are taken; see `exceptions.hide_frames`."""
     if function.__code__.co_flags & inspect.CO_VARKEYWORDS:
         return function
     shown = list_names(function)

@@ -121,10 +121,8 @@ def shorten(text: str, most: int = MOST_CHARACTERS) -> str:
 
 
 def add_sources(text: str) -> str:
-    """Return a worker's traceback with the lines of source that only this process can see.
-
-    These are those of a notebook's cells, and of what was typed at a prompt.
-    """
+    """Return a worker's traceback with the lines of source that only this process can see. These are those of a
+    notebook's cells, and of what was typed at a prompt."""
     lines = text.split("\n")
     out: list[str] = []
     for line, following in zip(lines, [*lines[1:], ""], strict=True):
@@ -322,9 +320,7 @@ def _format_last_lines(error: BaseException, has_hints: bool) -> str:
 
 def drop_own_frames(error: BaseException) -> None:
     """Take from an exception the frames of ours, and of the pickler's, that come before the first one of the user's.
-
-    All go if there is none of the user's.
-    """
+    All go if there is none of the user's."""
     trace: TracebackType | None = _read(error, "__traceback__")
     while trace is not None and not SHOWS_ALL:
         filename = trace.tb_frame.f_code.co_filename

@@ -11,10 +11,8 @@ from typing import BinaryIO
 
 @contextlib.contextmanager
 def replaced(target: Path) -> Iterator[BinaryIO]:
-    """Give a new file that takes a name at the end of the block, and is removed if the block fails.
-
-    Its own name cannot be guessed, and nothing is there: a link that another user left would lead to a file of ours.
-    """
+    """Give a new file that takes a name at the end of the block, and is removed if the block fails. Its own name cannot
+    be guessed, and nothing is there: a link that another user left would lead to a file of ours."""
     beside = target.with_name(f".{target.name[:200]}.{secrets.token_hex(8)}")
     try:
         with beside.open("xb") as file:

@@ -99,10 +99,8 @@ class HostGroup:
                 self._share_out(array, count, step, views, op, calc)
 
     def reduce(self, array: Any, root: int, op: ReduceOp = ReduceOp.SUM, calc: Arithmetic = NUMPY) -> None:
-        """Put the sum of all ranks' arrays, or what `op` makes of them, into that of the root.
-
-        The others keep theirs.
-        """
+        """Put the sum of all ranks' arrays, or what `op` makes of them, into that of the root. The others keep
+        theirs."""
         combine = self._get_sum(op, array, calc)
         _check_root(root, self.size)
         with self._operation:
@@ -155,10 +153,8 @@ class HostGroup:
             self._pass_on(len(target), step, views, _give_parts(sources if self.rank == root else (), np.copyto), take)
 
     def all_to_all(self, targets: Sequence[Bytes], sources: Sequence[Bytes], dtype: str = "u8") -> None:
-        """Put the source of this rank's number in each rank into the target of that rank's number.
-
-        All are of one length.
-        """
+        """Put the source of this rank's number in each rank into the target of that rank's number. All are of one
+        length."""
         _check_parts("targets", targets, targets[0] if targets else (), self.size)
         _check_parts("sources", sources, targets[0], self.size)
         with self._operation:
@@ -175,10 +171,8 @@ class HostGroup:
     def reduce_scatter(
         self, target: Any, sources: Sequence[object], op: ReduceOp = ReduceOp.SUM, calc: Arithmetic = NUMPY
     ) -> None:
-        """Put the sum of all ranks' sources of this rank's number, or what `op` makes of them, into the target.
-
-        All are of one length.
-        """
+        """Put the sum of all ranks' sources of this rank's number, or what `op` makes of them, into the target. All are
+        of one length."""
         self._get_sum(op, target, calc)
         _check_parts("sources", sources, target, self.size)
         with self._operation:

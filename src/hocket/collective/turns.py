@@ -218,10 +218,8 @@ class Turns:
         self._gates[rank].release()
 
     def _wait_for_turn(self, rank: int, *, until_all_done: bool = False) -> None:
-        """Sleep until it is this rank's turn.
-
-        Ctrl-C arrives in rank 0 at any time: then the others are ended, and it waits on.
-        """
+        """Sleep until it is this rank's turn. Ctrl-C arrives in rank 0 at any time: then the others are ended, and it
+        waits on."""
         while self._now != rank or (until_all_done and self._running):
             try:
                 self._gates[rank].acquire(timeout=LOOK_SECONDS)
@@ -305,10 +303,8 @@ def find_owner() -> Hashable | None:
 
 @contextlib.contextmanager
 def follow_threads(find_current: Callable[[], Hashable | None]) -> Iterator[None]:
-    """For the duration of a block, note which rank the threads belong to that are started.
-
-    `find_current` is called in the thread that starts one; what it returns, `find_owner` returns in the new one.
-    """
+    """For the duration of a block, note which rank the threads belong to that are started. `find_current` is called in
+    the thread that starts one; what it returns, `find_owner` returns in the new one."""
     with _follow_lock:
         if _Followed.count == 0:
             _Followed.start = threading.Thread.start

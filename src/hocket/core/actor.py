@@ -110,10 +110,8 @@ class ActorClass:
 
     @functools.cached_property
     def _record(self) -> records.ActorOptions:
-        """The options and methods.
-
-        Made when they are needed: in a worker, a class that refers to itself is empty at first.
-        """
+        """The options and methods. Made when they are needed: in a worker, a class that refers to itself is empty at
+        first."""
         methods = tuple(
             (name, options.build_method_options(getattr(function, _METHOD_OPTIONS, {}), function, name))
             for name, function in inspect.getmembers(self._cls, callable)
@@ -263,10 +261,8 @@ def explain_unbound(method: UnboundMethod) -> str:
 
 
 def _rebuild_class(cls: type, given: dict[str, object]) -> ActorClass:
-    """Return an actor class that has travelled.
-
-    The class may be still without its methods, which may refer to this very object.
-    """
+    """Return an actor class that has travelled. The class may be still without its methods, which may refer to this
+    very object."""
     rebuilt = ActorClass.__new__(ActorClass)
     rebuilt._take(cls, given)
     return rebuilt

@@ -59,10 +59,8 @@ def _is_in_task() -> bool:
 def explain_surplus(
     name: str, surplus: tuple[object, ...], unknown: Mapping[str, object], keywords: tuple[str, ...]
 ) -> str:
-    """Return what is wrong with arguments that `get` or `wait` does not take.
-
-    Python's own message would name no keyword.
-    """
+    """Return what is wrong with arguments that `get` or `wait` does not take. Python's own message would name no
+    keyword."""
     import difflib  # here, because a program without a mistake never needs it
 
     if unknown:

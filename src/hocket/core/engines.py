@@ -26,10 +26,8 @@ def open_engine(
     memory_limit: int | None = None,
     spill_folder: str = "",
 ) -> contract.Engine:
-    """Open an engine of this machine by name.
-
-    The last two are for engines that hold values outside of the caller's memory.
-    """
+    """Open an engine of this machine by name. The last two are for engines that hold values outside of the caller's
+    memory."""
     if kind == "inprocess":
         engine: contract.Engine = _load("inprocess").InProcessEngine(node, namespace=namespace, labels=labels)
         return engine

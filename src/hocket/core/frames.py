@@ -13,10 +13,8 @@ T = TypeVar("T")
 
 
 def hide_frames_of(function: Callable[P, T]) -> Callable[P, T]:
-    """Have a function that users call hide our frames.
-
-    Where a call takes no more than some microseconds, the function does so by itself: this adds a call.
-    """
+    """Have a function that users call hide our frames. Where a call takes no more than some microseconds, the function
+    does so by itself: this adds a call."""
 
     @functools.wraps(function)
     def call(*args: P.args, **kwargs: P.kwargs) -> T:

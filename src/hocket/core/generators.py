@@ -161,10 +161,8 @@ class DynamicObjectRefGenerator:
 
 
 def collect(function: Any, *, is_retried: bool) -> object:
-    """Return a function that runs a generator function to its end and returns references on what it yields.
-
-    If it raises, the last reference does, unless the task is to be tried again then.
-    """
+    """Return a function that runs a generator function to its end and returns references on what it yields. If it
+    raises, the last reference does, unless the task is to be tried again then."""
     import functools
 
     @functools.wraps(function)

@@ -354,11 +354,8 @@ def build_call_options(
 
 
 def build_actor_options(given: Mapping[str, Any], cls: type, namespace: str) -> records.ActorOptions:
-    """Return the record for an actor's options, but for its methods.
-
-    Like in Ray, an actor needs one CPU to be placed and none while it lives, unless it names any resource: then it
-    holds what it names for as long as it lives.
-    """
+    """Return the record for an actor's options, but for its methods. Like in Ray, an actor needs one CPU to be placed
+    and none while it lives, unless it names any resource: then it holds what it names for as long as it lives."""
     given = _make_plain(dict(given))
     names_any = any(
         given.get(key) is not None for key in ("num_cpus", "num_gpus", "resources", "memory", "accelerator_type")

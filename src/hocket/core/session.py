@@ -368,10 +368,8 @@ def shutdown() -> None:
 
 
 def _show_unfetched(errors: list[tuple[str, BaseException]]) -> None:
-    """Write the errors that nobody has fetched to stderr: a line for each kind, and the traceback of the first.
-
-    A program whose calls all fail, and that never asks for their results, would otherwise end as if all had gone well.
-    """
+    """Write the errors that nobody has fetched to stderr: a line for each kind, and the traceback of the first. A
+    program whose calls all fail, and that never asks for their results, would otherwise end as if all had gone well."""
     ends = (KeyboardInterrupt, SystemExit)  # so a program ends a task
     errors = [(name, error) for name, error in errors if not isinstance(exceptions.get_cause(error), ends)]
     if not errors:

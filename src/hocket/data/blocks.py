@@ -202,10 +202,8 @@ def _fill(block: Block, names: Sequence[str]) -> Block:
 
 
 def put_beside(found: Sequence[Block]) -> Block:
-    """Return the columns of blocks with as many rows as one block.
-
-    A name that is taken gets ``_1``, ``_2``, ... added.
-    """
+    """Return the columns of blocks with as many rows as one block. A name that is taken gets ``_1``, ``_2``, ...
+    added."""
     made = dict(found[0].columns)
     for number, block in enumerate(found[1:], 1):
         for name, column in block.columns.items():

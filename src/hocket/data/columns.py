@@ -59,10 +59,8 @@ def _unmask(values: np.ma.MaskedArray[Any, Any]) -> object:
 
 
 def build_from_values(values: Sequence[Any]) -> Column:
-    """Return one Python value for each row as a column.
-
-    Lists stay lists; arrays of one shape, and tensors of a framework, become an array with an axis more.
-    """
+    """Return one Python value for each row as a column. Lists stay lists; arrays of one shape, and tensors of a
+    framework, become an array with an axis more."""
     values = [_open_tensor(value) for value in values]
     times = {type(value) for value in values if value is not None}
     if len(times) == 1 and times <= {np.datetime64, np.timedelta64}:

@@ -416,10 +416,8 @@ _REMEDIES: Final = {
 
 
 def cut(num_rows: int, rank: int, world_size: int) -> tuple[int, int]:
-    """Return where a rank's part of a number of rows begins and ends.
-
-    Parts differ by one row at most, longer ones first.
-    """
+    """Return where a rank's part of a number of rows begins and ends. Parts differ by one row at most, longer ones
+    first."""
     size, longer = divmod(num_rows, world_size)
     first = rank * size + min(rank, longer)
     return first, first + size + (rank < longer)

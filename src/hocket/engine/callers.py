@@ -32,10 +32,8 @@ def find_stack_level() -> int:
 
 
 def name_function(function: object, method: str = "") -> str:
-    """Return the name of a function, or of a class's method, as Ray gives it: ``app.Counter.add``.
-
-    The program's own module is named like its file.
-    """
+    """Return the name of a function, or of a class's method, as Ray gives it: ``app.Counter.add``. The program's own
+    module is named like its file."""
     named = getattr(function, method, None) if method else function
     module = getattr(function, "__module__", None) or "?"
     code = getattr(named, "__code__", None)

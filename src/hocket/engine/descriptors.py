@@ -53,11 +53,9 @@ def explain_os_error(error: OSError) -> str:
 
 
 def reserve_standard() -> None:
-    """Open descriptors 0, 1 and 2 on /dev/null where they are closed, as in daemons and with ``<&-`` in a shell.
-
-    Else the next socket takes such a number: a child would get it for its stdin, and a library that complains on
-    descriptor 2 would write into it. They stay open: the program's own files have the same trouble.
-    """
+    """Open descriptors 0, 1 and 2 on /dev/null where they are closed, as in daemons and with ``<&-`` in a shell. Else
+    the next socket takes such a number: a child would get it for its stdin, and a library that complains on descriptor
+    2 would write into it. They stay open: the program's own files have the same trouble."""
     for fd in range(3):
         try:
             os.fstat(fd)

@@ -86,10 +86,8 @@ def end(error: BaseException | None = None) -> NoReturn:
 
 
 def flush_native() -> None:
-    """Write what native code has printed by C's streams and not flushed, as an ordinary end of a process does.
-
-    Not where nothing has loaded ctypes, which takes longer than the rest of the end. numpy has, and all frameworks.
-    """
+    """Write what native code has printed by C's streams and not flushed, as an ordinary end of a process does. Not
+    where nothing has loaded ctypes, which takes longer than the rest of the end. numpy has, and all frameworks."""
     ctypes: Any = sys.modules.get("ctypes")
     if ctypes is not None:
         with contextlib.suppress(Exception):  # a C library without that name

@@ -110,10 +110,8 @@ class InterruptGuard:
         self._is_resending = False
 
     def install(self) -> None:
-        """Take all handlers over, those that are there and those that will be set.
-
-        Outside the main thread, the latter only.
-        """
+        """Take all handlers over, those that are there and those that will be set. Outside the main thread, the latter
+        only."""
         global _guard  # noqa: PLW0603 (a process has one handler for each signal, and one session)
         _guard = self
         self.is_active = True
@@ -126,11 +124,8 @@ class InterruptGuard:
                 _signal.signal(number, _Handler(handler))
 
     def remove(self) -> None:
-        """Put all handlers back; what waits is called by the next `check`.
-
-        Outside the main thread they stay and do what they did. One that is back may be called at once, and what it
-        raises is raised here when all are back.
-        """
+        """Put all handlers back; what waits is called by the next `check`. Outside the main thread they stay and do
+        what they did. One that is back may be called at once, and what it raises is raised here when all are back."""
         if _guard is not self or threading.current_thread() is not threading.main_thread():
             self.is_active = False
             return
@@ -157,10 +152,8 @@ class InterruptGuard:
         return self.is_pending and _thread.get_ident() == threading.main_thread().ident
 
     def check(self) -> None:
-        """Call the handlers that had to wait, in the order of their signals.
-
-        Called by the main thread without the lock.
-        """
+        """Call the handlers that had to wait, in the order of their signals. Called by the main thread without the
+        lock."""
         if not (self.is_pending and self.is_called()):
             return
         while self._noted:
@@ -175,10 +168,8 @@ class InterruptGuard:
             self.check()
 
     def is_own(self, error: KeyboardInterrupt) -> bool:
-        """Tell whether an exception is of a signal, and was not raised by a program itself.
-
-        Signals that nobody guards against count as such.
-        """
+        """Tell whether an exception is of a signal, and was not raised by a program itself. Signals that nobody guards
+        against count as such."""
         return type(_signal.getsignal(signal.SIGINT)) is not _Handler or is_from_handler(error)
 
     def check_and_print(self) -> None:

@@ -30,11 +30,8 @@ _OF_ALL: dict[str, Any] = {
 
 
 def get_method(actor: object, name: str) -> Any:
-    """Return what the actor's class calls so, bound to the actor; or one that every actor has.
-
-    As in Ray, whose handles know the class and not the object: an attribute of the actor that has the same name does
-    not hide the method.
-    """
+    """Return what the actor's class calls so, bound to the actor; or one that every actor has. As in Ray, whose handles
+    know the class and not the object: an attribute of the actor that has the same name does not hide the method."""
     if name in _OF_ALL:
         return functools.partial(_OF_ALL[name], actor)
     try:

@@ -94,11 +94,9 @@ def choose_store_bytes() -> int:
 
 
 def list_visible_gpus() -> list[str] | None:
-    """Return the names of the GPUs that ``CUDA_VISIBLE_DEVICES`` leaves to this process; None if it says nothing.
-
-    A name is an index on the machine or a UUID. As in CUDA, what stands behind a name that can be none is not visible
-    either.
-    """
+    """Return the names of the GPUs that ``CUDA_VISIBLE_DEVICES`` leaves to this process; None if it says nothing. A
+    name is an index on the machine or a UUID. As in CUDA, what stands behind a name that can be none is not visible
+    either."""
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     if visible is None:
         return None

@@ -24,11 +24,8 @@ reducers: dict[type, Reducer] = {}
 
 @functools.cache
 def load_pickler() -> type[pickle.Pickler]:
-    """Return cloudpickle's pickler, with the user's own reducers.
-
-    With what it imports it takes 5 ms (measured). A driver needs it for the first function that it encodes, and the
-    guardian starts meanwhile (`Engine.expect_work`).
-    """
+    """Return cloudpickle's pickler, with the user's own reducers. With what it imports it takes 5 ms (measured). A
+    driver needs it for the first function that it encodes, and the guardian starts meanwhile (`Engine.expect_work`)."""
     import cloudpickle
 
     main = sys.modules.get("__mp_main__")  # what multiprocessing makes of the script in a process that it has spawned
@@ -53,11 +50,9 @@ def load_pickler() -> type[pickle.Pickler]:
 
 @functools.cache
 def load_error_pickler() -> type[pickle.Pickler]:
-    """Return the same for exceptions whose class cannot be called with ``args``.
-
-    Such a class hands another text to ``super().__init__`` than it takes itself. What is sent of them, and of those
-    within them, is ``args`` and their attributes; no constructor of the user's runs where they arrive.
-    """
+    """Return the same for exceptions whose class cannot be called with ``args``. Such a class hands another text to
+    ``super().__init__`` than it takes itself. What is sent of them, and of those within them, is ``args`` and their
+    attributes; no constructor of the user's runs where they arrive."""
     parent: Any = load_pickler()
 
     class ErrorPickler(parent):  # type: ignore[misc]
@@ -97,10 +92,8 @@ _FILE_PLACE = 10
 
 
 def _keep_file(code: types.CodeType, reduced: tuple[Any, ...]) -> tuple[object, ...]:
-    """Return what cloudpickle makes of code, with the file that it is from.
-
-    cloudpickle 3.1.3 writes ``<dynamic-code>`` in its place: tracebacks would name no file and show no lines.
-    """
+    """Return what cloudpickle makes of code, with the file that it is from. cloudpickle 3.1.3 writes ``<dynamic-code>``
+    in its place: tracebacks would name no file and show no lines."""
     rebuild, parts = reduced
     # A new text, as cloudpickle has it: the bytes then do not depend on who else uses this one.
     name = "".join(list(code.co_filename))

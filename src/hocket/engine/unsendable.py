@@ -148,10 +148,8 @@ def _get_optional_advice(value: object, table: Mapping[str, str] = _ADVICE) -> s
 
 
 def _find_culprit(value: object, path: str, seen: set[int], depth: int) -> tuple[str, object]:
-    """Return the path to, and the value of, the deepest part that fails by itself, or that we have advice for.
-
-    The lock inside a thread is nothing that its user has heard of.
-    """
+    """Return the path to, and the value of, the deepest part that fails by itself, or that we have advice for. The lock
+    inside a thread is nothing that its user has heard of."""
     if depth < _SEARCH_DEPTH and id(value) not in seen and _get_optional_advice(value) is None:
         seen.add(id(value))
         for step, part in list_parts(value):

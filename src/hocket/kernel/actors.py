@@ -179,11 +179,8 @@ def _can_restart(actor: ActorRecord) -> bool:
 def lose_actor(
     kernel: State, actor: ActorRecord, worker: WorkerRecord, death: exceptions.Death, running: Collection[int] | None
 ) -> None:
-    """Its process is dead: build it again if its options say so.
-
-    Calls that had not started stay in their rows. Those that had are tried again as often as they may be; the others
-    fail, because nobody knows how far they came.
-    """
+    """Its process is dead: build it again if its options say so. Calls that had not started stay in their rows. Those
+    that had are tried again as often as they may be; the others fail, because nobody knows how far they came."""
     creation = kernel.tasks.get(actor.id)
     if creation is not None and creation.worker is worker and not creation.cancelled:
         has_begun = running is None or creation.id in running
@@ -243,10 +240,8 @@ def _place_again(kernel: State, actor: ActorRecord, worker: WorkerRecord, creati
 
 
 def bury_constructor(kernel: State, task: TaskRecord, error: tuple[object, ...]) -> None:
-    """The constructor raised, or could not be called: there is no actor.
-
-    The (encoded) error is a part of that of each call.
-    """
+    """The constructor raised, or could not be called: there is no actor. The (encoded) error is a part of that of each
+    call."""
     actor = task.actor
     assert actor is not None
     actor.init_failed = True

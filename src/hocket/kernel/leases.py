@@ -55,10 +55,8 @@ def learn(function: FunctionRecord, seconds: float) -> None:
 
 
 def take_idle(kernel: State, environment: str, gpu_ids: tuple[GpuId, ...] = ()) -> WorkerRecord:
-    """Return an idle worker of that runtime environment that has seen these GPUs and no others, or a new one.
-
-    One that has not started what it was sent last is passed over.
-    """
+    """Return an idle worker of that runtime environment that has seen these GPUs and no others, or a new one. One that
+    has not started what it was sent last is passed over."""
     idle = kernel.idle
     last = idle[-1] if idle else None
     if last is not None and last.environment == environment and last.gpu_ids == gpu_ids and not last.recalled:
@@ -175,10 +173,8 @@ def withdraw(kernel: State, worker: WorkerRecord, begun: int) -> None:
 
 
 def hand_back(kernel: State, worker: WorkerRecord, unstarted: list[tuple[int, int]]) -> None:
-    """The worker did not start these tasks, each named with its number, and never will.
-
-    What was withdrawn meanwhile is not its to return.
-    """
+    """The worker did not start these tasks, each named with its number, and never will. What was withdrawn meanwhile is
+    not its to return."""
     worker.recalled = False
     tasks = [
         task

@@ -17,10 +17,8 @@ from hocket.kernel.state import State
 
 
 def lose(kernel: State, worker: WorkerRecord, death: exceptions.Death, running: Collection[int] | None) -> None:
-    """The process is dead.
-
-    `running` are the tasks that it had started, finished ones among them or not; None: any may have been.
-    """
+    """The process is dead. `running` are the tasks that it had started, finished ones among them or not; None: any may
+    have been."""
     if worker.state == WorkerState.DEAD:
         return
     was_actor = worker.actor

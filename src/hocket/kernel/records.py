@@ -281,9 +281,7 @@ class TaskRecord:
     @property
     def outcome(self) -> tuple[int, float, float, str | None] | None:
         """How its last try went: ``(worker id, start, seconds, error type)``; the error type is None after a success.
-
-        None, all of it, for a task that failed with one of its arguments.
-        """
+        None, all of it, for a task that failed with one of its arguments."""
         ran_on, error_type = getattr(self, "ran_on", None), getattr(self, "error_type", None)
         if ran_on is None:
             return None if error_type is None else (0, 0.0, 0.0, error_type)

@@ -113,10 +113,8 @@ def finish(
     values: list[tuple[tuple[object, ...], tuple[int, ...]]],
     started: float = 0.0,
 ) -> None:
-    """The worker returned the values of a task, each with the ids of the objects that it refers to.
-
-    Some may be errors.
-    """
+    """The worker returned the values of a task, each with the ids of the objects that it refers to. Some may be
+    errors."""
     task = worker.inflight.pop(task_id, None)
     if task is None:  # its actor was killed meanwhile
         objects.drop_values(kernel, task_id, values)

@@ -19,10 +19,8 @@ _WAITERS: Final = (_PACKAGE, "/threading.py", "/concurrent/futures/thread.py")
 
 
 def trim(text: str) -> str:
-    """Return stacks, as faulthandler writes them, of threads that run the program's code, down to where it begins.
-
-    If there are none: the text as it was.
-    """
+    """Return stacks, as faulthandler writes them, of threads that run the program's code, down to where it begins. If
+    there are none: the text as it was."""
     kept = []
     for block in text.strip().split("\n\n"):
         lines = block.splitlines()

@@ -81,11 +81,8 @@ def _save(address: links.Address, made: list[records.VariableRecord], target: Pa
 
 
 def replace(target: Path, fill: Callable[[Path], None]) -> None:
-    """Make a checkpoint, on the disk, in place of the one that is there.
-
-    A kill at any moment leaves the old one or the new one, whole, where `find` finds it. One process at a time does
-    this at a path.
-    """
+    """Make a checkpoint, on the disk, in place of the one that is there. A kill at any moment leaves the old one or the
+    new one, whole, where `find` finds it. One process at a time does this at a path."""
     beside, old = _name_beside(target)
     if find(target) == old:
         old.rename(target)

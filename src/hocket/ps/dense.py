@@ -169,10 +169,8 @@ class DenseShard:
 
 
 def is_finite(gradient: Array) -> bool:
-    """Tell whether a gradient has neither NaN nor infinity, in one pass that only reads.
-
-    False also where its square is infinite.
-    """
+    """Tell whether a gradient has neither NaN nor infinity, in one pass that only reads. False also where its square is
+    infinite."""
     flat = gradient.reshape(-1)
     with np.errstate(all="ignore"):
         return bool(np.isfinite(np.dot(flat, flat)))

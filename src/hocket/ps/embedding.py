@@ -319,11 +319,8 @@ class Embedding(handles.Handle):
         }
 
     def _deal(self, ids: Array) -> list[tuple[records.TableSpec, Array, Array]]:
-        """Return, for each shard, which of the ids are its, and what they are called there.
-
-        Shards without any are among them: an update counts as a step of each, so that steps are the same with any
-        number of servers.
-        """
+        """Return, for each shard, which of the ids are its, and what they are called there. Shards without any are
+        among them: an update counts as a step of each, so that steps are the same with any number of servers."""
         count = len(self._parts)
         owners, local = (placement.hash_shard(ids, count), ids) if self.rows is None else placement.locate(ids, count)
         places = [np.flatnonzero(owners == shard) for shard in range(count)]

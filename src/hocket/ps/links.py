@@ -218,10 +218,8 @@ def close_link(key: str) -> None:
 
 
 def _open_server(address: Address, index: int) -> store.Store:
-    """Reach a server, the faster way if there is one.
-
-    One that is asked comes back if it dies, and its calls are made again; tickets keep that from doing harm.
-    """
+    """Reach a server, the faster way if there is one. One that is asked comes back if it dies, and its calls are made
+    again; tickets keep that from doing harm."""
     server = address.servers[index]
     if address.is_shared and memory.is_reachable(server.book):
         return store.Store(server.book, index, address.timeout_s)

@@ -82,10 +82,8 @@ class Memory:
 
 
 def _map(descriptor: int, nbytes: int) -> Array:
-    """Return a file's bytes as an array that is the file.
-
-    The `mmap` module would keep a descriptor for each, and models have hundreds of variables.
-    """
+    """Return a file's bytes as an array that is the file. The `mmap` module would keep a descriptor for each, and
+    models have hundreds of variables."""
     address = _library.mmap(None, nbytes, mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_SHARED, descriptor, 0)
     if address == _MAP_FAILED:
         code = ctypes.get_errno()

@@ -65,9 +65,7 @@ class Optimizer(abc.ABC):
 
     def _finish(self, weights: Sequence[str], **initials: float) -> None:
         """Check the learning rate and some weights, and name the slots, with what they are before the first update.
-
-        Called once, when it is made.
-        """
+        Called once, when it is made."""
         _set(self, "lr", _require_lr(self.lr))
         for name in weights:
             _set(self, name, _require_weight(name, getattr(self, name)))
@@ -88,11 +86,9 @@ class Optimizer(abc.ABC):
 
     @abc.abstractmethod
     def _update(self, block: _Block, step: int, scale: float) -> None:
-        """Write the new values and slots of one block.
-
-        What is written may be the same memory as what is read, so nothing may be read after it has been written. The
-        gradient and, where they are other arrays, the old values and slots stay as they are.
-        """
+        """Write the new values and slots of one block. What is written may be the same memory as what is read, so
+        nothing may be read after it has been written. The gradient and, where they are other arrays, the old values and
+        slots stay as they are."""
 
     @final
     def apply(
@@ -453,10 +449,8 @@ _scratch = _Scratch()
 
 
 def _take_scratch(block: _Block, count: int) -> list[Array]:
-    """Return arrays of the block's length and dtype, with anything in them.
-
-    The first ones are the same in each call of a thread.
-    """
+    """Return arrays of the block's length and dtype, with anything in them. The first ones are the same in each call of
+    a thread."""
     dtype, length = block.value.dtype, block.value.size
     arrays = _scratch.arrays.setdefault(dtype, [])
     while len(arrays) < count:

@@ -133,10 +133,8 @@ class TableSnapshot:
         self._is_saved[which] = True
 
     def finish(self, rows: Array) -> Array:
-        """Return the rows as they were when the snapshot began. Called without the mutex: others go on meanwhile.
-
-        A row is copied first, and then looked up among the saved ones: whoever changes it saves it before.
-        """
+        """Return the rows as they were when the snapshot began. Called without the mutex: others go on meanwhile. A row
+        is copied first, and then looked up among the saved ones: a push saves a row before it changes the row."""
         result = np.empty((len(rows), self._values.shape[1]), self._values.dtype)
         for start in range(0, len(rows), _SNAPSHOT_ROWS):
             some = rows[start : start + _SNAPSHOT_ROWS]
@@ -318,10 +316,8 @@ class TableShard:
     # -- the whole --
 
     def export(self) -> dict[str, Any]:
-        """Return all rows that are made: ids, values, slots, the optimizer's step, how many updates there were.
-
-        Called under the mutex.
-        """
+        """Return all rows that are made: ids, values, slots, the optimizer's step, how many updates there were. Called
+        under the mutex."""
         rows = self._list_made()
         return {
             "ids": self._get_ids(rows),
@@ -369,10 +365,8 @@ class TableShard:
         return rows if self.spec.is_hashed else rows * self.spec.stride + self.spec.offset
 
     def _restore(self, state: dict[str, Any]) -> None:
-        """Replace everything.
-
-        Not undone if it is interrupted: who restores does so before anybody trains, and may do it again.
-        """
+        """Replace everything. Not undone if it is interrupted: who restores does so before anybody trains, and may do
+        it again."""
         self._is_made[: self._count_used()] = False
         if self.spec.is_hashed:
             self._header[IS_INDEX_BROKEN] = 1

@@ -221,10 +221,8 @@ class ClosureScheduler:
         return result
 
     def ask_all(self, function: closures.Function, args: tuple[Any, ...]) -> list[closures.RemoteValue]:
-        """Have each worker run something before all that waits.
-
-        It is no closure of the user's: nobody waits for it but who holds the results.
-        """
+        """Have each worker run something before all that waits. It is no closure of the user's: nobody waits for it but
+        who holds the results."""
         results = []
         with self.condition:
             self.check_open()
@@ -421,10 +419,8 @@ class ClosureScheduler:
             self._cancel_waiting(_AFTER_FAILURE)
 
     def _settle(self) -> None:
-        """Put closures into the queue whose values are there.
-
-        One that cannot run for these may let others run, or not.
-        """
+        """Put closures into the queue whose values are there. One that cannot run for these may let others run, or
+        not."""
         while self._ready:
             closure = self._ready.popleft()
             if closure.function is None:  # cancelled meanwhile

@@ -64,9 +64,7 @@ class Server:
 def start(
     index: int, book: memory.MemoryRef, gate_ref: memory.MemoryRef, timeout_s: float, options: dict[str, Any]
 ) -> actor.ActorHandle:
-    """Start a server.
-
-    It comes back when it is killed, and then does again what it was asked; tickets keep that from doing harm.
-    """
+    """Start a server. It comes back when it is killed, and then does again what it was asked; tickets keep that from
+    doing harm."""
     settings = {"num_cpus": 0, "max_restarts": -1, "max_task_retries": -1, "max_concurrency": _THREADS, **options}
     return actor.ActorClass(Server, settings).remote(index, book, gate_ref, timeout_s)

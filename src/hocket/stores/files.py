@@ -134,10 +134,8 @@ def move(source: places.Place, target: places.Place) -> None:
 
 
 def list_sizes(place: places.Place) -> dict[str, int]:
-    """Return the files in a folder and the folders in it, by path relative to it, with their sizes in bytes.
-
-    There is none where there is no folder.
-    """
+    """Return the files in a folder and the folders in it, by path relative to it, with their sizes in bytes. There is
+    none where there is no folder."""
     fs = extras.load("pyarrow.fs", "A store", "pyarrow", "Run pip install 'hocket[data]'.")
     selector = fs.FileSelector(place.path, allow_not_found=True, recursive=True)
     infos: list[Any] = calls.ask(place, "list", lambda: place.filesystem.get_file_info(selector))

@@ -120,10 +120,8 @@ def find_place(given: str | os.PathLike[str], filesystem: object, caller: str) -
 
 
 def locate(given: str | os.PathLike[str], filesystem: object, caller: str) -> str | os.PathLike[str] | Place:
-    """Return where a path is in a store; or the path on this machine, as it was given if it was no address.
-
-    A plain path needs no library. See `find_place`.
-    """
+    """Return where a path is in a store; or the path on this machine, as it was given if it was no address. A plain
+    path needs no library. See `find_place`."""
     if filesystem is None and not is_address(given):
         return given
     place = find_place(given, filesystem, caller)

@@ -97,10 +97,8 @@ def load_file(path: str | os.PathLike[str], caller: str, *, trust: bool = False)
 
 
 def find_stranger(path: str | os.PathLike[str]) -> str | None:
-    """Return who else may write a file, or replace it, as a clause of a message; None if nobody may.
-
-    Of a path that is not there, what is there of it counts.
-    """
+    """Return who else may write a file, or replace it, as a clause of a message; None if nobody may. Of a path that is
+    not there, what is there of it counts."""
     for step, found in _walk(Path(path).absolute()):
         if found.st_uid not in (os.geteuid(), 0):
             return f"{str(step)!r} belongs to user {found.st_uid}, and this process runs as user {os.geteuid()}"

@@ -67,10 +67,8 @@ class WorkingFolder:
 
 
 def claim(prefix: str, label: str) -> WorkingFolder | None:
-    """Return a new folder with a label that no other folder has; None if a living process has one.
-
-    What is left over there is removed.
-    """
+    """Return a new folder with a label that no other folder has; None if a living process has one. What is left over
+    there is removed."""
     for look in range(_LOOKS):
         time.sleep(random.uniform(0, 0.01 * look))  # noqa: S311 (two that have met shall not meet again)
         folder = WorkingFolder(prefix, label=label)

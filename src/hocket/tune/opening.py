@@ -161,10 +161,8 @@ _pristine: Final[weakref.WeakKeyDictionary[Any, bytes | str]] = weakref.WeakKeyD
 
 
 def _take(given: T) -> T:
-    """Return what was given; if a search has had it before, a copy of what it was then, if it can be copied.
-
-    What cannot be noted, such as an instance of a dataclass, which has no hash, is always copied.
-    """
+    """Return what was given; if a search has had it before, a copy of what it was then, if it can be copied. What
+    cannot be noted, such as an instance of a dataclass, which has no hash, is always copied."""
     if given is None:
         return given
     try:

@@ -106,9 +106,7 @@ def _print_summary(result: train.Result, picture: Path, num_workers: int, num_ep
 
 def _load_digits() -> dict[str, npt.NDArray[Any]]:
     """Return images, scaled to 0..1 with shape (n, 1, 8, 8), and labels, of the training and of the held-out digits.
-
-    Scikit-learn ships the data: 1,797 handwritten digits of 8 x 8 pixels.
-    """
+    Scikit-learn ships the data: 1,797 handwritten digits of 8 x 8 pixels."""
     from sklearn import datasets  # takes a second, and only the process that loads the data pays for it
 
     images, labels = datasets.load_digits(return_X_y=True)

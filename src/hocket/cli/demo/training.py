@@ -117,9 +117,7 @@ def report_with_checkpoint(metrics: dict[str, Any], model: nn.Module) -> None:
 
 def digest_weights(checkpoint: train.Checkpoint) -> str:
     """Return the SHA-256 of the weights that were saved: of each tensor's name, shape, type and bytes, in their order.
-
-    Two runs with the same one have learned the same, bit for bit. The file itself also holds what does not matter.
-    """
+    Two runs with the same one have learned the same, bit for bit. The file itself also holds what does not matter."""
     digest = hashlib.sha256()
     with checkpoint.as_directory() as folder:
         state = torch.load(Path(folder, "model.pt"), weights_only=True)

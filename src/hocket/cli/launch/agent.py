@@ -415,10 +415,8 @@ def _describe_stop(number: int) -> str:
 
 
 def _load(modules: tuple[str, ...], replacement: str) -> None:
-    """Import what ranks will need, and make our backend known to them.
-
-    As long as that takes, there is nothing to end in order: signals just end this process.
-    """
+    """Import what ranks will need, and make our backend known to them. As long as that takes, there is nothing to end
+    in order: signals just end this process."""
     heeded = [number for number in STOP_SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]
     usual = {number: signal.signal(number, _exit_at_once) for number in heeded}
     signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)

@@ -323,11 +323,9 @@ def parse_workers(text: str) -> int:
 
 
 def choose_threads(num_workers: int, threads: int | None) -> str | None:
-    """Return what OMP_NUM_THREADS is to be; None to leave it as it is.
-
-    Every rank would use all cores otherwise, and wait for the others to let go of them. torchrun's answer is one
-    thread; a share of the cores is the same where there are as many ranks as cores, and faster where there are fewer.
-    """
+    """Return what OMP_NUM_THREADS is to be; None to leave it as it is. Every rank would use all cores otherwise, and
+    wait for the others to let go of them. torchrun's answer is one thread; a share of the cores is the same where there
+    are as many ranks as cores, and faster where there are fewer."""
     if threads is not None:
         return str(threads)
     if "OMP_NUM_THREADS" in os.environ or num_workers == 1:

@@ -30,10 +30,8 @@ progress bar has none."""
 
 
 def open_pipe(target: int, *, is_logged: bool = False) -> tuple[int, int]:
-    """Return where to read, and what a rank gets in the place of `target`: a terminal if that is one, else a pipe.
-
-    What goes to a file, too, comes through a pipe, so that no colours and no progress bars get there.
-    """
+    """Return where to read, and what a rank gets in the place of `target`: a terminal if that is one, else a pipe. What
+    goes to a file, too, comes through a pipe, so that no colours and no progress bars get there."""
     if is_logged or not os.isatty(target):
         return os.pipe2(os.O_CLOEXEC)
     ours, theirs = os.openpty()
@@ -178,10 +176,8 @@ class Relay:
         self._waiting[2] += text.encode(errors="backslashreplace")
 
     def drain(self, seconds: float) -> None:
-        """Pass on what is there, as long as somebody takes it; then forget the streams.
-
-        Another process may hold one open: the end is where there is nothing to read now.
-        """
+        """Pass on what is there, as long as somebody takes it; then forget the streams. Another process may hold one
+        open: the end is where there is nothing to read now."""
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline:
             poll = select.poll()

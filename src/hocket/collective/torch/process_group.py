@@ -399,10 +399,8 @@ class _Message(dist.Work):
 
 def _reduce_sparse(group: Any, tensor: torch.Tensor, op: ReduceOp) -> None:
     """Put the sum or the mean of all ranks' tensors into each. They have one shape, and as many entries as they like.
-
     Costs two messages: how many entries each rank has, and the entries, filled up to the longest. Each rank adds them
-    up in the order of the ranks.
-    """
+    up in the order of the ranks."""
     if op not in (ReduceOp.SUM, ReduceOp.MEAN):
         raise ValueError(
             f"Sparse tensors can be summed or averaged, but received op={op.name}. Make them dense with .to_dense() "

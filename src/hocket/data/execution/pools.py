@@ -404,10 +404,8 @@ class Allotment:
         return self._share_out([replace(pool, least=1) for pool in self.pools], total - self._for_tasks)
 
     def _share_out(self, pools: Sequence[plan.Pool], total: float) -> list[Share]:
-        """Return how many actors there is room for in each pool.
-
-        Where not even the least fit, they hold no CPU: a pool would wait for ever for what the one behind it holds.
-        """
+        """Return how many actors there is room for in each pool. Where not even the least fit, they hold no CPU: a pool
+        would wait for ever for what the one behind it holds."""
         left = total - sum(pool.least * pool.num_cpus for pool in pools)
         if self._nothing_left or left < 0 or api.get_runtime_context().get_actor_id() is not None:
             # In an actor: see `tasks.make_task`.

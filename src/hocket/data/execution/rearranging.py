@@ -45,10 +45,8 @@ def rearrange(
 
 
 def _choose_group_bytes(num_bytes: int, options: settings.ExecutionOptions) -> int:
-    """Return how many bytes of rows a task of a shuffle may look at.
-
-    Where memory is limited: as many in each pass, with pieces that the limit of the store holds for.
-    """
+    """Return how many bytes of rows a task of a shuffle may look at. Where memory is limited: as many in each pass,
+    with pieces that the limit of the store holds for."""
     if options.memory_limit is None:
         return options.max_bytes_in_flight // 4 + 1
     return math.isqrt(num_bytes * LEAST_PIECE) + 1

@@ -152,9 +152,7 @@ def _open(limits: _Limits) -> Iterator[Any]:
 @contextlib.contextmanager
 def _open_kept() -> Iterator[object]:
     """Give a connection to the engine that this process keeps for single blocks: to start one costs more than they do.
-
-    It writes nothing to disk.
-    """
+    It writes nothing to disk."""
     with _keep_engine(os.getpid()).cursor() as connection:
         yield _silence(connection)
 

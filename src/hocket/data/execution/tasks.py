@@ -246,10 +246,8 @@ def pump(
 def run_ahead(
     tasks: Iterator[list[contract.AnyRef]], options: settings.ExecutionOptions, scope: scopes.Scope
 ) -> Iterator[tuple[list[contract.AnyRef], Size]]:
-    """Start tasks as the limits allow, and give what each of them returns, with its size, in order.
-
-    The size is the last of a task's references.
-    """
+    """Start tasks as the limits allow, and give what each of them returns, with its size, in order. The size is the
+    last of a task's references."""
     most = options.max_blocks_in_flight or max(2, 2 * int(count_cpus()))
     running: deque[list[Any]] = deque()
     largest = 0

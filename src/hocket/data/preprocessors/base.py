@@ -298,10 +298,8 @@ class NamedStep:
 def add_step(
     ds: dataset.Dataset, verb: str, step: NamedStep, *, keeps_rows: bool = True, **how: object
 ) -> dataset.Dataset:
-    """Return a data set with a step more, which is given blocks as they are.
-
-    `map_batches` would make numpy arrays of all columns: whole numbers of which one is missing would become floats.
-    """
+    """Return a data set with a step more, which is given blocks as they are. `map_batches` would make numpy arrays of
+    all columns: whole numbers of which one is missing would become floats."""
     call = calls.read_call(verb, step, {name: value for name, value in how.items() if value is not None})
     return ds._then(call.build(_call, keeps_rows=keeps_rows))
 

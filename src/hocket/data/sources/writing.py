@@ -182,10 +182,8 @@ class Target:
     names: naming.FilenameProvider | None = None
 
     def write(self, block: blocks.Block, number: int) -> blocks.Block:
-        """Write a block, and return what was written: a row for each file. Runs in a task.
-
-        Of a block without rows there is a row that has it, with an empty path: if there is no other, it is written.
-        """
+        """Write a block, and return what was written: a row for each file. Runs in a task. Of a block without rows
+        there is a row that has it, with an empty path: if there is no other, it is written."""
         if not block.num_rows:
             return _describe([("", 0)], block) if block.columns else blocks.Block({}, 0)
         most = self.most_rows or block.num_rows
@@ -307,10 +305,8 @@ class Folder:
 
 
 def open_folder(caller: str, path: object, filesystem: object, mode: str, ending: str) -> Folder | None:
-    """Return a folder to write into, which is made; None if it is there already and `mode` says to leave it.
-
-    Its manifest is taken away, and it gets a mark: until the new files are there, it is not finished.
-    """
+    """Return a folder to write into, which is made; None if it is there already and `mode` says to leave it. Its
+    manifest is taken away, and it gets a mark: until the new files are there, it is not finished."""
     fs = arrow.load(caller, "pyarrow.fs")
     if mode not in MODES:
         raise ValueError(f"mode must be one of {', '.join(map(repr, MODES))}, but received {mode!r}.")
@@ -368,10 +364,8 @@ def parse_manifest(blob: bytes, caller: str, shown: str) -> list[dict[str, Any]]
 
 
 def undo(folder: Folder, run: str) -> None:
-    """Remove what a run of this name has written in a folder, because it failed, and give it its manifest again.
-
-    Where that fails too, or the process is killed, the folder has its mark.
-    """
+    """Remove what a run of this name has written in a folder, because it failed, and give it its manifest again. Where
+    that fails too, or the process is killed, the folder has its mark."""
     fs = arrow.load("A writer", "pyarrow.fs")
     place = folder.place
     with contextlib.suppress(Exception):  # the first error is the one

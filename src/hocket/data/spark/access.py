@@ -101,10 +101,8 @@ def check_empty(caller: str, place: places.Place) -> None:
 
 @contextlib.contextmanager
 def open_folder(caller: str, session: Session, path: str | os.PathLike[str] | None) -> Iterator[Folder]:
-    """Give a folder to write into, the user's or one among the temporary files.
-
-    The latter stays until this process ends, since both sides read later; it is removed at once if the block fails.
-    """
+    """Give a folder to write into, the user's or one among the temporary files. The latter stays until this process
+    ends, since both sides read later; it is removed at once if the block fails."""
     if path is not None:
         yield find_folder(caller, path)
         return

@@ -78,7 +78,7 @@ class PeerError(Exception):
 
 
 def check_peer(sock: socket.socket) -> None:
-    """Make sure that a socket is one end of a pair that a process of this user made, as the kernel tells."""
+    """Make sure that a socket is one end of a pair that a process of this user made, as the kernel says."""
     if sock.family != socket.AF_UNIX:
         raise PeerError(
             f"a session talks over Unix socket pairs only, but descriptor {sock.fileno()} is {sock.family!r}"

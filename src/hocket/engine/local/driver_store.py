@@ -103,10 +103,8 @@ class ObjectTable(store.Store):
         self._add(Entry(payload, held.fd, DRIVER, held.capacity, is_file=held.is_file))
 
     def take(self, payload: payloads.Payload, fd: int, worker_id: int) -> None:
-        """Take over the descriptor of a segment or file that a worker made.
-
-        A generator that is run again makes its items again: those that are there already are sent back.
-        """
+        """Take over the descriptor of a segment or file that a worker made. A generator that is run again makes its
+        items again: those that are there already are sent back."""
         if payload[2] in self.entries:
             os.close(fd)
             self._tell(worker_id, (messages.RECYCLE, payload[2], True))
@@ -340,10 +338,8 @@ class DriverStore(ObjectTable):
         return next(iter(self._idle.values()), None)
 
     def _spill(self, entry: Entry, fd: int) -> bool:
-        """Copy a segment to a file and give its memory back; False if the disk does not take it.
-
-        Called without the lock.
-        """
+        """Copy a segment to a file and give its memory back; False if the disk does not take it. Called without the
+        lock."""
         begun = time.perf_counter()
         try:
             copied = spill.copy_segment(fd, entry.size, self._get_folder())

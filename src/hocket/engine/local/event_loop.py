@@ -139,10 +139,8 @@ class Loop:
         self._loop.call_soon_threadsafe(self._loop.stop)
 
     def cut_off(self) -> None:
-        """In a fork: the method that forked may run to its end; if it waits before, this process ends.
-
-        The loop is the parent's.
-        """
+        """In a fork: the method that forked may run to its end; if it waits before, this process ends. The loop is the
+        parent's."""
         import asyncio
 
         self.stop = lambda code=0: forks.end(SystemExit(code))  # type: ignore[method-assign]
@@ -317,10 +315,8 @@ class Loop:
 
 
 def _is_to_be_awaited(result: object) -> bool:
-    """Tell whether a method has returned what its result is to come from.
-
-    A reference that it returned is the result.
-    """
+    """Tell whether a method has returned what its result is to come from. A reference that it returned is the
+    result."""
     return type(result) is types.CoroutineType or (
         inspect.isawaitable(result) and not isinstance(result, contract.ObjectRef)
     )
@@ -406,10 +402,8 @@ class Lane:
         task.add_done_callback(self._end_unstarted)
 
     def note_start(self, work: Work) -> None:
-        """The call makes its first step.
-
-        From here on it says itself when it ends: a callback would cost a round of the loop.
-        """
+        """The call makes its first step. From here on it says itself when it ends: a callback would cost a round of the
+        loop."""
         task = self._running[work.task_id]
         del self._unstarted[task]
         task.remove_done_callback(self._end_unstarted)

@@ -272,11 +272,8 @@ class Guardian:
             self._unexplained_kills.popleft()
 
     def _end_all(self) -> None:
-        """End every descendant, and pass on what they wrote.
-
-        Workers that were told to stop get a moment for their end, and a reader who pauses some seconds; after a
-        driver's death nobody gets any.
-        """
+        """End every descendant, and pass on what they wrote. Workers that were told to stop get a moment for their end,
+        and a reader who pauses some seconds; after a driver's death nobody gets any."""
         if self._is_graceful:
             self._let_stop()
         descendants.end_all()

@@ -196,11 +196,9 @@ class JournalChannel(channel.Channel):
         self._count += 1
 
     def post_later(self, message: channel.Message) -> None:
-        """Put a message in the outbox that nobody misses if the process dies before the next `post` or `flush`.
-
-        Such are a short `put`, whose reference has not left the process, and a dropped handle. They are encoded many at
-        once, which takes a third of the time.
-        """
+        """Put a message in the outbox that nobody misses if the process dies before the next `post` or `flush`. Such
+        are a short `put`, whose reference has not left the process, and a dropped handle. They are encoded many at
+        once, which takes a third of the time."""
         later = self._later
         later.append(message)
         self._room = 0
@@ -284,10 +282,8 @@ class JournalChannel(channel.Channel):
     # --- what runs ----------------------------------------------------------------------------------------------------
 
     def note_running(self, task_id: int) -> int:
-        """Note one of several calls that run at once; return the place to give back.
-
-        Needs no lock: taking from a list is atomic.
-        """
+        """Note one of several calls that run at once; return the place to give back. Needs no lock: taking from a list
+        is atomic."""
         try:
             place = self._free.pop()
         except IndexError:

@@ -286,11 +286,9 @@ class Reactor:
             os.eventfd_write(self._wake_fd, 1)
 
     def nudge(self) -> None:
-        """Have what was just left unsent sent after a tick, so that it has company, whatever this thread does next.
-
-        To be called if `is_asleep`, with the lock held. Else it is sent anyway: by this thread when it waits, or by the
-        background reader, which takes the role when nobody has wanted it for a tick.
-        """
+        """Have what was just left unsent sent after a tick, so that it has company, whatever this thread does next. To
+        be called if `is_asleep`, with the lock held. Else it is sent anyway: by this thread when it waits, or by the
+        background reader, which takes the role when nobody has wanted it for a tick."""
         if self.is_asleep:
             self.is_asleep = False
             self._nudged = True
@@ -424,9 +422,7 @@ class Reactor:
 
     def _wait_patiently(self, limit_s: float | None) -> Woken:
         """Wait for messages and handle them; tell what has ended the wait: nothing has come if a handle was dropped.
-
-        Handles that are dropped one after another are waited for together.
-        """
+        Handles that are dropped one after another are waited for together."""
         if self.bell.has_rung:
             self.bell.has_rung = False
             limit_s = DROP_SECONDS if limit_s is None else min(limit_s, DROP_SECONDS)

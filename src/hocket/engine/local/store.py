@@ -168,10 +168,8 @@ class WorkerStore(Store):
         self._folder = folder
 
     def obey(self, object_id: int, is_kept: bool) -> bool:
-        """Do what a `RECYCLE` says; tell whether the driver waits to hear how large the pool is now.
-
-        Called with the lock held.
-        """
+        """Do what a `RECYCLE` says; tell whether the driver waits to hear how large the pool is now. Called with the
+        lock held."""
         if is_kept:
             self.pool.recycle(object_id)
         elif object_id == 0:

@@ -32,10 +32,8 @@ def apply_environment(text: str) -> None:
 
 
 def set_threads(cpus: float) -> None:
-    """Let numerical libraries use as many threads as the work has CPUs; at least one.
-
-    Libraries read the variable when they are loaded. Of those loaded already, torch can be told.
-    """
+    """Let numerical libraries use as many threads as the work has CPUs; at least one. Libraries read the variable when
+    they are loaded. Of those loaded already, torch can be told."""
     if not _is_threads_ours:
         return
     threads = max(1, int(cpus))

@@ -66,10 +66,8 @@ def build_call_extra(task: TaskRecord) -> dict[str, object] | None:
 
 @functools.lru_cache(maxsize=256)
 def _encode_classes(classes: tuple[type[BaseException], ...]) -> bytes | None:
-    """Return the pickle of the classes that `retry_exceptions` names; None if they cannot be sent.
-
-    The worker compares: what the exception is here may be no more than a text in place of it.
-    """
+    """Return the pickle of the classes that `retry_exceptions` names; None if they cannot be sent. The worker compares:
+    what the exception is here may be no more than a text in place of it."""
     try:
         return values.encode_whole(classes, "retry_exceptions").data
     except Exception:  # noqa: BLE001 (a user's metaclass may raise anything; then the driver compares)

@@ -159,10 +159,8 @@ def walk_package(folder: Path, excludes: Iterable[str]) -> list[Path]:
 
 @contextlib.contextmanager
 def _changed_environment(changes: Mapping[str, str]) -> Iterator[None]:
-    """Set environment variables for what is started inside; afterwards all is as before, also what others have set.
-
-    Ray itself sets some, among them ``PYTHONBREAKPOINT``.
-    """
+    """Set environment variables for what is started inside; afterwards all is as before, also what others have set. Ray
+    itself sets some, among them ``PYTHONBREAKPOINT``."""
     before = dict(os.environ)
     os.environ.update(changes)
     try:

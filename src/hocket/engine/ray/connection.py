@@ -118,9 +118,7 @@ class Connection:
 
     def close(self) -> None:
         """End the Ray that we started, with all that it left; leave one that we joined; let be one that was there.
-
-        Again: does nothing.
-        """
+        Again: does nothing."""
         end, self._end = self._end, None
         if end is not None:
             end()
@@ -151,10 +149,8 @@ def _refuse_resources(request: Request, where: str) -> None:
 
 
 def _list_init_keywords(request: Request) -> dict[str, object]:
-    """Return the keywords of `ray.init` that are the same for all.
-
-    Ray's own log says nothing below an error unless asked.
-    """
+    """Return the keywords of `ray.init` that are the same for all. Ray's own log says nothing below an error unless
+    asked."""
     return {"namespace": request.namespace or None, "logging_level": logging.ERROR, **request.options}
 
 

@@ -297,10 +297,8 @@ class _Rebuilder:
 
 
 def open_in_worker(namespace: str, session_id: str) -> None:
-    """Open this worker's side of a session.
-
-    A worker of Ray's runs work of one driver only, but that may open one session after another.
-    """
+    """Open this worker's side of a session. A worker of Ray's runs work of one driver only, but that may open one
+    session after another."""
     known = contract.get_optional_current_engine()
     if isinstance(known, RayEngine) and known.session_id == session_id:
         return

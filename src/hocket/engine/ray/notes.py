@@ -58,10 +58,8 @@ def publish(session_id: str, store: metrics.MetricStore) -> None:
 
 
 def collect_metrics(session_id: str, own: metrics.MetricStore) -> metrics.MetricStore:
-    """Return what all processes of a session have recorded.
-
-    Of a gauge, the value of the worker that wrote last counts.
-    """
+    """Return what all processes of a session have recorded. Of a gauge, the value of the worker that wrote last
+    counts."""
     total = metrics.MetricStore()
     for note in sorted(_list_notes(session_id)):
         total.merge(note.batch)
@@ -70,10 +68,8 @@ def collect_metrics(session_id: str, own: metrics.MetricStore) -> metrics.Metric
 
 
 def list_failures(session_id: str) -> list[exceptions.ErrorRecord]:
-    """Return the tasks and calls that failed in a session, oldest first.
-
-    One that is tried again is there once for each try.
-    """
+    """Return the tasks and calls that failed in a session, oldest first. One that is tried again is there once for each
+    try."""
     found = [failure for note in _list_notes(session_id) for failure in note.failures]
     return sorted(found, key=lambda failure: failure.timestamp)
 

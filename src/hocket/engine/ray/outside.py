@@ -76,10 +76,8 @@ def build_refusal(what: str) -> exceptions.HocketError:
 
 
 def is_call(native: object) -> bool:
-    """Tell whether a reference of Ray Client's is on what a call of an actor returns.
-
-    Its server would keep a refusal to itself.
-    """
+    """Tell whether a reference of Ray Client's is on what a call of an actor returns. Its server would keep a refusal
+    to itself."""
     if not isinstance(native, ObjectRef):
         return False
     actor_id: bytes = native.task_id().actor_id().binary()
@@ -120,11 +118,8 @@ def ask(function: Callable[..., T], *args: object) -> T:
 def call_method(
     actor: object, name: str, args: tuple[object, ...], kwargs: dict[str, object], keywords: dict[str, object]
 ) -> object:
-    """Call a method of an actor and return what Ray does.
-
-    Ray Client's handle would look for the method in its own class first, and knows fewer keywords than the server,
-    which checks them too.
-    """
+    """Call a method of an actor and return what Ray does. Ray Client's handle would look for the method in its own
+    class first, and knows fewer keywords than the server, which checks them too."""
     if not isinstance(actor, ActorHandle):
         return getattr(actor, name)._remote(args, kwargs, **keywords)
     call = common.OptionWrapper(common.ClientRemoteMethod(actor, name, 1, _ANYTHING), None)
@@ -133,10 +128,8 @@ def call_method(
 
 
 def list_objects() -> dict[bytes, dict[str, int]]:
-    """Return the counts of each object that this process refers to, by id.
-
-    Actors are counted too, under their own, shorter ids.
-    """
+    """Return the counts of each object that this process refers to, by id. Actors are counted too, under their own,
+    shorter ids."""
     counts = client.ray.get_context().client_worker.reference_count
     size = ray.ObjectID.size()
     return {

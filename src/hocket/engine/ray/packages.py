@@ -50,10 +50,8 @@ def _is_installed(folder: Path) -> bool:
 
 
 def list_import_folders() -> list[str]:
-    """Return where this process imports from, apart from what is installed beside its Python.
-
-    For workers on the same machine.
-    """
+    """Return where this process imports from, apart from what is installed beside its Python. For workers on the same
+    machine."""
     found = [str(Path(entry).resolve()) for entry in sys.path if not entry or Path(entry).is_dir()]
     return [folder for folder in dict.fromkeys(found) if not _is_installed(Path(folder))]
 

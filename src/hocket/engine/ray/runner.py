@@ -179,10 +179,8 @@ send_news: Callable[[], None] = _send_nothing
 
 
 def finish() -> None:
-    """Tell it.
-
-    What runs in the place of the user's code travels by value, and would find copies of the variables above.
-    """
+    """Tell it. What runs in the place of the user's code travels by value, and would find copies of the variables
+    above."""
     global has_news  # noqa: PLW0603 (a process has one worker's notes)
     if has_news:
         has_news = False
@@ -327,10 +325,8 @@ def _number_items(items: Iterable[object]) -> Iterator[object]:
 
 
 def explain_results() -> None:
-    """Have Ray's encoder in this worker say which part of a value cannot be encoded.
-
-    Ray pickles a result after the user's code has returned, and its error has the reason but not the part.
-    """
+    """Have Ray's encoder in this worker say which part of a value cannot be encoded. Ray pickles a result after the
+    user's code has returned, and its error has the reason but not the part."""
     context = ray._private.worker.global_worker.get_serialization_context()
     encode = context.serialize
     if getattr(encode, "explains", False):

@@ -49,10 +49,8 @@ def _belongs(pid: int, folder: str, driver: int) -> bool:
 
 
 def _is_written_by_ray(link: str, folder: str, driver: int) -> bool:
-    """Tell whether a descriptor writes to a file of the folder.
-
-    The driver's logs do not count: its forks have them open too.
-    """
+    """Tell whether a descriptor writes to a file of the folder. The driver's logs do not count: its forks have them
+    open too."""
     try:
         target, mode = os.readlink(link), os.lstat(link).st_mode
     except OSError:

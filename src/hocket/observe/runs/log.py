@@ -183,10 +183,8 @@ def _describe(error: BaseException) -> str:
 
 
 def _flatten(found: Mapping[Any, object]) -> Iterator[tuple[str, Plain]]:
-    """Give what can be plotted or read at a glance: numbers and short texts, those in dicts under joined names.
-
-    What the user's own mappings and keys raise ends it: a training is worth more than its log.
-    """
+    """Give what can be plotted or read at a glance: numbers and short texts, those in dicts under joined names. What
+    the user's own mappings and keys raise ends it: a training is worth more than its log."""
     with contextlib.suppress(Exception):
         yield from itertools.islice(_walk(found, "", 1), MOST_METRICS)
 

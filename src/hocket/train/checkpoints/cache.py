@@ -80,10 +80,8 @@ class CheckpointCache:
         return copy.path
 
     def take(self, request: Request, folder: str, chunk: file_chunks.FileChunk) -> Receipt:
-        """Write a chunk of the checkpoint below the node's folder.
-
-        What goes wrong is in the receipt, and `fetch` raises it.
-        """
+        """Write a chunk of the checkpoint below the node's folder. What goes wrong is in the receipt, and `fetch`
+        raises it."""
         copy = self._requests[request.number]
         try:
             chunk = file_chunks.pass_point("train.in_download", chunk)

@@ -243,10 +243,8 @@ def check_source(source: str) -> None:
 
 
 def list_contents(source: str) -> tuple[list[str], list[str]]:
-    """Return the folders, outer ones first, and the files of a checkpoint, as paths relative to its folder.
-
-    Links are followed. The manifest of a committed checkpoint, which may be reported again, is left out.
-    """
+    """Return the folders, outer ones first, and the files of a checkpoint, as paths relative to its folder. Links are
+    followed. The manifest of a committed checkpoint, which may be reported again, is left out."""
     folders: list[str] = []
     files: list[str] = []
     outer: dict[str, frozenset[tuple[int, int]]] = {}

@@ -147,10 +147,8 @@ def refuse_keras_3(work: object) -> None:
 
 
 def choose_keras_backend(name: str, num_threads: int) -> None:
-    """Have the calling process's Keras 3 compute with a backend, and so many threads an operation.
-
-    Keras settles the backend when it is imported: so this is not in `hocket.train.keras`, which imports it.
-    """
+    """Have the calling process's Keras 3 compute with a backend, and so many threads an operation. Keras settles the
+    backend when it is imported: so this is not in `hocket.train.keras`, which imports it."""
     keras = sys.modules.get("keras")
     if keras is not None and keras.backend.backend() != name:
         found = keras.backend.backend()

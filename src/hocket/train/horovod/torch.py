@@ -370,10 +370,8 @@ def DistributedOptimizer(
 
 @torch.no_grad()
 def _average_gradients(optimizer: torch.optim.Optimizer, compression: torch.dtype | None, op: place.Op) -> None:
-    """A parameter that only some ranks used counts as zero in the others; one that none used keeps no gradient.
-
-    Sparse gradients travel dense.
-    """
+    """A parameter that only some ranks used counts as zero in the others; one that none used keeps no gradient. Sparse
+    gradients travel dense."""
     count = size()
     if count == 1:
         return

@@ -79,11 +79,9 @@ class Verbs:
             self.get_collectives().barrier()
 
     def join(self) -> int:
-        """Wait until all ranks have called it; return the one that came last.
-
-        In Horovod a rank that has no more batches may call it while the others go on. Here that ends in an error that
-        names the rank: all ranks must take equally many steps, as the framework's prepared loaders have them do.
-        """
+        """Wait until all ranks have called it; return the one that came last. In Horovod a rank that has no more
+        batches may call it while the others go on. Here that ends in an error that names the rank: all ranks must take
+        equally many steps, as the framework's prepared loaders have them do."""
         came: Sequence[float] = self.allgather_object(time.monotonic())  # one clock for all processes of a machine
         return came.index(max(came))
 

@@ -125,10 +125,8 @@ class Painter:
         )
 
     def paint(self, now: model.Snapshot, width: int) -> list[str]:
-        """Return the lines, each with its colours and narrower than `width` columns.
-
-        What has no room is left out: the name, the bar.
-        """
+        """Return the lines, each with its colours and narrower than `width` columns. What has no room is left out: the
+        name, the bar."""
         bar_class, table_class, text_class = self._rich
         parts = [self._name, *_list_parts(now)]
         tail = [f"left {format_duration(now.left_s)}"] if now.left_s is not None else []

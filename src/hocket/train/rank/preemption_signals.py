@@ -91,10 +91,8 @@ def listen_aside(tell: Callable[[], None]) -> bool:
 
 
 def end_at_once() -> None:
-    """Have SIGTERM end the process, whatever handler Python knows.
-
-    Any thread may call it: the system is asked, and not Python.
-    """
+    """Have SIGTERM end the process, whatever handler Python knows. Any thread may call it: the system is asked, and not
+    Python."""
     import ctypes  # here, because few processes need it
 
     libc: Any = ctypes.CDLL(None)

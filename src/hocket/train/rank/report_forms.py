@@ -48,10 +48,8 @@ class Report(Protocol[P]):
 
 def serve_both(report: Callable[P, None]) -> Report[P]:
     """Make of today's ``report(metrics, checkpoint)`` one function that is also that of 2022, ``report(loss=0.5)``.
-
-    Which of them a call means is told by who runs the training function. The other form there is an error that says
-    what to write.
-    """
+    The trainer that runs the training function decides which of them a call means. The other form is an error there,
+    which says what to write."""
     names = frozenset(inspect.signature(report).parameters)
 
     @functools.wraps(report)

@@ -315,10 +315,8 @@ class WorkerSession:
         return os.getpid() != self._pid
 
     def _refuse_fork(self, call: str) -> None:
-        """Raise in a process that the training function forked.
-
-        Nobody reads its reports and questions, and a lock that another thread held is held for ever.
-        """
+        """Raise in a process that the training function forked. Nobody reads its reports and questions, and a lock that
+        another thread held is held for ever."""
         if self._is_fork:
             raise exceptions.SessionClosedError(
                 f"hocket.train.{call}() was called in a fork of rank {self.info.rank}, and only the rank itself (pid "
@@ -385,10 +383,8 @@ class WorkerSession:
         return {**self.info.start_positions, **found}  # a loader may not have been prepared again yet
 
     def acknowledge(self, index: int, checkpoint: checkpoint_module.Checkpoint) -> None:
-        """Note that a checkpoint was committed with the report of that index.
-
-        Such notes come by several threads, and can overtake each other.
-        """
+        """Note that a checkpoint was committed with the report of that index. Such notes come by several threads, and
+        can overtake each other."""
         with self._changed:
             for done in [other for other in self._to_delete if other <= index]:
                 shutil.rmtree(self._to_delete.pop(done), ignore_errors=True)
@@ -399,10 +395,8 @@ class WorkerSession:
                 self._changed.notify_all()
 
     def pack_offer(self, index: int) -> Iterator[file_chunks.FileChunk]:
-        """Give the files of the report of that index, which the driver asks for.
-
-        `report` waits until they are committed.
-        """
+        """Give the files of the report of that index, which the driver asks for. `report` waits until they are
+        committed."""
         source = self._offers[index]
         for chunk in file_chunks.pack(source, *storage.list_contents(source), {}):
             yield file_chunks.pass_point("train.in_upload", chunk)

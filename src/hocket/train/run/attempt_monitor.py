@@ -67,11 +67,9 @@ class AttemptMonitor:
         self._patience = patience.Patience(attempt.group, self._find_wait, self._ended.__contains__)
 
     def follow(self) -> object:
-        """Return what rank 0's function returned, when all have returned and all that they reported is done.
-
-        A rank's last reports come just before its function's end. If that end is an error, it is the error to raise,
-        and not what is missing among the reports because of it; so the function's value is taken first.
-        """
+        """Return what rank 0's function returned, when all have returned and all that they reported is done. A rank's
+        last reports come just before its function's end. If that end is an error, it is the error to raise, and not
+        what is missing among the reports because of it; so the function's value is taken first."""
         for rank in range(len(self._runs)):
             self._attend(rank)
         try:
@@ -87,10 +85,8 @@ class AttemptMonitor:
         return self._read_return(0)
 
     def _poll_once(self) -> None:
-        """Wait for the next thing, and see to it.
-
-        A validation that runs when all else is done is not waited for here.
-        """
+        """Wait for the next thing, and see to it. A validation that runs when all else is done is not waited for
+        here."""
         validations, preemption = self._attempt.validations, self._attempt.preemption
         validating = validations.start() if validations is not None else []
         limits = [self._elasticity.seconds_left, preemption.seconds_left, self._patience.seconds_left]
@@ -149,11 +145,9 @@ class AttemptMonitor:
         self._attempt.answer()
 
     def _take_last(self) -> None:
-        """Take what ranks had reported when one of them failed. What cannot come any more does not matter.
-
-        A rank that raised after its report may rely on it, as with Ray, where all ranks wait there for each other: so
-        those behind it have some time to make theirs.
-        """
+        """Take what ranks had reported when one of them failed. What cannot come any more does not matter. A rank that
+        raised after its report may rely on it, as with Ray, where all ranks wait there for each other: so those behind
+        it have some time to make theirs."""
         silent, count = self._patience.stopped, self._attempt.num_reporting
         asked = {rank: ref for rank, ref in self._asked.items() if rank < count and rank not in silent}
         unmarked = set(asked)

@@ -77,10 +77,8 @@ class CheckpointSender:
         yield from file_chunks.pack(origin, folders, [*names, storage.MANIFEST_NAME], records)
 
     def _send(self, delivery: _Delivery, chunk: file_chunks.FileChunk | Exception | None) -> None:
-        """Send a chunk, and read the next one while it is under way.
-
-        At an error, or when there is none, end the delivery.
-        """
+        """Send a chunk, and read the next one while it is under way. At an error, or when there is none, end the
+        delivery."""
         if isinstance(chunk, file_chunks.FileChunk):
             rank, request = delivery.waiting[0]
             ref = self._group.actors[rank].receive.remote(request, delivery.folder, chunk)

@@ -63,10 +63,8 @@ class PreemptionPolicy:
         self.info = preemption.PreemptionInfo(deadline_ms, nodes)
 
     def note_driver(self) -> None:
-        """Note that the process was told to end that called `fit`.
-
-        Called by any thread; the ranks' notices follow, unless they are stopped.
-        """
+        """Note that the process was told to end that called `fit`. Called by any thread; the ranks' notices follow,
+        unless they are stopped."""
         self._driver_told_at = time.monotonic()
 
     @property

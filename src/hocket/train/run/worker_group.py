@@ -128,10 +128,8 @@ class WorkerGroup:
         return exchange
 
     def replace(self, rank: int) -> None:
-        """Start a new process for a rank whose own has died, with what that held and on its node.
-
-        Only in groups with roles.
-        """
+        """Start a new process for a rank whose own has died, with what that held and on its node. Only in groups with
+        roles."""
         handle = _start_rank(self.roles[rank].bundle, self._runtime_env, self._reservation, rank)
         self.actors = (*self.actors[:rank], handle, *self.actors[rank + 1 :])
         ref = handle.introduce.remote()

@@ -28,10 +28,8 @@ class Host:
         self.strategy = strategy
 
     def renew(self) -> bool:
-        """Begin anew if what the ranks need is lost; return whether `strategy` is another one now.
-
-        Called before ranks are started again. They go on from the run's last checkpoint.
-        """
+        """Begin anew if what the ranks need is lost; return whether `strategy` is another one now. Called before ranks
+        are started again. They go on from the run's last checkpoint."""
         return False
 
     def get_statistics(self) -> dict[str, object]:
@@ -86,10 +84,8 @@ class FunctionWithStrategy:
 
 
 def add_strategy(function: object, strategy: object, use_strategy: UseStrategy) -> Any:
-    """Return a training function together with its strategy, by default `AllReduce`.
-
-    What cannot be called stays as it is: the trainer refuses it.
-    """
+    """Return a training function together with its strategy, by default `AllReduce`. What cannot be called stays as it
+    is: the trainer refuses it."""
     if strategy is not None and not isinstance(strategy, strategies.Strategy):
         raise TypeError(
             f"strategy must be a Strategy, but received {strategy!r}. Write strategy=AllReduce() or "

@@ -170,10 +170,8 @@ class Client:
         session.before_waiting.append(self.leave)
 
     def _forget_dead(self, num_workers: int) -> None:
-        """Take those out of the gate who were in it when they were killed.
-
-        All ranks of an attempt have died when the next one starts.
-        """
+        """Take those out of the gate who were in it when they were killed. All ranks of an attempt have died when the
+        next one starts."""
         if self._attempt == 0:
             return
         self._link.gate.forget(self.rank)
@@ -228,10 +226,8 @@ class Client:
         self._link.enter(self._here)
 
     def enter_early(self) -> None:
-        """Begin the next step when one is over, where it cannot be known when it is computed.
-
-        Ranks that take turns in one process do not wait for each other inside: there a step begins when it is pushed.
-        """
+        """Begin the next step when one is over, where it cannot be known when it is computed. Ranks that take turns in
+        one process do not wait for each other inside: there a step begins when it is pushed."""
         ours = turns.get_optional_turns()
         if ours is None or ours.size == 1 or self.settings.max_staleness is None:
             self.enter()

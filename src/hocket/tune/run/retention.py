@@ -56,10 +56,8 @@ def remove_strays(folder: Path, known: Iterable[str]) -> None:
 
 
 def give(source: Path, target: Path) -> None:
-    """Make a committed checkpoint another trial's: its files are linked where the disk allows it, and else copied.
-
-    They do not change after the commit, and the other trial's may be removed.
-    """
+    """Make a committed checkpoint another trial's: its files are linked where the disk allows it, and else copied. They
+    do not change after the commit, and the other trial's may be removed."""
     beside = target.with_name(f".{target.name}.tmp")
     shutil.rmtree(beside, ignore_errors=True)
     shutil.copytree(source, beside, copy_function=_link)

@@ -87,11 +87,9 @@ class Search:
         return live.build_assignment(self.settings)
 
     def handle(self, live: live_trial.LiveTrial, event: orders.Event) -> orders.Order | None:
-        """Note an event of a trial; return the answer, if it waits for one.
-
-        When it has left its function (`orders.Ended`) its status says what is next: it is finished, `PAUSED`, or
-        `PENDING` if it is to go on at once.
-        """
+        """Note an event of a trial; return the answer, if it waits for one. When it has left its function
+        (`orders.Ended`) its status says what is next: it is finished, `PAUSED`, or `PENDING` if it is to go on at
+        once."""
         self.iteration += 1
         order = self._take(live, event)
         self._follow(isinstance(event, orders.Report | orders.Saved) and event.checkpoint is not None)

@@ -186,10 +186,8 @@ class _Bracket:
 
 
 def interpolate(ordered: list[float], quantile: float) -> float:
-    """Return a quantile of ascending numbers as NumPy's ``quantile`` does, but with infinities.
-
-    Between minus infinity and a number lies minus infinity, and between a number and infinity lies infinity.
-    """
+    """Return a quantile of ascending numbers as NumPy's ``quantile`` does, but with infinities. Between minus infinity
+    and a number lies minus infinity, and between a number and infinity lies infinity."""
     place = quantile * (len(ordered) - 1)
     index = math.floor(place)
     low, high, part = ordered[index], ordered[min(index + 1, len(ordered) - 1)], place - index

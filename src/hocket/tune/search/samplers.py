@@ -125,9 +125,7 @@ def check_values(caller: str, values: object) -> list[object]:
 
 def find_equal(values: Collection[object], wanted: Any) -> int | None:
     """Return where a value is, None if it is not there. Values without a plain ``==``, as arrays, are the same or not.
-
-    True is not 1, and 1 is 1.0.
-    """
+    True is not 1, and 1 is 1.0."""
     for place, value in enumerate(values):
         if value is wanted:
             return place

@@ -158,11 +158,9 @@ def _find(name: str, stream: TextIO) -> _Copying:
 
 @contextlib.contextmanager
 def _copied(folder: Path, names: tuple[str, str] | None) -> Iterator[None]:
-    """For the duration of a block, add what is printed to files in a folder, beside where it went before.
-
-    What goes past the methods of Python's ``sys.stdout`` and ``sys.stderr``, as from C, does not. The names are those
-    of the files for both streams, which may be one; None for none.
-    """
+    """For the duration of a block, add what is printed to files in a folder, beside where it went before. What goes
+    past the methods of Python's ``sys.stdout`` and ``sys.stderr``, as from C, does not. The names are those of the
+    files for both streams, which may be one; None for none."""
     if names is None:
         yield
         return

@@ -144,10 +144,8 @@ class PoolWorkers:
             self._call_threads(spared=helps)
 
     def _call_threads(self, *, spared: bool) -> None:
-        """See to it that what can be started is; the caller does one part itself if `spared`.
-
-        Called with the lock held.
-        """
+        """See to it that what can be started is; the caller does one part itself if `spared`. Called with the lock
+        held."""
         wanted = min(len(self._queue), len(self._free)) - spared
         for _ in range(min(wanted - self._idle_threads, self.size - len(self._threads))):
             thread = threading.Thread(target=self._work, name="hocket-pool", daemon=True)
@@ -244,10 +242,8 @@ class PoolWorkers:
             del worker, items
 
     def _take(self, receiver: results.Receiver | None = None) -> tuple[PoolWorker, list[Item]]:
-        """Take a worker and as much of the queue as is good for it, of one receiver's only if it is given.
-
-        Called with the lock held, when there is some of both.
-        """
+        """Take a worker and as much of the queue as is good for it, of one receiver's only if it is given. Called with
+        the lock held, when there is some of both."""
         worker = self._free.pop()
         queue = self._queue
         most = min(MAX_CHUNKS, math.ceil(len(queue) / self.size))

@@ -93,9 +93,7 @@ def _compute(function: Callable[..., object], args: tuple[object, ...], kwargs: 
 
 def _look(some: Iterable[Any], given: torch_tensor.DTensor | None) -> tuple[torch_tensor.DTensor | None, bool]:
     """Return the first DTensor, if none is given, and whether something else than plain numbers and DTensors is there.
-
-    It runs before every function, so it looks at types alone: `isinstance` asks torch's metaclass, in Python.
-    """
+    It runs before every function, so it looks at types alone: `isinstance` asks torch's metaclass, in Python."""
     is_mixed = False
     for one in some:
         kind = type(one)

@@ -66,10 +66,8 @@ def list_placements(layout: layouts.Layout) -> list[Any]:
 
 
 def settle(native: torch_tensor.DTensor) -> torch_tensor.DTensor:
-    """Return a DTensor whose placements a layout can say: along the other axes it becomes a replica.
-
-    torch's operations leave means and maxima that nobody has taken, and parts of unequal length.
-    """
+    """Return a DTensor whose placements a layout can say: along the other axes it becomes a replica. torch's operations
+    leave means and maxima that nobody has taken, and parts of unequal length."""
     mesh, length = native.device_mesh, [1] * native.ndim
     placements = list(native.placements)
     for axis, placement in enumerate(placements):

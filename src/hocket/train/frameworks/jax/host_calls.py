@@ -162,10 +162,8 @@ def computes_here() -> bool:
 
 
 def wait_for_steps() -> None:
-    """Wait until the device has made all calls that were asked for.
-
-    To be called before a collective of the host's own.
-    """
+    """Wait until the device has made all calls that were asked for. To be called before a collective of the host's
+    own."""
     if not computes_here():  # on CPUs a step is over when it returns: see `JaxConfig`
         jax.effects_barrier()
 

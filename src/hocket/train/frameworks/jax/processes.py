@@ -58,10 +58,8 @@ def join(group: worker_group.WorkerGroup, timeout_s: float) -> None:
 
 
 def _serve_here(group: worker_group.WorkerGroup, size: int, timeout_s: int) -> str | None:
-    """Run JAX's coordination service in this process until the group ends; return its address.
-
-    None if a rank is on another machine, or does not see the service's folder.
-    """
+    """Run JAX's coordination service in this process until the group ends; return its address. None if a rank is on
+    another machine, or does not see the service's folder."""
     if not _is_here(group):
         return None
     is_short = len(tempfile.gettempdir()) < _LONGEST_PARENT

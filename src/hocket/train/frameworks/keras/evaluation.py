@@ -44,10 +44,8 @@ def merge_metrics(model: Any, joined: World) -> None:
 
 
 def level_state(model: Any, joined: World) -> None:
-    """Give all ranks the mean of what a model keeps without training it, such as the means of BatchNormalization.
-
-    All ranks call it.
-    """
+    """Give all ranks the mean of what a model keeps without training it, such as the means of BatchNormalization. All
+    ranks call it."""
     states = list(model.non_trainable_weights)
     if joined.size == 1 or not states:
         return

@@ -98,10 +98,8 @@ class LedgerSampler(data.Sampler[int]):
         return self._cursor.epoch
 
     def set_epoch(self, epoch: int) -> None:
-        """Have the next loop begin an epoch; or, if the loader has just been resumed in that epoch, go on there.
-
-        It need not be called.
-        """
+        """Have the next loop begin an epoch; or, if the loader has just been resumed in that epoch, go on there. It
+        need not be called."""
         self._cursor.set_epoch(epoch)
 
     def read_batches(self) -> Iterator[list[int]]:

@@ -15,10 +15,8 @@ def widen(dtype: torch.dtype) -> torch.dtype:
 
 @torch.no_grad()
 def compute_means(tensors: Sequence[torch.Tensor], world_size: int) -> list[torch.Tensor]:
-    """Return the mean over all ranks of each tensor, which may be a view of a larger one. One collective a dtype.
-
-    Every rank must give tensors of the same shapes in the same order.
-    """
+    """Return the mean over all ranks of each tensor, which may be a view of a larger one. One collective a dtype. Every
+    rank must give tensors of the same shapes in the same order."""
     means: dict[int, torch.Tensor] = {}
     for dtype in dict.fromkeys(widen(tensor.dtype) for tensor in tensors):
         members = [number for number, tensor in enumerate(tensors) if widen(tensor.dtype) == dtype]
@@ -33,10 +31,8 @@ def compute_means(tensors: Sequence[torch.Tensor], world_size: int) -> list[torc
 
 @torch.no_grad()
 def compute_sparse_mean(parameter: torch.Tensor, world_size: int) -> torch.Tensor:
-    """Return the mean over all ranks of a parameter's gradient, as sparse as the ranks' are.
-
-    A rank that has none counts as zero.
-    """
+    """Return the mean over all ranks of a parameter's gradient, as sparse as the ranks' are. A rank that has none
+    counts as zero."""
     if parameter.grad is not None and not parameter.grad.is_sparse:
         raise ValueError(
             f"The gradient of a parameter of shape {tuple(parameter.shape)} is dense in this rank and sparse in "
@@ -50,10 +46,8 @@ def compute_sparse_mean(parameter: torch.Tensor, world_size: int) -> torch.Tenso
 
 @torch.no_grad()
 def copy_from_first(tensors: Iterable[torch.Tensor]) -> None:
-    """Give all ranks rank 0's values. One collective a dtype.
-
-    What has no values yet (on the meta device) or is split already is left alone.
-    """
+    """Give all ranks rank 0's values. One collective a dtype. What has no values yet (on the meta device) or is split
+    already is left alone."""
     whole = [t.detach() for t in tensors if not t.is_meta and not hasattr(t, "full_tensor")]  # which a DTensor has
     for dtype in dict.fromkeys(tensor.dtype for tensor in whole):
         members = [tensor for tensor in whole if tensor.dtype == dtype]

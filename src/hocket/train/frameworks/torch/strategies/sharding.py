@@ -19,10 +19,8 @@ from hocket.train.frameworks.torch.strategies import averaging
 def shard(
     model: torch.nn.Module, ranks: strategies.Ranks, options: Mapping[str, Any], device: torch.device
 ) -> torch.nn.Module:
-    """Shard a model over all ranks, in place; return it.
-
-    It starts from rank 0's weights, as with DistributedDataParallel. Layers that are sharded already stay so.
-    """
+    """Shard a model over all ranks, in place; return it. It starts from rank 0's weights, as with
+    DistributedDataParallel. Layers that are sharded already stay so."""
     if ranks.world_size == 1:
         return model
     averaging.copy_from_first(itertools.chain(model.parameters(), model.buffers()))
