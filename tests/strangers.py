@@ -16,7 +16,7 @@ OTHER = 1002
 needs_root = pytest.mark.skipif(os.getuid() != 0, reason="becomes another user, which root alone may")
 
 
-def run_as_other(function: Callable[[], object]) -> None:
+def run_as_other(function: Callable[[], object], user: int = OTHER) -> None:
     """Call a function in a process of another user; raise here what it raises."""
     told, tells = os.pipe()
     child = os.fork()
@@ -24,8 +24,8 @@ def run_as_other(function: Callable[[], object]) -> None:
         text = ""
         try:
             os.setgroups([])
-            os.setgid(OTHER)
-            os.setuid(OTHER)
+            os.setgid(user)
+            os.setuid(user)
             function()
         except BaseException:  # noqa: BLE001 (the test raises it)
             text = traceback.format_exc()

@@ -6,14 +6,13 @@ import grp
 import os
 import pickle
 import pwd
-import sys
 import tempfile
-import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests import strangers
 
 from hocket import exceptions
 from hocket.stores import places, trust
@@ -30,24 +29,6 @@ def top() -> Iterator[Path]:
     with tempfile.TemporaryDirectory() as folder:
         Path(folder).chmod(0o755)
         yield Path(folder)
-
-
-def run_as(user: int, function: Callable[[], None]) -> None:
-    """Call a function in a process of another user; raise if it raises there."""
-    pid = os.fork()
-    if pid == 0:
-        code = 1
-        try:
-            os.setgroups([])
-            os.setgid(user)
-            os.setuid(user)
-            function()
-            code = 0
-        except BaseException:  # noqa: BLE001 (it is printed, and the process ends)
-            traceback.print_exc(file=sys.__stderr__)
-        finally:
-            os._exit(code)
-    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0, "see the traceback in what was printed"
 
 
 def _make(top: Path) -> Path:
@@ -91,8 +72,8 @@ def test_what_is_a_strangers_on_the_way(step: str, top: Path) -> None:
     file = _make(top)
     os.chown(top / step, STRANGER, STRANGER)
     assert f"{str(top / step)!r} belongs to user {STRANGER}" in str(trust.find_stranger(file))
-    run_as(STRANGER, lambda: _expect(file, None))  # his own, and root's above it
-    run_as(OTHER, lambda: _expect(file, str(top / step)))
+    strangers.run_as_other(lambda: _expect(file, None), STRANGER)  # his own, and root's above it
+    strangers.run_as_other(lambda: _expect(file, str(top / step)), OTHER)
 
 
 @needs_root
