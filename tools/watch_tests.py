@@ -231,8 +231,18 @@ def describe_process(process: psutil.Process) -> str:
         found = subprocess.run(look, capture_output=True, text=True, timeout=STACK_SECONDS, check=False)
     except subprocess.TimeoutExpired:
         return f"{head}\n(no stack in {STACK_SECONDS:.0f} s)"
-    lines = found.stdout.splitlines() or found.stderr.splitlines()[:5]
-    return "\n".join([head, *(line for line in lines[2:] if line and not any(name in line for name in OF_THE_RUNNER))])
+    lines = found.stdout.splitlines()[2:] or found.stderr.splitlines()[:5]
+    return "\n".join([head, *_leave_out_the_runner(line for line in lines if line)])
+
+
+def _leave_out_the_runner(lines: Iterable[str]) -> list[str]:
+    """Return the lines without the runner's frames, but for each thread's innermost one."""
+    left = [""]
+    for line in lines:
+        is_outer = line.startswith(" ") and left[-1].startswith(" ")
+        if not (is_outer and any(name in line for name in OF_THE_RUNNER)):
+            left.append(line)
+    return left[1:]
 
 
 def main() -> int:

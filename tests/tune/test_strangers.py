@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.stores.test_trust import STRANGER, Evil, needs_root, run_as
+from tests import strangers
+from tests.stores.test_trust import STRANGER, Evil, needs_root
 
 from hocket import exceptions, tune
 
@@ -47,7 +48,7 @@ def _plant(folder: Path, mark: Path) -> None:
         for path in folder.iterdir():
             path.chmod(0o666)
 
-    run_as(STRANGER, write)
+    strangers.run_as_other(write, STRANGER)
 
 
 def _objective(config: dict[str, Any]) -> dict[str, Any]:
