@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 import hocket
-from hocket import train
+from hocket import train, tune
 from hocket.train.checkpoints import storage
 
 makers: Any = train  # what the type checker refuses is given on purpose
@@ -125,6 +125,9 @@ class NoText:
             r"name must be the name of one folder, but received 'a\\x00'",
         ),
         (lambda: train.RunConfig(name="a/b"), ValueError, "name must be the name of one folder, but received 'a/b'"),
+        (lambda: train.RunConfig(name="\ud800"), ValueError, r"the name of one folder, .*'\\ud800': .*surrogate"),
+        (lambda: train.RunConfig(name="a" * 1_000_000), ValueError, "(?s)of one folder, .*it has 1,000,000 bytes"),
+        (lambda: tune.RunConfig(name="\ud800"), ValueError, r"the name of one folder, .*'\\ud800': .*surrogate"),
         (lambda: train.RunConfig(storage_path=""), ValueError, "storage_path must be a folder's path or an address"),
         (
             lambda: train.RunConfig(storage_path="floppy://a/x"),

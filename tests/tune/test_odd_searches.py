@@ -44,9 +44,12 @@ def test_a_folder_that_cannot_be_made_costs_its_trial_only(tmp_path: Path) -> No
     assert "The trial's folder cannot be made or entered" in str(found[0].error)
 
 
-@pytest.mark.parametrize("name", ["a\0b", "a" * 256])
-def test_names_that_no_folder_can_have(tmp_path: Path, name: str) -> None:
-    with pytest.raises(ValueError, match="must return the name of one folder, of 255 bytes at most, but returned"):
+@pytest.mark.parametrize(
+    ("name", "fault"),
+    [("a\0b", "NUL"), ("a" * 256, "256 bytes"), ("\ud800", "surrogate"), ("é" * 128, "256 bytes"), ("..", r"'\.\.'")],
+)
+def test_names_that_no_folder_can_have(tmp_path: Path, name: str, fault: str) -> None:
+    with pytest.raises(ValueError, match=rf"must return the name of one folder, but returned .*{fault}"):
         search(programs.report_steps, tmp_path, {"x": 1}, trial_dirname_creator=lambda trial: name)
 
 

@@ -14,6 +14,8 @@ from typing import Final
 from hocket import exceptions, texts
 
 _DRIVE: Final = re.compile(r"[A-Za-z]:(?:[\\/]|$)")
+_MOST_BYTES: Final = 255
+"""What Linux's file systems allow in a name."""
 
 
 def find_fault(name: object) -> str | None:
@@ -35,6 +37,21 @@ def find_fault(name: object) -> str | None:
     if strange is not None:
         return f"it has {strange!r} in it"
     return "it has a part without letters" if "" in name.split("/") else None
+
+
+def find_folder_fault(name: object) -> str | None:
+    """Return what is wrong with a name that a program gave, and that must be one new folder's; None if nothing is."""
+    fault = find_fault(name)
+    if fault is not None:
+        return fault
+    given = str(name)
+    if "/" in given:
+        return "it has a slash in it"
+    try:
+        size = len(given.encode())
+    except UnicodeEncodeError:
+        return "it has half of a surrogate pair in it, which is no text"
+    return f"it has {size:,} bytes, and may have {_MOST_BYTES}" if size > _MOST_BYTES else None
 
 
 def check(name: object, where: str, *, is_single: bool = False) -> str:

@@ -12,7 +12,7 @@ from typing import Any
 
 from hocket import constructors, texts
 from hocket.engine import node
-from hocket.stores import places
+from hocket.stores import names, places
 from hocket.train import refusals, spellings
 from hocket.train import user_callback as callbacks_module
 
@@ -345,10 +345,11 @@ class RunConfig:
         name: object = self.name
         if name is not None and not isinstance(name, str):
             raise TypeError(f"name must be a text, but received {texts.safe_repr(name)}. Write name='first'.")
-        if self.name is not None and (self.name in ("", ".", "..") or {"/", "\0"} & {*self.name}):
+        fault = None if name is None else names.find_folder_fault(name)
+        if fault is not None:
             raise ValueError(
-                f"name must be the name of one folder, but received {self.name!r}. Put the folders above it into "
-                "storage_path."
+                f"name must be the name of one folder, but received {texts.safe_repr(name)}: {fault}. Put the folders "
+                "above it into storage_path."
             )
         given: object = self.callbacks
         if not isinstance(given, Sequence) or isinstance(given, str):

@@ -10,8 +10,8 @@ from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from hocket import constructors
-from hocket.stores import places
+from hocket import constructors, texts
+from hocket.stores import names, places
 from hocket.train import configs as train_configs
 from hocket.train import spellings
 from hocket.tune import callback, checks, progress_reporter, stopper, trial
@@ -228,10 +228,11 @@ class RunConfig:
             if getattr(self, name) is None:
                 object.__setattr__(self, name, default())
         given: object = self.name
-        if given is not None and (not isinstance(given, str) or given in ("", ".", "..") or {"/", "\0"} & {*given}):
+        fault = None if given is None else names.find_folder_fault(given)
+        if fault is not None:
             raise ValueError(
-                f"name must be the name of one folder, but received {given!r}. Put the folders above it into "
-                "storage_path."
+                f"name must be the name of one folder, but received {texts.safe_repr(given)}: {fault}. Put the folders "
+                "above it into storage_path."
             )
         train_configs.check_storage(self.storage_path, self.storage_filesystem)
         verbose: object = self.verbose

@@ -73,6 +73,7 @@ def run(
     callbacks: Sequence[callback.Callback] = (),
     max_concurrent_trials: int | None = None,
     seed: int | None = None,
+    trust: bool = False,
 ) -> experiment_analysis.ExperimentAnalysis:
     """Search, and return what became of all trials. `Tuner` is the newer form; its `TuneConfig` and `RunConfig` say
     what these arguments mean.
@@ -107,6 +108,7 @@ def run(
         callbacks: Called in this process.
         max_concurrent_trials: How many trials run at once.
         seed: What randomness is drawn from.
+        trust: With `resume`: read what the search's folder has pickled even where others may write to it.
 
     Raises:
         TuneError: Trials failed, and `raise_on_failed_trial` is True; or as `Tuner.fit`.
@@ -156,7 +158,7 @@ def run(
         log_to_file=log_to_file,
         callbacks=callbacks,
     )
-    prepared = _prepare(run_or_experiment, config, tune_config, run_config, resume, resume_config)
+    prepared = _prepare(run_or_experiment, config, tune_config, run_config, resume, resume_config, trust=trust)
     found = experiment_analysis.ExperimentAnalysis(prepared.fit(), default_metric=metric, default_mode=mode)
     failed = [one for one in found.results_grid if one.status is trials.Status.ERROR]
     if failed and raise_on_failed_trial:
@@ -174,6 +176,8 @@ def _prepare(
     run_config: configs.RunConfig,
     resume: bool | str | None,
     resume_config: configs.ResumeConfig | None,
+    *,
+    trust: bool,
 ) -> tuner.Tuner:
     if not isinstance(resume, bool | None) and resume not in RESUME:
         raise ValueError(f"resume must be True, False or one of {list(RESUME)}, but received {resume!r}. Write 'AUTO'.")
@@ -200,6 +204,7 @@ def _prepare(
         tune_config=tune_config,
         run_config=run_config,
         _resume_config=resume_config,
+        trust=trust,
     )
 
 

@@ -484,10 +484,10 @@ def _check_checkpoint(checkpoint: object, dir_name: str | None) -> None:
             "Write with checkpoint.as_directory() as folder: report(metrics, checkpoint=Checkpoint(folder)); what is "
             "reported goes to the run's own store, RunConfig(storage_path=...)."
         )
-    if dir_name is not None and (names.find_fault(dir_name) or "/" in dir_name or dir_name.startswith(".")):
+    if dir_name is not None and (names.find_folder_fault(dir_name) or dir_name.startswith(".")):
         raise ValueError(
             "checkpoint_dir_name must be the name of one folder that does not start with '.', but received "
-            f"{dir_name!r}. Leave it out for a numbered one."
+            f"{texts.safe_repr(dir_name)}. Leave it out for a numbered one."
         )
 
 

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
-from typing import Final, final
+from typing import final
 
+from hocket import texts
 from hocket.stores import names
 from hocket.tune import errors, log
 from hocket.tune import trial as trials
 from hocket.tune.run import live_trial, proposals, settings
 from hocket.tune.schedulers import contract
 from hocket.tune.search import variants
-
-_MOST_BYTES: Final = 255
-"""How long the name of a folder may be; Linux's file systems take no longer ones."""
 
 
 @final
@@ -111,10 +108,11 @@ class TrialSource:
         if folder is None:
             creator = self._settings.tune.trial_dirname_creator
             folder = name if creator is None else str(creator(trial))
-            if names.find_fault(folder) or "/" in folder or len(os.fsencode(folder)) > _MOST_BYTES:
+            fault = names.find_folder_fault(folder)
+            if fault is not None:
                 raise ValueError(
-                    "trial_dirname_creator, or trial_name_creator without it, must return the name of one folder, of "
-                    f"{_MOST_BYTES} bytes at most, but returned {folder!r} for trial {trial.trial_id}."
+                    "trial_dirname_creator, or trial_name_creator without it, must return the name of one folder, but "
+                    f"returned {texts.safe_repr(folder)} for trial {trial.trial_id}: {fault}."
                 )
             if folder not in self._folders and (self._settings.folder / folder).is_dir():
                 folder = f"{folder}_{self._settings.prefix}"  # an earlier search of this name has a trial there
