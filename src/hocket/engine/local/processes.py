@@ -32,13 +32,15 @@ END_SECONDS = 10.0
 """How long the guardian may take to end everything; it takes milliseconds unless a process cannot be killed."""
 
 _BOOT = """
-import gc; gc.disable()
-import sys
+import gc, sys; gc.disable()
+if not sys.flags.safe_path:
+    del sys.path[0]
 sys.path.insert(0, {source!r})
 from hocket.engine.local import guardian
 guardian.main({control}, {status}, {driver}, {words}, {stderr})
 """
-"""What the guardian runs. All that it loads it keeps, so the garbage collector would look in vain."""
+"""What the guardian runs. All that it loads it keeps, so the garbage collector would look in vain. It loads nothing from
+the current folder, where another user's `typing.py` may lie; workers look there if the driver does."""
 _SOURCE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
 """The folder that this package was imported from, so that the guardian imports the same one."""
 
