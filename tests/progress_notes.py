@@ -4,6 +4,7 @@ watches from outside. Without that program there is nobody to read, and nothing 
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import time
@@ -13,7 +14,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-EXIT_SECONDS = 60
+EXIT_SECONDS = 200
 """How long pytest-xdist waits for its processes' end before it kills them. By default it is 10 s, and nobody hears
 which process it was; the watch ends it sooner, with its stacks."""
 
@@ -74,6 +75,7 @@ class Notes:
     @pytest.hookimpl(trylast=True)
     def pytest_unconfigure(self) -> None:
         self._write("ends")
+        gc.freeze()  # pytest and the interpreter look for garbage now: in gigabytes, of which the system has swapped some
 
 
 def pytest_configure(config: pytest.Config) -> None:
