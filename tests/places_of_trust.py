@@ -36,6 +36,7 @@ KINDS: dict[str, dict[str, set[str] | None]] = {
         "namelist": None,
         "infolist": None,
         "find_fault": {"names", "names_module"},
+        "find_folder_fault": {"names", "names_module"},
         "join": {"names", "names_module"},
         "check": {"names", "names_module"},
     },

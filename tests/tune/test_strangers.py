@@ -118,8 +118,8 @@ def test_who_does_not_go_on_with_a_search_runs_nothing_of_it(name: str, shared: 
     _plant(shared / "exp", mark)
     try:
         LOOKS[name](shared / "exp")
-    except tune.TuneError as error:
-        assert "search" in str(error)  # noqa: PT017 (it may also begin one of another name)
+    except exceptions.UntrustedFolderError as error:
+        assert "belongs to user" in str(error)  # noqa: PT017 (it may also look, and begin nothing)
     assert not mark.exists()
 
 

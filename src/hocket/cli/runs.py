@@ -14,6 +14,7 @@ from rich import box, console, table, text
 from hocket import showing, texts, whole_files
 from hocket.observe.report import runs as reported_runs
 from hocket.observe.runs import history, log
+from hocket.stores import trust
 
 SHOWN_METRICS = 5
 """Metrics in the table unless some are named."""
@@ -25,6 +26,8 @@ WIDTH = 160
 def report(folder: str, output: str | None) -> Path:
     """Write the report of a run, also of one that has saved nothing; return its file."""
     results = importlib.import_module("hocket.train.result")
+    if output is None and Path(folder).is_dir():
+        trust.check_entered(Path(folder), "Name a file with --output")
     try:
         result = results.Result.from_path(folder)
     except RuntimeError as error:  # what Ray raises there

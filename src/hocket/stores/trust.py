@@ -13,6 +13,7 @@ What this process has pickled itself may be opened wherever it lay: it is known 
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import grp
 import hashlib
@@ -94,6 +95,29 @@ def load_file(path: str | os.PathLike[str], caller: str, *, trust: bool = False)
     """Return what is pickled in a file."""
     with regular.open_regular(path) as file:
         return Opener(Path(path), caller, trust=trust).load(file.read())
+
+
+def check_entered(folder: Path, remedy: str) -> None:
+    """Raise if what is written into a folder, whose name others could guess, would go where another user wants it: the
+    folder or something in it is another user's link or pipe, or the folder is another user's where nobody shares.
+
+    Args:
+        folder: One that this process has made, or that was there.
+        remedy: What else to use, as in ``"Give RunConfig(name=...) another name"``.
+    """
+    entries = [(folder, folder.lstat())]
+    with contextlib.suppress(PermissionError, FileNotFoundError), os.scandir(folder) as found:
+        entries += [(Path(one.path), one.stat(follow_symlinks=False)) for one in found]
+    is_private = folder.parent.stat().st_mode & stat.S_ISVTX
+    for path, status in entries:
+        kind = stat.S_IFMT(status.st_mode)
+        is_usual = kind == stat.S_IFREG or (kind == stat.S_IFDIR and not (path == folder and is_private))
+        if status.st_uid not in (os.geteuid(), 0) and not is_usual and not _is_named(folder):
+            raise exceptions.UntrustedFolderError(
+                f"Nothing is written to {str(folder)!r}: {str(path)!r} belongs to user {status.st_uid}, this process "
+                f"runs as user {os.geteuid()}, and what is written there could end up elsewhere. {remedy}; if you "
+                f"trust that user, name the folder in {TRUSTED} in the environment."
+            )
 
 
 def find_stranger(path: str | os.PathLike[str]) -> str | None:

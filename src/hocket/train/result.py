@@ -13,7 +13,7 @@ from hocket import markup, texts, whole_files
 from hocket.observe import report as observe_report
 from hocket.observe.report import runs as reported_runs
 from hocket.observe.runs import history
-from hocket.stores import places
+from hocket.stores import places, trust
 from hocket.train import configs, refusals
 from hocket.train.checkpoints import checkpoint as checkpoint_module
 from hocket.train.checkpoints import replica, storage
@@ -108,6 +108,8 @@ class Result:
                 "path must be given, because the run is kept in a store and has no folder here. Write 'report.html'."
             )
         target = Path(self.path, "report.html") if path is None else Path(path)
+        if path is None:
+            trust.check_entered(target.parent, "Write report(path)")
         whole_files.write(target, _describe(self).write())
         return target
 

@@ -14,6 +14,7 @@ from typing import Any, ClassVar, Self, TypeAlias, final
 from hocket import keywords, texts
 from hocket.data import blocks, calls, dataset, reading
 from hocket.data.preprocessors import saving
+from hocket.stores import regular
 
 Stats: TypeAlias = dict[str, Any]
 """What was learnt: numbers and categories, by names such as ``mean(x)``."""
@@ -221,7 +222,7 @@ class Preprocessor(abc.ABC):
     @staticmethod
     def load(path: str | os.PathLike[str], *, allow_functions: bool = False) -> Preprocessor:
         """Return the preprocessor that `save` wrote; see `deserialize`."""
-        return Preprocessor.deserialize(Path(path).read_text(encoding="utf-8"), allow_functions=allow_functions)
+        return Preprocessor.deserialize(regular.read_text(path), allow_functions=allow_functions)
 
     # --- for subclasses -----------------------------------------------------------------------------------------------
 

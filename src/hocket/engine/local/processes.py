@@ -39,8 +39,8 @@ sys.path.insert(0, {source!r})
 from hocket.engine.local import guardian
 guardian.main({control}, {status}, {driver}, {words}, {stderr})
 """
-"""What the guardian runs. All that it loads it keeps, so the garbage collector would look in vain. It loads nothing from
-the current folder, where another user's `typing.py` may lie; workers look there if the driver does."""
+"""What the guardian runs. All that it loads it keeps, so the garbage collector would look in vain. It loads nothing
+from the current folder, where another user's `typing.py` may lie; workers look there if the driver does."""
 _SOURCE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
 """The folder that this package was imported from, so that the guardian imports the same one."""
 

@@ -31,7 +31,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, Final
 
 from hocket import texts
-from hocket.stores import commits, regular
+from hocket.stores import commits, regular, trust
 from hocket.stores import files as files_module
 from hocket.stores import names as names_module
 from hocket.train import errors
@@ -113,6 +113,7 @@ def open_storage(storage: Storage) -> None:
             "may write to; it was",
             str(storage.path),
         ) from None
+    trust.check_entered(storage.path, "Give RunConfig(name=...) another name, or storage_path= a folder of your own")
 
 
 @contextlib.contextmanager
