@@ -159,6 +159,52 @@ def test_links_that_go_round(tmp_path: Path) -> None:
     assert data.read_csv(tmp_path).take_all() == [{"x": 1}]
 
 
+@pytest.mark.timeout(20)
+def test_links_to_the_folder_and_above(tmp_path: Path) -> None:
+    """Each alone would double what there is with each link; Arrow goes forty links deep."""
+    folder = tmp_path / "a"
+    folder.mkdir()
+    (folder / "x.csv").write_text("x\n1\n")
+    for number in range(3):
+        (folder / f"self{number}").symlink_to(".")
+        (folder / f"up{number}").symlink_to("..")
+    (tmp_path / "b").mkdir()
+    (tmp_path / "b" / "y.csv").write_text("x\n2\n")
+    (folder / "beside").symlink_to("../b")
+    assert data.read_csv(folder).take_all() == [{"x": 2}, {"x": 1}]
+    data.range(3).write_csv(str(folder), mode="append")
+
+
+@pytest.mark.timeout(20)
+def test_folders_that_name_each_other(tmp_path: Path) -> None:
+    for one in range(20):
+        (tmp_path / "all" / str(one)).mkdir(parents=True)
+        for other in range(20):
+            (tmp_path / "all" / str(one) / f"to{other}").symlink_to(f"../../all{other}")
+        (tmp_path / f"all{one}").symlink_to(f"all/{one}")
+    with pytest.raises(ValueError, match="More than 8 links lie one behind the other"):
+        data.read_csv(tmp_path / "all")
+
+
+@pytest.mark.timeout(20)
+@pytest.mark.parametrize("mode", ["append", "overwrite", "error"])
+def test_a_manifest_that_is_a_pipe(tmp_path: Path, mode: str) -> None:
+    os.mkfifo(tmp_path / "_MANIFEST")
+    with pytest.raises(FileExistsError, match=r"_MANIFEST of .* is no file|has files"):
+        data.range(3).write_csv(str(tmp_path), mode=mode)
+
+
+@pytest.mark.parametrize(
+    ("name", "fault"),
+    [("a\0", "NUL"), ("\ud800", "no UTF-8"), ("a" * 1_000_000, "8,192 bytes")],
+)
+def test_paths_that_no_file_has(tmp_path: Path, name: str, fault: str) -> None:
+    for call in (data.read_csv, data.range(3).write_csv):
+        with pytest.raises(ValueError, match=rf"(?s)csv\(\): no file has the path .*{fault}") as found:
+            call(f"{tmp_path}/{name}")
+        assert len(str(found.value)) < 500
+
+
 def test_rows_of_other_lengths(tmp_path: Path) -> None:
     path = tmp_path / "a.csv"
     path.write_text("x,y\n1,a\n2,b,c\n3,d\n")

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import os
 import posixpath
 import secrets
+import stat
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, final
+from typing import Final, final
 
 from hocket import extras
 from hocket.stores import calls, names, places, regular
 
 _CHUNK_BYTES: Final = 8 << 20  # sent and digested at a time: a part of an upload to S3 has 5 MiB at least
+_MOST_LINKS: Final = 8  # on the way to a file. A guess: with more, folders that name each other have no end
 
 
 @final
@@ -133,18 +137,80 @@ def move(source: places.Place, target: places.Place) -> None:
     calls.ask(source, "move", lambda: source.filesystem.move(source.path, target.path))
 
 
+@final
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """What is in a folder."""
+
+    path: str
+    """As the file system has it."""
+    size: int
+    """In bytes."""
+    is_file: bool
+    """Whether it is one; no folder, pipe, device, or link to nothing."""
+    is_folder: bool
+
+
+def list_entries(place: places.Place) -> list[Entry]:
+    """Return all that is in a folder and the folders in it; nothing where there is no folder."""
+    fs = extras.load("pyarrow.fs", "A store", "pyarrow", "Run pip install 'hocket[data]'.")
+    if places.is_local(place.filesystem):
+        return [*walk(place.path)] if Path(place.path).exists() else []
+    selector = fs.FileSelector(place.path, allow_not_found=True, recursive=True)
+    kinds = fs.FileType
+    return [
+        Entry(one.path, one.size or 0, is_file=one.type == kinds.File, is_folder=one.type == kinds.Directory)
+        for one in place.filesystem.get_file_info(selector)
+    ]
+
+
+def walk(folder: str) -> Iterator[Entry]:
+    """Give all that is in a folder of this machine; nothing where there is none. A link to a folder that it lies in
+    leads nowhere.
+
+    Raises:
+        OSError: A folder cannot be read, or there are links in folders that links lead to, many times over.
+    """
+    real = Path(folder).resolve()
+    above = frozenset((found.st_dev, found.st_ino) for found in map(os.stat, (real, *real.parents)))
+    waiting: list[tuple[str, frozenset[tuple[int, int]], int]] = [(folder, above, 0)]
+    while waiting:
+        outer, above, links = waiting.pop()
+        if links > _MOST_LINKS:
+            raise OSError(errno.ELOOP, f"More than {_MOST_LINKS} links lie one behind the other", outer)
+        with contextlib.suppress(FileNotFoundError), os.scandir(outer) as found:
+            for one in found:
+                status = _look(one)
+                if status is None:
+                    continue
+                itself = (status.st_dev, status.st_ino)
+                is_file, is_folder = stat.S_ISREG(status.st_mode), stat.S_ISDIR(status.st_mode)
+                if is_folder and one.is_symlink() and itself in above:
+                    continue
+                yield Entry(one.path, status.st_size if is_file else 0, is_file, is_folder)
+                if is_folder:
+                    waiting.append((one.path, above | {itself}, links + one.is_symlink()))
+
+
+def _look(one: os.DirEntry[str]) -> os.stat_result | None:
+    """Return what a name leads to, or what a link is that leads nowhere; None if it is gone by now."""
+    try:
+        return one.stat()
+    except OSError as error:
+        if error.errno not in (errno.ENOENT, errno.ELOOP):
+            raise
+        return one.stat(follow_symlinks=False) if one.is_symlink() else None
+
+
 def list_sizes(place: places.Place) -> dict[str, int]:
     """Return the files in a folder and the folders in it, by path relative to it, with their sizes in bytes. There is
     none where there is no folder."""
-    fs = extras.load("pyarrow.fs", "A store", "pyarrow", "Run pip install 'hocket[data]'.")
-    selector = fs.FileSelector(place.path, allow_not_found=True, recursive=True)
-    infos: list[Any] = calls.ask(place, "list", lambda: place.filesystem.get_file_info(selector))
     outer = place.path.strip("/")
     found: dict[str, int] = {}
-    for info in infos:
-        if info.type == fs.FileType.File:
-            path = info.path.removeprefix("/").removeprefix(f"{outer}/" if outer else "")  # some give paths without it
-            found[names.check(path, f"The store's folder {place.shown!r}")] = info.size or 0
+    for one in calls.ask(place, "list", lambda: list_entries(place)):
+        if one.is_file:
+            path = one.path.removeprefix("/").removeprefix(f"{outer}/" if outer else "")  # some give paths without it
+            found[names.check(path, f"The store's folder {place.shown!r}")] = one.size
     return found
 
 
@@ -164,10 +230,5 @@ def sync(path: Path) -> None:
 
 
 def list_local(folder: Path) -> list[str]:
-    """Return the files in a folder of this machine and the folders in it, by path relative to it."""
-    found = [
-        os.path.relpath(f"{outer}/{name}", folder)
-        for outer, _, names in os.walk(folder, followlinks=True)
-        for name in names
-    ]
-    return sorted(found)
+    """Return all but folders in a folder of this machine and the folders in it, by path relative to it."""
+    return sorted(os.path.relpath(one.path, folder) for one in walk(str(folder)) if not one.is_folder)

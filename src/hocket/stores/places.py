@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Final, TypeAlias, final
 from urllib import parse
 
-from hocket import extras
+from hocket import extras, texts
 
 FileSystem: TypeAlias = Any
 """One of pyarrow's file systems."""
@@ -31,6 +31,8 @@ _OPTIONS: Final = {
     "gs": {"endpoint_override", "scheme", "anonymous", "project_id", "default_bucket_location"},
 }
 """What may follow the question mark of an address, and Arrow's clients take."""
+
+_MOST_BYTES: Final = 8192  # twice what Linux takes for a path, since an address has options
 
 _FLAGS: Final = ("anonymous", "allow_bucket_creation", "allow_bucket_deletion")
 _REMEDY: Final = "Run pip install 'hocket[data]'."
@@ -108,8 +110,12 @@ def find_place(given: str | os.PathLike[str], filesystem: object, caller: str) -
         given: A path of this machine, or an address such as ``s3://bucket/folder``. With a file system, a path on it.
         filesystem: One of pyarrow's or fsspec's. Default: the address says it.
         caller: For messages.
+
+    Raises:
+        ValueError: No file can have that path.
     """
     text = os.fspath(given)
+    _check_text(text, caller)
     found = _ADDRESS.match(text)
     if filesystem is not None:
         path = _USER.sub("", found.group(2)) if found is not None else text
@@ -117,6 +123,19 @@ def find_place(given: str | os.PathLike[str], filesystem: object, caller: str) -
     if found is None:
         return Place(_load(caller, "pyarrow.fs").LocalFileSystem(), str(Path(text).expanduser().absolute()), text)
     return _open_address(found.group(1).lower(), found.group(2), text, caller)
+
+
+def _check_text(text: str, caller: str) -> None:
+    try:
+        fault = "it has a NUL in it" if "\0" in text else f"it has more than {_MOST_BYTES:,} bytes"
+        if "\0" not in text and len(text.encode()) <= _MOST_BYTES:
+            return
+    except UnicodeEncodeError:
+        fault = "it is no UTF-8, as Arrow's paths are"
+    raise ValueError(
+        f"{caller}: no file has the path {texts.safe_repr(text, 200)}: {fault}. Rename the file or folder, or name it "
+        "by a link."
+    )
 
 
 def locate(given: str | os.PathLike[str], filesystem: object, caller: str) -> str | os.PathLike[str] | Place:

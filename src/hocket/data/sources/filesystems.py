@@ -13,6 +13,7 @@ from typing import Any, Final, TypeAlias, final
 
 from hocket.core import session
 from hocket.data import arrow
+from hocket.stores import files as store_files
 from hocket.stores import places
 
 FileSystem: TypeAlias = places.FileSystem
@@ -110,19 +111,15 @@ def _list_place(
     if info.type != fs.FileType.Directory:
         return [File(info.path, info.size or 0, posixpath.dirname(info.path))]
     try:
-        inside = place.filesystem.get_file_info(fs.FileSelector(place.path, recursive=True))
+        inside = store_files.list_entries(place)
     except OSError as error:
         raise explain(error, caller, place.shown) from error
     start = len(place.path.rstrip("/")) + 1
-    if isinstance(place.filesystem, fs.LocalFileSystem):
-        inside = _leave_rounds(inside)
     found = [
-        File(one.path, one.size or 0, place.path)
-        for one in inside
-        if one.type == fs.FileType.File and _is_data(one.path[start:], endings)
+        File(one.path, one.size, place.path) for one in inside if one.is_file and _is_data(one.path[start:], endings)
     ]
     if endings and found:
-        _tell_left_out(caller, place, [one.path[start:] for one in inside if one.type == fs.FileType.File], endings)
+        _tell_left_out(caller, place, [one.path[start:] for one in inside if one.is_file], endings)
     if any(is_mark(place, one) for one in inside):
         warnings.warn(
             f"{caller}: the folder {place.shown!r} is being written to, or was not written to its end: rows may be "
@@ -148,13 +145,6 @@ def _tell_left_out(caller: str, place: places.Place, names: Sequence[str], endin
             f"in {' or '.join(endings)}. Pass file_extensions=[''] to read all.",
             stacklevel=2,
         )
-
-
-def _leave_rounds(inside: Sequence[Any]) -> list[object]:
-    """Return what is in folders of this machine, without what is reached by a link to a folder that it lies in."""
-    links = [Path(one.path) for one in inside if one.type.name == "Directory" and Path(one.path).is_symlink()]
-    rounds = tuple(f"{link}/" for link in links if link.parent.resolve().is_relative_to(link.resolve()))
-    return [one for one in inside if not one.path.startswith(rounds)]
 
 
 def _is_data(path: str, endings: Sequence[str]) -> bool:

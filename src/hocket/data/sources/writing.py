@@ -14,6 +14,7 @@ import io
 import json
 import math
 import os
+import posixpath
 import secrets
 import shutil
 import tempfile
@@ -307,7 +308,6 @@ class Folder:
 def open_folder(caller: str, path: object, filesystem: object, mode: str, ending: str) -> Folder | None:
     """Return a folder to write into, which is made; None if it is there already and `mode` says to leave it. Its
     manifest is taken away, and it gets a mark: until the new files are there, it is not finished."""
-    fs = arrow.load(caller, "pyarrow.fs")
     if mode not in MODES:
         raise ValueError(f"mode must be one of {', '.join(map(repr, MODES))}, but received {mode!r}.")
     if not isinstance(path, str | os.PathLike) or not os.fspath(path):
@@ -315,7 +315,7 @@ def open_folder(caller: str, path: object, filesystem: object, mode: str, ending
     place = places.find_place(path, filesystem, caller)
     filesystems.check_shared(place.filesystem, caller)
     try:
-        inside = place.filesystem.get_file_info(fs.FileSelector(place.path, allow_not_found=True, recursive=True))
+        inside = store_files.list_entries(place)
         is_unfinished = any(filesystems.is_mark(place, one) for one in inside)
         if inside and mode == "ignore" and not is_unfinished:
             return None
@@ -327,7 +327,10 @@ def open_folder(caller: str, path: object, filesystem: object, mode: str, ending
             )
         before, manifest = None, f"{place.path}/{MANIFEST}"
         mark = f"{filesystems.MARK}-{secrets.token_hex(6)}"  # of this write alone: a killed one's stays
-        if any(one.path == manifest for one in inside):
+        found = next((one for one in inside if one.path == manifest), None)
+        if found is not None and not found.is_file:
+            raise FileExistsError(f"{caller}: {MANIFEST} of {place.shown!r} is no file. Choose another folder.")
+        if found is not None:
             with place.filesystem.open_input_stream(manifest, compression=None) as stream:
                 before = stream.read()
         kept = parse_manifest(before, caller, place.shown) if before is not None and mode != "overwrite" else []
@@ -341,9 +344,8 @@ def open_folder(caller: str, path: object, filesystem: object, mode: str, ending
         raise explain(error, caller, place.shown) from error
     if mode != "overwrite":
         return Folder(place, (), tuple(kept), before, mark)
-    is_file = fs.FileType.File
     replaced = [one for one in inside if one.path.endswith(ending) or filesystems.is_mark(place, one)]
-    return Folder(place, tuple(one.path for one in replaced if one.type == is_file), (), before, mark)
+    return Folder(place, tuple(one.path for one in replaced if one.is_file), (), before, mark)
 
 
 def parse_manifest(blob: bytes, caller: str, shown: str) -> list[dict[str, Any]]:
@@ -366,11 +368,10 @@ def parse_manifest(blob: bytes, caller: str, shown: str) -> list[dict[str, Any]]
 def undo(folder: Folder, run: str) -> None:
     """Remove what a run of this name has written in a folder, because it failed, and give it its manifest again. Where
     that fails too, or the process is killed, the folder has its mark."""
-    fs = arrow.load("A writer", "pyarrow.fs")
     place = folder.place
     with contextlib.suppress(Exception):  # the first error is the one
-        for one in place.filesystem.get_file_info(fs.FileSelector(place.path, recursive=True)):
-            if one.type == fs.FileType.File and one.base_name.startswith(f"{run}_"):
+        for one in store_files.list_entries(place):
+            if one.is_file and posixpath.basename(one.path).startswith(f"{run}_"):
                 place.filesystem.delete_file(one.path)
         if folder.before is not None:
             store_files.write(place.join(MANIFEST), folder.before)
