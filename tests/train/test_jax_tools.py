@@ -269,7 +269,7 @@ def test_a_missing_jax_names_the_extra() -> None:
     program = "import sys; sys.modules['jax'] = None; import hocket.train.jax"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert (
-        "hocket.train.jax needs JAX 0.5 or newer, which cannot be imported. Run pip install 'hocket[jax]'."
+        "hocket.train.jax needs JAX 0.5 or newer, and 'jax' cannot be imported. Run pip install 'hocket[jax]'."
         in done.stderr
     )
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+from hocket import keywords
 from hocket.tune.search import samplers
 from hocket.tune.search.domains import Categorical as Categorical
 from hocket.tune.search.domains import Domain as Domain
@@ -289,3 +290,6 @@ def grid_search(values: Iterable[object]) -> dict[str, list[Any]]:
         {'grid_search': [16, 32]}
     """
     return {"grid_search": samplers.check_values("grid_search", values)}
+
+
+keywords.guard_functions(__name__)
