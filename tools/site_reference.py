@@ -4,6 +4,7 @@ and the programs of ``examples``. A hook of MkDocs, and an extension of Griffe, 
 
 from __future__ import annotations
 
+import ast
 import re
 import sys
 from pathlib import Path
@@ -28,7 +29,7 @@ def on_config(config: Any) -> Any:
     pages = [{title: f"reference/{module}.md"} for module, title in reference.MODULES.items()]
     config.nav.append({"Reference": ["reference/index.md", {"The command line": COMMANDS}, *pages]})
     programs = sorted(path.stem for path in ROOT.glob("examples/*.py"))
-    config.nav.append({"Examples": [f"examples/{name}.md" for name in programs]})
+    config.nav.append({"Examples": ["examples/index.md", *(f"examples/{name}.md" for name in programs)]})
     notes = sorted(path.name for path in Path(config.docs_dir, "design").glob("0*.md"))
     config.nav.append({"Design": ["design/README.md", *(f"design/{name}" for name in notes)]})
     return config
@@ -42,10 +43,14 @@ def on_files(files: Files, config: Any) -> Files:
         text = f"# {title}\n\n`import {module}`\n\n" + "\n".join(_show(module, name) for name in names)
         files.append(File.generated(config, f"reference/{module}.md", content=text))
         rows.append(f"| [{title}]({module}.md) | `{module}` | {len(names)} |")
+    shown = ["# Examples", "", "Programs to run; tests run them.", "", "| program | what it shows |", "|---|---|"]
     for program in sorted(ROOT.glob("examples/*.py")):
+        said = (ast.get_docstring(ast.parse(program.read_text())) or "").partition("\n\n")[0]
+        shown.append(f"| [{program.name}]({program.stem}.md) | {' '.join(said.split())} |")
         text = f"# {program.name}\n\n```python\n{program.read_text()}```\n"
         files.append(File.generated(config, f"examples/{program.stem}.md", content=text))
     files.append(File.generated(config, COMMANDS, content=reference.build_command_page(main.build_parser())))
+    files.append(File.generated(config, "examples/index.md", content="\n".join(shown)))
     head = "# Reference\n\nMade of the docstrings; [the commands](command_line.md) of what they say with `--help`.\n\n"
     index = head + "| page | module | names |\n|---|---|--:|\n" + "\n".join(rows) + "\n"
     files.append(File.generated(config, "reference/index.md", content=index))
@@ -59,7 +64,10 @@ def _show(module: str, name: str) -> str:
 
 def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str:
     """Let links to programs lead to their pages, and leave out of a block's first line what `run_docs.py` reads there,
-    with which the block would be no code."""
+    with which the block would be no code. The search finds design notes last: they are for those who change the code.
+    """
+    if page.file.src_uri.startswith("design/"):
+        page.meta["search"] = {"boost": 0.2}
     markdown = re.sub(
         r"^```(python no-run|console fails)$", lambda line: line[0].split()[0], markdown, flags=re.MULTILINE
     )
