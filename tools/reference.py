@@ -231,8 +231,9 @@ def find_foreign(module: str, name: str) -> str | None:
     """Return which module a public name comes from if it is somebody else's."""
     tree = parse(module)
     for node in walk(tree.body if tree is not None else []):
-        is_foreign = isinstance(node, ast.ImportFrom) and not str(node.module).startswith("hocket")
-        if is_foreign and any(one.asname == name for one in node.names):
+        if not isinstance(node, ast.ImportFrom) or str(node.module).startswith("hocket"):
+            continue
+        if any(one.asname == name for one in node.names):
             return node.module
     return None
 

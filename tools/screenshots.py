@@ -243,7 +243,7 @@ def draw(address: str, folder: Path, pages: list[str]) -> None:
 
 def draw_notebook(folder: Path, home: Path) -> None:
     """Run the notebook in a JupyterLab, and take its picture."""
-    cells = [
+    cells: list[dict[str, Any]] = [
         {
             "cell_type": "code",
             "source": text.strip(),
