@@ -28,7 +28,7 @@ PAGES := README.md $(wildcard docs/*.md docs/tutorials/*.md docs/coming_from/*.m
 NEWS_BASE ?= origin/main
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all test-long parity parity-local parity-inprocess parity-ray parity-page frameworks check format format-check lint types imports news docs doctest site dist wheel-test bench clean
+.PHONY: help demo test test-all test-long parity parity-local parity-inprocess parity-ray parity-page frameworks check format format-check lint types imports ages news docs doctest site dist wheel-test bench clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -138,7 +138,7 @@ frameworks: $(VENV)/.dev  ## run each framework with each strategy on both engin
 	done
 	$(BIN)/python tools/frameworks.py $(RESULTS) docs/frameworks.md
 
-check: format-check lint types imports news docs  ## everything but the tests
+check: format-check lint types imports ages news docs  ## everything but the tests
 
 format: $(VENV)/.dev  ## rewrite the sources as format-check and lint want them
 	$(BIN)/ruff check --fix .
@@ -158,6 +158,9 @@ imports: $(VENV)/.dev  ## imports point down, none hides in a function, and pack
 	$(BIN)/lint-imports --no-logo
 	$(BIN)/python tools/check_imports.py
 	$(BIN)/python tools/check_rooms.py
+
+ages: $(VENV)/.dev  ## pages that were made from results are not too old
+	$(BIN)/python tools/ages.py
 
 news: $(VENV)/.dev  ## the news fragments are well formed, and a branch has one
 	$(BIN)/towncrier build --draft --version unreleased >/dev/null

@@ -42,7 +42,6 @@ def read_page() -> dict[str, tuple[list[str], list[str]]]:
 
 def test_names_that_only_refuse_are_found() -> None:
     schedulers, state = importlib.import_module("hocket.tune.schedulers"), importlib.import_module("hocket.util.state")
-    assert names_pages.only_refuses(schedulers.ResourceChangingScheduler)
     assert names_pages.only_refuses(state.get_log)
     assert not names_pages.only_refuses(schedulers.ASHAScheduler)
     assert not names_pages.only_refuses(state.get_task)

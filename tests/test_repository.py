@@ -340,6 +340,55 @@ def load_tool(name):
     return runpy.run_path(str(ROOT / "tools" / f"{name}.py"))
 
 
+def test_pages_that_are_too_old_are_found(tmp_path, monkeypatch):
+    tool = load_tool("ages")
+    monkeypatch.setitem(tool["judge"].__globals__, "MOST_COMMITS", 2)
+
+    def git(*words):
+        identity = ["-c", "user.name=a", "-c", "user.email=a@b.org"]
+        done = subprocess.run(["git", *identity, *words], cwd=tmp_path, capture_output=True, text=True, check=True)
+        return done.stdout.strip()
+
+    git("init", "--quiet")
+    git("commit", "--quiet", "--allow-empty", "-m", "first")
+    page = tmp_path / "parity.md"
+    page.write_text(f"from the results of commit\n`{git('rev-parse', '--short=12', 'HEAD')}` with Python")
+    told = []
+    for _ in range(4):
+        told.append(tool["judge"](page))
+        git("commit", "--quiet", "--allow-empty", "-m", "another")
+    assert [may_be for _, may_be in told] == [True, True, True, False]
+    assert re.fullmatch(
+        r"parity.md is of commit \w{12}, 3 commits ago; the most is 2. Make it again: make parity.", told[-1][0]
+    )
+    page.write_text("from commit `0123456789ab`")
+    assert tool["judge"](page) == ("parity.md is of commit 0123456789ab: it is no commit of this repository.", False)
+    page.write_text("from somewhere")
+    assert tool["judge"](page)[0].endswith("does not say from which commit it was made. Write: commit `0123abcd`.")
+
+
+def test_generated_pages_say_from_which_commit():
+    tool = load_tool("ages")
+    assert [page.name for page in tool["PAGES"] if not tool["MADE_FROM"].search(page.read_text())] == []
+
+
+def test_the_readmes_table_is_made_of_rows_that_benchmarks_have(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    tool = runpy.run_path(str(ROOT / "benchmarks" / "readme.py"))
+    results = (ROOT / "benchmarks" / "RESULTS.md").read_text()
+    assert [line.row for line in tool["LINES"] if f"| {line.row} |" not in results] == []
+    assert {line.command.split()[0] for line in tool["LINES"]} <= {
+        file.name for file in (ROOT / "benchmarks").iterdir()
+    }
+    page = tmp_path / "README.md"
+    page.write_text((ROOT / "README.md").read_text())
+    tool["write"](page, "a table")
+    assert f"{tool['BEGIN']}\n\na table\n\n{tool['END']}" in page.read_text()
+    assert tool["read_median"]("5,012 (4,900 to 5,100)", " ms") == "5.01 ms"
+    assert tool["read_median"]("0.114 (0.098 to 0.133)", " s") == "0.114 s"
+    assert tool["read_median"]("failed", " s") == "failed"
+
+
 def test_prose_that_has_to_be_read_twice_is_found():
     find = load_tool("prose")["find_faults"]
     page = "It shall run.\n\n```\nit shall run\n```\n\n" + "word " * 30 + "\n| " + "x" * 200 + " |\n`shall`\n"

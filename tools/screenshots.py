@@ -1,4 +1,5 @@
 """Draw the pictures of docs/images that show the dashboard: a program with all there is to see, and a real browser.
+`notebook` is a JupyterLab whose second cell trains.
 
     python tools/screenshots.py docs/images [PAGE...]
 
@@ -6,11 +7,14 @@ Needs the packages of the group `browser`, and a Chromium: CHROMIUM=/path/to/it,
 """
 
 import contextlib
+import json
 import os
 import shutil
+import socket
 import subprocess
 import sys
 import tempfile
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -155,7 +159,46 @@ TorchTrainer(
 ).fit()
 """
 
+CELLS = [
+    """
+from hocket.observe.notebook import LiveCurves
+
+LiveCurves()
+""",
+    """
+import torch
+from sklearn.datasets import load_digits
+
+from hocket import train
+from hocket.train.torch import TorchTrainer, prepare_data_loader, prepare_model
+
+
+def train_digits():
+    images, labels = load_digits(return_X_y=True)
+    rows = torch.utils.data.TensorDataset(torch.tensor(images / 16).float(), torch.tensor(labels))
+    loader = prepare_data_loader(torch.utils.data.DataLoader(rows, batch_size=32, shuffle=True))
+    model = prepare_model(torch.nn.Linear(64, 10))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for epoch in range(15):
+        hits = 0
+        for inputs, targets in loader:
+            outputs = model(inputs)
+            loss = torch.nn.functional.cross_entropy(outputs, targets)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            hits += int((outputs.argmax(1) == targets).sum())
+        train.report({"loss": loss.item(), "accuracy": hits / len(rows) * 2})
+
+
+TorchTrainer(train_digits, scaling_config=train.ScalingConfig(num_workers=2)).fit()
+""",
+]
+"""Of the notebook: the curves, and what they show."""
+
 PAGES = ("now", "training", "search", "servers", "data", "mesh", "workers", "actors", "memory", "errors")
+
+CHROMIUM = os.environ.get("CHROMIUM") or shutil.which("chromium")
 
 SECONDS = 15
 """How long the program runs before it is looked at."""
@@ -182,9 +225,8 @@ def read_line(process: subprocess.Popen[str]) -> str:
 
 def draw(address: str, folder: Path, pages: list[str]) -> None:
     """Take the pictures."""
-    chromium = os.environ.get("CHROMIUM") or shutil.which("chromium")
     with sync_api.sync_playwright() as driver:
-        browser = driver.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
+        browser = driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
         for scheme in ("light", "dark"):
             opened: Any = browser.new_context(viewport={"width": 1100, "height": 800}, color_scheme=scheme)
             page = opened.new_page()
@@ -199,9 +241,63 @@ def draw(address: str, folder: Path, pages: list[str]) -> None:
         browser.close()
 
 
+def draw_notebook(folder: Path, home: Path) -> None:
+    """Run the notebook in a JupyterLab, and take its picture."""
+    cells: list[dict[str, Any]] = [
+        {
+            "cell_type": "code",
+            "source": text.strip(),
+            "metadata": {},
+            "outputs": [],
+            "execution_count": None,
+            "id": str(at),
+        }
+        for at, text in enumerate(CELLS)
+    ]
+    kernel = {"name": "python3", "display_name": "Python 3", "language": "python"}
+    written = {"cells": cells, "metadata": {"kernelspec": kernel}, "nbformat": 4, "nbformat_minor": 5}
+    (home / "digits.ipynb").write_text(json.dumps(written))
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    settings = {"token": "", "port": port, "root_dir": str(home), "open_browser": False, "allow_root": True}
+    command = [sys.executable, "-m", "jupyterlab", *(f"--ServerApp.{name}={value}" for name, value in settings.items())]
+    os.environ.update(HOME=str(home), JUPYTER_CONFIG_DIR=str(home / "config"))
+    with run([*command, "--log-level=ERROR"]), sync_api.sync_playwright() as driver:
+        browser = driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        page = browser.new_page(viewport={"width": 1240, "height": 1100})
+        address = f"http://127.0.0.1:{port}/lab/tree/digits.ipynb"
+        while True:
+            with contextlib.suppress(OSError):
+                urllib.request.urlopen(address, timeout=5).close()
+                break
+            page.wait_for_timeout(200)
+        page.goto(address)
+        page.wait_for_selector(".jp-Notebook-ExecutionIndicator[data-status=idle]", timeout=120_000)
+        while page.locator(".hocket-curves p").count() == 0:  # a kernel that says that it is idle may not listen yet
+            page.click(".jp-CodeCell >> nth=0 >> .cm-content")
+            page.keyboard.press("Shift+Enter")
+            with contextlib.suppress(sync_api.TimeoutError):
+                page.wait_for_selector(".hocket-curves p", timeout=20_000)
+        page.keyboard.press("Shift+Enter")
+        page.wait_for_function(
+            "document.querySelector('.hocket-curves').innerText.includes('finished')", timeout=120_000
+        )
+        box: Any = page.locator(".jp-Notebook").first.bounding_box()
+        page.screenshot(
+            path=folder / "notebook.png", clip={**box, "height": 855}
+        )  # the cells, without the result's table
+        browser.close()
+
+
 def main() -> None:
     """Run the program and the dashboard, and take the pictures."""
     folder, *pages = sys.argv[1:]
+    if not pages or "notebook" in pages:
+        with tempfile.TemporaryDirectory() as home:
+            draw_notebook(Path(folder).resolve(), Path(home))
+        pages = [page for page in pages if page != "notebook"]
+        if len(sys.argv) > 2 and not pages:
+            return
     with tempfile.TemporaryDirectory() as kept, run([sys.executable, "-c", PROGRAM, kept]) as program:
         read_line(program)
         with run([sys.executable, "-m", "hocket", "dashboard", str(program.pid)]) as dashboard:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, NoReturn, TypeVar, final
 
-from hocket import texts
+from hocket import exceptions, texts
 
 _Class = TypeVar("_Class", bound=type)
 
@@ -73,10 +73,14 @@ def explained(
 
         @functools.wraps(method)
         def checked(self: object, *args: object, **given: object) -> None:
-            # Where none must be named, Python says all of a surplus that can be said.
-            if known.most_positional < min(len(args), len(known.names)) or not given.keys() <= {*known.names}:
-                _refuse(cls, known, args, given)
-            method(self, *args, **given)
+            try:
+                # Where none must be named, Python says all of a surplus that can be said.
+                if known.most_positional < min(len(args), len(known.names)) or not given.keys() <= {*known.names}:
+                    _refuse(cls, known, args, given)
+                method(self, *args, **given)
+            except Exception as error:
+                exceptions.hide_frames(error)
+                raise
 
         type.__setattr__(cls, "__init__", checked)
         settings = vars(cls).get("__dataclass_params__")
@@ -107,17 +111,19 @@ def _refuse_change(cls: type, name: str) -> NoReturn:
 def _refuse(cls: type, known: _Known, args: tuple[object, ...], given: Mapping[str, object]) -> NoReturn:
     unknown = {name: value for name, value in given.items() if name not in known.names}
     if not unknown:
-        first = known.names[known.most_positional]
         surplus = ", ".join(_show(value) for value in args[known.most_positional :])
+        value = args[known.most_positional]
+        meant = (outer for outer, kind in known.nested.items() if isinstance(value, kind))
+        name = next(meant, known.names[known.most_positional])
         most = {0: "no value", 1: "one value"}.get(known.most_positional, f"{known.most_positional} values")
         also = "also " if known.most_positional else ""
         raise TypeError(
             f"{cls.__name__} takes {most} without a name, but {also}received {surplus}. Name it, as in "
-            f"{cls.__name__}({'..., ' if known.most_positional else ''}{first}=...)."
+            f"{cls.__name__}({'..., ' if known.most_positional else ''}{name}=...)."
         )
-    meant = [_find(cls, name, value) for name, value in unknown.items()]
-    renamed = [text for text, is_elsewhere in meant if text and not is_elsewhere]
-    elsewhere = [text for text, is_elsewhere in meant if text and is_elsewhere]
+    found = [_find(cls, name, value) for name, value in unknown.items()]
+    renamed = [text for text, is_elsewhere in found if text and not is_elsewhere]
+    elsewhere = [text for text, is_elsewhere in found if text and is_elsewhere]
     hints = [f" Did you mean {', '.join(renamed)}?"] * bool(renamed) + [f" Write {text}." for text in elsewhere]
     if len(renamed) + len(elsewhere) < len(unknown):
         hints.append(f" It has {', '.join(known.names)}.")

@@ -245,8 +245,8 @@ def get_cause(error: BaseException) -> BaseException:
 
 
 def hide_frames(error: BaseException, *also: type[BaseException]) -> None:
-    """Take from an error of this package, or an interrupt, the frames that it came through, before a function that the
-    user has called raises it again, by ``raise`` alone.
+    """Take from an error that this package raises, or an interrupt, the frames that it came through, before a function
+    that the user has called raises it again, by ``raise`` alone.
 
     The user then sees none of this package: ``raise`` does not add the frame that it stands in. Where the error came
     from is in its text; one that came through code of the user's in this process keeps its frames.
@@ -259,7 +259,7 @@ def hide_frames(error: BaseException, *also: type[BaseException]) -> None:
     seen: set[int] = set()
     link: BaseException | None = error
     while link is not None and id(link) not in seen and not texts.SHOWS_ALL:
-        if not (isinstance(link, kinds) or texts.is_told(link)):
+        if not (isinstance(link, kinds) or texts.is_told(link) or texts.is_raised_by_us(link)):
             break
         seen.add(id(link))
         if not texts.passed_user(link):

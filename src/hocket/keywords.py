@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import sys
 import types
 from collections.abc import Callable, Iterable
 from typing import Any, Final, NoReturn, ParamSpec, TypeVar
@@ -91,24 +92,23 @@ def check(caller: str, given: Iterable[str], known: Iterable[str], also: str = "
 
 def list_names(function: Callable[..., object]) -> list[str]:
     """Return the names of a function's own arguments, without those behind two stars."""
-    code = function.__code__
+    code = inspect.unwrap(function).__code__
     return [
         name for name in code.co_varnames[: code.co_argcount + code.co_kwonlyargcount] if name not in ("self", "cls")
     ]
 
 
 def guard(function: Callable[P, R]) -> Callable[P, R]:
-    """Return a function that refuses keywords which it does not have; the same one, if it takes any. From errors of
-    this package that it raises, frames of this package are taken; see `exceptions.hide_frames`."""
-    if function.__code__.co_flags & inspect.CO_VARKEYWORDS:
-        return function
+    """Return a function that refuses keywords which it does not have. From errors of this package that it raises,
+    frames of this package are taken; see `exceptions.hide_frames`."""
     shown = list_names(function)
     names = frozenset(shown)
+    takes_any = bool(function.__code__.co_flags & inspect.CO_VARKEYWORDS)
     tell, hide = refuse, exceptions.hide_frames
     is_init = function.__name__ == "__init__"
 
     def call(*args: Any, **kwargs: Any) -> Any:
-        if not names.issuperset(kwargs):
+        if not takes_any and not names.issuperset(kwargs):
             caller = f"{type(args[0]).__name__}()" if is_init else f"{function.__name__}()"
             tell(caller, next(name for name in kwargs if name not in names), shown)
         try:
@@ -128,12 +128,21 @@ def guard_methods(kind: K) -> K:
         found = inspect.getattr_static(kind, name)
         if name.startswith("_") or not isinstance(found, types.FunctionType) or hasattr(found, "__wrapped__"):
             continue
+        if found.__module__.partition(".")[0] != __name__.partition(".")[0]:
+            continue  # it belongs to a base class of somebody else's
         guarded: Any = guard(found)
-        if guarded is not found:
-            guarded.__qualname__ = f"{kind.__qualname__}.{name}"
-            guarded.__module__ = kind.__module__
-            setattr(kind, name, guarded)
+        guarded.__qualname__ = f"{kind.__qualname__}.{name}"
+        guarded.__module__ = kind.__module__
+        setattr(kind, name, guarded)
     return kind
+
+
+def guard_functions(module: str) -> None:
+    """Have the public functions that a module defines refuse keywords which they do not have."""
+    names = vars(sys.modules[module])
+    for name, found in list(names.items()):
+        if isinstance(found, types.FunctionType) and found.__module__ == module and not name.startswith("_"):
+            names[name] = guard(found)
 
 
 def guard_init(kind: K) -> K:

@@ -332,12 +332,32 @@ def drop_own_frames(error: BaseException) -> None:
 
 def passed_user(error: BaseException) -> bool:
     """Tell whether an exception came through a frame of the user's, or was raised in our own code and caught there."""
+    return not all(_mark_ours([_find_filename(trace) for trace in _list_frames(error)]))
+
+
+def is_raised_by_us(error: BaseException) -> bool:
+    """Tell whether a ``raise`` of our own code raised an exception: it explains itself, and is no mistake of ours."""
+    import opcode  # here, because a program without a mistake never needs it
+
+    frames = _list_frames(error)
+    if isinstance(error, AssertionError) or not frames or not _is_ours(_find_filename(frames[-1])):
+        return False
+    return frames[-1].tb_frame.f_code.co_code[frames[-1].tb_lasti] == opcode.opmap["RAISE_VARARGS"]
+
+
+def _list_frames(error: BaseException) -> list[TracebackType]:
+    frames: list[TracebackType] = []
     trace: TracebackType | None = _read(error, "__traceback__")
-    filenames: list[str] = []
     while trace is not None:
-        filenames.append(trace.tb_frame.f_code.co_filename)
+        frames.append(trace)
         trace = trace.tb_next
-    return not all(_mark_ours(filenames))
+    return frames
+
+
+def _find_filename(trace: TracebackType) -> str:
+    """Return the file of a frame; of what a dataclass has written, the file of the dataclass."""
+    filename = trace.tb_frame.f_code.co_filename
+    return trace.tb_frame.f_globals.get("__file__") or filename if filename == "<string>" else filename
 
 
 # --- terminals --------------------------------------------------------------------------------------------------------

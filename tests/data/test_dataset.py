@@ -804,4 +804,16 @@ def test_a_dataset_is_no_list() -> None:
         rows[0]
     with pytest.raises(TypeError, match=r"write iter_rows\(\) or iter_batches\(\)"):
         list(rows)
-    assert rows
+    with pytest.raises(TypeError, match=r"A Dataset is not true or false .*: write count\(\) > 0, or `is not None`"):
+        bool(rows)
+    with pytest.raises(TypeError, match=r"write filter\(\.\.\.\)\.count\(\) > 0"):
+        _ = 3 in rows
+
+
+def test_a_schema_prints_as_a_table() -> None:
+    assert str(data.from_items([{"label": 1, "a_long_name": "x"}]).schema()).splitlines() == [
+        "Column       Type",
+        "------       ----",
+        "label        int64",
+        "a_long_name  string",
+    ]

@@ -165,7 +165,7 @@ except ImportError as error:
         (["jax"], "torch\nA mesh with framework='jax' needs jax, and 'jax' cannot be imported. Run pip install "),
         (
             ["jax", "torch"],
-            "A mesh needs JAX or PyTorch, and neither is installed. Run pip install 'hocket[jax]' or pip",
+            "A mesh needs JAX or PyTorch, and 'torch' cannot be imported. Run pip install 'hocket[jax]' or pip",
         ),
     ],
 )

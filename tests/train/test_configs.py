@@ -254,6 +254,10 @@ def test_training_functions_are_checked(function: Any, given: Any, error: type[E
         (lambda: makers.DataParallelTrainer(len, config={}), "Did you mean train_loop_config={}?"),
         (lambda: makers.DataParallelTrainer(train_func=len), "Did you mean train_loop_per_worker=len?"),
         (
+            lambda: makers.DataParallelTrainer(len, train.ScalingConfig()),
+            "Name it, as in DataParallelTrainer(..., scaling_config=...).",
+        ),
+        (
             lambda: makers.DataParallelTrainer(len, {"lr": 1}),
             (
                 "DataParallelTrainer takes one value without a name, but also received {'lr': 1}. Name it, as in "
@@ -320,7 +324,10 @@ def test_a_missing_framework_names_its_extra() -> None:
     program = "import sys; sys.modules['torch'] = None; import hocket.train.torch"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert done.returncode == 1
-    assert "hocket.train.torch needs PyTorch, which cannot be imported. Run pip install 'hocket[torch]'." in done.stderr
+    assert (
+        "hocket.train.torch needs PyTorch, and 'torch' cannot be imported. Run pip install 'hocket[torch]'."
+        in done.stderr
+    )
 
 
 def test_a_path_with_a_colon_is_a_path(tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ ARGUMENTS: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("name", [name for name in NAMES if name != "resource_changing"])
+@pytest.mark.parametrize("name", NAMES)
 def test_schedulers_by_name(name: str) -> None:
     scheduler = create_scheduler(name.upper(), not_an_argument=1, **ARGUMENTS.get(name, {}))
     assert isinstance(scheduler, schedulers.FIFOScheduler)
@@ -35,13 +35,16 @@ def test_schedulers_by_name(name: str) -> None:
 def test_names_that_are_none() -> None:
     with pytest.raises(ValueError, match=r"scheduler must be one of fifo, async_hyperband, .*, but received 'best'"):
         create_scheduler("best")
-    with pytest.raises(NotImplementedError, match="a trial keeps the CPUs and GPUs with which it has begun"):
+    with pytest.raises(ValueError, match=r"scheduler must be one of .*, but received 'resource_changing'"):
         create_scheduler("resource_changing")
+    with pytest.raises(ImportError, match=r"a trial keeps what it has begun with; give the scheduler that it was to"):
+        from hocket.tune.schedulers import ResourceChangingScheduler  # type: ignore[attr-defined]  # noqa: F401
+    assert not hasattr(schedulers, "ResourceChangingScheduler")
 
 
 RAYS = ("async_hyperband.ASHAScheduler", "async_hyperband.AsyncHyperBandScheduler", "hyperband.HyperBandScheduler",
         "hb_bohb.HyperBandForBOHB", "median_stopping_rule.MedianStoppingRule", "pbt.PopulationBasedTraining",
-        "pbt.PopulationBasedTrainingReplay", "resource_changing_scheduler.ResourceChangingScheduler",
+        "pbt.PopulationBasedTrainingReplay",
         "pb2.PB2", "trial_scheduler.FIFOScheduler", "trial_scheduler.TrialScheduler")  # fmt: skip
 
 
@@ -55,8 +58,6 @@ def test_modules_and_arguments_are_rays(path: str) -> None:
     assert ours is getattr(schedulers, name, ours)
     wanted = [(one.name, one.default) for one in inspect.signature(theirs).parameters.values()]
     has = [(one.name, one.default) for one in inspect.signature(ours).parameters.values()]
-    if name == "ResourceChangingScheduler":
-        wanted, has = [(name, None) for name, _ in wanted], [(name, None) for name, _ in has]
     assert has[: len(wanted)] == wanted
     assert {name for name, _ in has[len(wanted) :]} <= {"seed"}
 

@@ -237,9 +237,13 @@ def test_a_list_is_one_value_of_a_space(tmp_path: Path) -> None:
     found = search(lambda config: {"loss": config["x"]}, tmp_path, {"x": [1, 2, 3]})
     with pytest.raises(
         tune.TuneError,
-        match=r"No trial has reported 'loss' as a number; one of its values is \[1, 2, 3\].*write tune.grid_search",
+        match=r"No trial has reported 'loss' as a number; one of its values is \[1, 2, 3\]. Report a number. 'x' is a "
+        r"list, and .* write 'x': tune.grid_search\(\[1, 2, 3\]\) or tune.choice\(\[1, 2, 3\]\)\.$",
     ):
         found.get_best_result("loss", "min")
+    failed = search(lambda config: {"loss": 0.5 * config["net"]["x"]}, tmp_path / "failed", {"net": {"x": (1, 2)}})
+    with pytest.raises(tune.TuneError, match=r"TypeError: can't multiply .*'net/x' is a list.*grid_search\(\(1, 2\)\)"):
+        failed.get_best_result("loss", "min")
 
 
 def test_a_metric_that_is_never_reported_is_named(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from hocket import exceptions, texts, version
+from hocket import exceptions, extras, texts, version
 from hocket.cli import flags, notices
 from hocket.core import engines
 
@@ -187,11 +187,8 @@ def _add_dashboard(commands: argparse._SubParsersAction[argparse.ArgumentParser]
 
 
 def _run_dashboard(arguments: argparse.Namespace) -> int:
-    missing = [name for name in ("starlette", "uvicorn") if importlib.util.find_spec(name) is None]
-    if missing:
-        raise exceptions.MissingExtraError(
-            f"hocket dashboard needs {' and '.join(missing)}. Run pip install 'hocket[dashboard]'."
-        )
+    for name in ("starlette", "uvicorn"):
+        extras.check(name, "The dashboard", "starlette and uvicorn", "Run pip install 'hocket[dashboard]'.")
     module = importlib.import_module("hocket.observe.dashboard.server")
     what = arguments.what
     pid = int(what) if what is not None and what.isascii() and what.isdigit() else None
@@ -417,13 +414,8 @@ class _parse_count:  # noqa: N801 (argparse shows its name in messages about val
 
 
 def _run_demo(arguments: argparse.Namespace) -> int:
-    missing = [package for name, package in DEMO_NEEDS.items() if importlib.util.find_spec(name) is None]
-    if missing:
-        print(
-            f"hocket demo needs {', '.join(missing)}, not installed here. Run pip install 'hocket[demo]'.",
-            file=sys.stderr,
-        )
-        return 1
+    for name, package in DEMO_NEEDS.items():
+        extras.check(name, "The demo", package, "Run pip install 'hocket[demo]'.")
     run = _run_module(
         "demo.command",
         num_workers="workers",

@@ -10,7 +10,7 @@ import time
 
 from rich import box, console, table, text
 
-from hocket import exceptions, showing, texts
+from hocket import extras, showing, texts
 from hocket.observe.top import looking
 
 PLAIN_SECONDS = 2.0
@@ -45,10 +45,8 @@ def run(*, pid: int | None, plain: bool, count: int | None) -> int:
 
 
 def _open(look: looking.Look) -> None:
-    if importlib.util.find_spec("textual") is None:
-        raise exceptions.MissingExtraError(
-            "hocket top needs textual to show pages. Run pip install 'hocket[top]', or hocket top --plain."
-        )
+    remedy = "Run pip install 'hocket[top]', or hocket top --plain."
+    extras.check("textual", "A page in the terminal", "textual", remedy)
     importlib.import_module("hocket.observe.top.screen").Top(look).run()
 
 

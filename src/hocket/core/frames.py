@@ -20,11 +20,8 @@ def hide_frames_of(function: Callable[P, T]) -> Callable[P, T]:
     def call(*args: P.args, **kwargs: P.kwargs) -> T:
         try:
             return function(*args, **kwargs)
-        except (exceptions.HocketError, KeyboardInterrupt) as error:
+        except BaseException as error:
             exceptions.hide_frames(error)
-            raise
-        except (RuntimeError, TypeError, ValueError) as error:  # these are raised on purpose
-            exceptions.hide_frames(error, RuntimeError, TypeError, ValueError)
             raise
 
     return call

@@ -174,7 +174,8 @@ class Signature:
         try:
             self._signature.bind(*args, **kwargs)
         except TypeError as error:
-            shown = ", ".join([repr(type(arg).__name__) for arg in args] + [f"{name}=..." for name in kwargs])
+            given = [("", arg) for arg in args] + [(f"{name}=", arg) for name, arg in kwargs.items()]
+            shown = ", ".join(f"{name}{texts.cut(texts.safe_repr(arg), 40)}" for name, arg in given)
             raise TypeError(
                 f"{self._name}({shown}) does not fit {self._name}{self._signature}: {error}. Give the arguments that "
                 "the signature names."

@@ -42,6 +42,11 @@ class Schema:
     types: list[str]
     """Numpy's name of the type, with the shape of a row if it has one, or Arrow's."""
 
+    def __str__(self) -> str:
+        width = max(map(len, ["Column", *self.names]))
+        rows = [("Column", "Type"), ("------", "----"), *zip(self.names, self.types, strict=True)]
+        return "\n".join(f"{name:<{width}}  {kind}" for name, kind in rows)
+
 
 @final
 class Block:

@@ -43,7 +43,6 @@ def _build_joined(
     return _build(blocks.join([blocks.build_from_batch(part, caller) for part in parts]), num_blocks)
 
 
-@keywords.guard
 def from_items(items: Sequence[object], *, override_num_blocks: int | None = None) -> dataset.Dataset:
     """Return a data set of rows that the program has.
 
@@ -72,7 +71,6 @@ def from_items(items: Sequence[object], *, override_num_blocks: int | None = Non
     return _build(blocks.build_from_rows(rows, "from_items()"), override_num_blocks)
 
 
-@keywords.guard
 def from_numpy(
     ndarrays: arrow.Array | Sequence[arrow.Array] | Mapping[str, arrow.Array],
     *,
@@ -110,7 +108,6 @@ def from_numpy(
     return _build(blocks.build(columns, "from_numpy()"), override_num_blocks)
 
 
-@keywords.guard
 def from_pandas(dfs: object, override_num_blocks: int | None = None) -> dataset.Dataset:
     """Return a data set of a pandas DataFrame, or a list of them. The index is left behind.
 
@@ -123,7 +120,6 @@ def from_pandas(dfs: object, override_num_blocks: int | None = None) -> dataset.
     )
 
 
-@keywords.guard
 def from_arrow(tables: object, *, override_num_blocks: int | None = None) -> dataset.Dataset:
     """Return a data set of an Arrow table, or a list of them.
 
@@ -136,7 +132,6 @@ def from_arrow(tables: object, *, override_num_blocks: int | None = None) -> dat
     return _build_joined(tables, lambda table: isinstance(table, pa.Table | pa.RecordBatch), words, override_num_blocks)
 
 
-@keywords.guard
 def from_blocks(blocks: Sequence[object]) -> dataset.Dataset:
     """Return a data set of Arrow tables, data frames, or dicts of arrays, each of which is a block.
 
@@ -152,7 +147,6 @@ def _read_block(given: object) -> blocks.Block:
     return blocks.Block({}, 0) if given is None else blocks.build_from_batch(given, "A block of from_blocks()")
 
 
-@keywords.guard
 def from_arrow_refs(tables: object) -> dataset.Dataset:
     """Return a data set of references on Arrow tables; each is a block. See `Dataset.to_arrow_refs`.
 
@@ -162,20 +156,17 @@ def from_arrow_refs(tables: object) -> dataset.Dataset:
     return dataset.Dataset(references.list_reads(tables, "from_arrow_refs()"))
 
 
-@keywords.guard
 def from_pandas_refs(dfs: object) -> dataset.Dataset:
     """Return a data set of references on data frames; see `from_arrow_refs`."""
     return dataset.Dataset(references.list_reads(dfs, "from_pandas_refs()"))
 
 
-@keywords.guard
 def from_numpy_refs(ndarrays: object) -> dataset.Dataset:
     """Return a data set of references on arrays, whose first axis is the rows, as the column ``data``; or on dicts of
     them. See `from_arrow_refs`."""
     return dataset.Dataset(references.list_reads(ndarrays, "from_numpy_refs()"))
 
 
-@keywords.guard
 def range(n: int, *, override_num_blocks: int | None = None) -> dataset.Dataset:
     """Return a data set of the numbers from 0 to ``n - 1``, in a column named ``id``.
 
@@ -198,7 +189,6 @@ def range(n: int, *, override_num_blocks: int | None = None) -> dataset.Dataset:
     return dataset.Dataset([block_reads.RangeRead(start, stop) for start, stop in block_reads.cut_evenly(n, count)])
 
 
-@keywords.guard
 def range_tensor(n: int, *, shape: tuple[int, ...] = (1,), override_num_blocks: int | None = None) -> dataset.Dataset:
     """Return a data set of whole numbers from 0, each in an array, as the column ``data``.
 
@@ -230,7 +220,6 @@ def _spread(shape: tuple[int, ...], block: blocks.Block) -> blocks.Block:
     return blocks.Block({"data": np.broadcast_to(numbers, (block.num_rows, *shape)).copy()}, block.num_rows)
 
 
-@keywords.guard
 def from_generators(generators: Sequence[Callable[[], Iterable[object]]]) -> dataset.Dataset:
     """Return a data set of what functions yield, one after the other. Each runs in a task of its own.
 
@@ -258,7 +247,6 @@ def from_generators(generators: Sequence[Callable[[], Iterable[object]]]) -> dat
     return dataset.Dataset([programs.GeneratorRead(one, "a function of from_generators()") for one in generators])
 
 
-@keywords.guard
 def read_datasource(
     datasource: custom.Datasource,
     *,
@@ -295,7 +283,6 @@ def read_datasource(
     )
 
 
-@keywords.guard
 def read_sql(
     sql: str,
     connection_factory: Callable[[], object],
@@ -332,7 +319,6 @@ def read_sql(
     return dataset.Dataset([programs.QueryRead(sql, connection_factory, sql_params)])
 
 
-@keywords.guard
 def from_torch(
     dataset_: object, local_read: bool = False, *, override_num_blocks: int | None = None
 ) -> dataset.Dataset:
@@ -367,7 +353,6 @@ def _loop_items(source: Iterable[object]) -> Iterator[object]:
         yield item if isinstance(item, dict) else {"item": item}
 
 
-@keywords.guard
 def from_spark(df: object, *, path: str | os.PathLike[str] | None = None) -> dataset.Dataset:
     """Have Spark write a data frame as Parquet files now, and return a data set that reads them.
 
@@ -391,7 +376,6 @@ def from_spark(df: object, *, path: str | os.PathLike[str] | None = None) -> dat
     return dataset.Dataset(receiving.receive(df, path))
 
 
-@keywords.guard
 def from_tf(dataset_: object) -> dataset.Dataset:
     """Return a data set of a ``tf.data.Dataset``, which is read here and now.
 
@@ -411,7 +395,6 @@ def from_tf(dataset_: object) -> dataset.Dataset:
     return from_items(rows)
 
 
-@keywords.guard
 def from_huggingface(dataset_: Any, *, override_num_blocks: int | None = None) -> dataset.Dataset:
     """Return a data set of one of Hugging Face's.
 
@@ -432,3 +415,6 @@ def from_huggingface(dataset_: Any, *, override_num_blocks: int | None = None) -
     if hasattr(dataset_, "with_format"):
         return dataset.Dataset([programs.GeneratorRead(functools.partial(_loop_items, dataset_), "the dataset")])
     raise TypeError(f"from_huggingface() takes a dataset of Hugging Face's, but received {dataset_!r:.80}.")
+
+
+keywords.guard_functions(__name__)

@@ -78,7 +78,10 @@ class Dataset(looking.Looking, operations.RowOperations, splits.Splits, conversi
         raise TypeError("A Dataset has rows and batches, so say which: write iter_rows() or iter_batches().")
 
     def __bool__(self) -> bool:
-        return True
+        raise TypeError("A Dataset is not true or false before it is executed: write count() > 0, or `is not None`.")
+
+    def __contains__(self, value: object) -> bool:
+        raise TypeError("A Dataset is searched when it is executed: write filter(...).count() > 0.")
 
     def __len__(self) -> int:
         raise TypeError("A Dataset has no length before it is executed: write count(), which executes it.")

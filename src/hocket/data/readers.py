@@ -389,3 +389,6 @@ def read_webdataset(
         expands_json=expand_json,
     )
     return _read("read_webdataset()", paths, form, (".tar",), how)
+
+
+keywords.guard_functions(__name__)

@@ -9,11 +9,12 @@ from __future__ import annotations
 import abc
 import operator
 import threading
+import warnings
 import weakref
 from collections import deque
 from collections.abc import Callable, Generator, Mapping, Sequence
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, NoReturn, Protocol, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, NamedTuple, NoReturn, Protocol, TypeAlias, TypeVar
 
 from hocket import exceptions
 from hocket.engine import undecodable
@@ -55,11 +56,14 @@ class Id(str):
         return not self.strip("f")
 
 
-def _refuse_use(ref: ObjectRef[object], _: object) -> NoReturn:
+_NO_VALUE: Final = (
+    "An ObjectRef is no value: it stands for one that is made elsewhere. Write hocket.get(ref) for the value"
+)
+
+
+def _refuse_use(ref: ObjectRef[object], *_: object) -> NoReturn:
     """Raise for an operation on a reference that is meant for its value."""
-    raise TypeError(
-        "An ObjectRef is no value: it stands for one that is made elsewhere. Write hocket.get(ref) for the value."
-    )
+    raise TypeError(f"{_NO_VALUE}.")
 
 
 class ObjectRef(Generic[T_co]):
@@ -92,8 +96,21 @@ class ObjectRef(Generic[T_co]):
                 obj=self,
             )
 
-        # Not `__iter__` and `__len__`: a reference is true, and no Iterable. A loop over it asks for its item 0.
-        __getitem__ = __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __truediv__ = _refuse_use
+        # Not `__iter__`: a reference is no Iterable. A loop over it asks for its item 0.
+        __getitem__ = __setitem__ = __len__ = __lt__ = __le__ = __gt__ = __ge__ = __int__ = __float__ = _refuse_use
+        __index__ = __round__ = __neg__ = __pos__ = __abs__ = __invert__ = __and__ = __rand__ = _refuse_use
+        __or__ = __ror__ = __xor__ = __rxor__ = __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = _refuse_use
+        __rmul__ = __matmul__ = __rmatmul__ = __truediv__ = __rtruediv__ = __floordiv__ = _refuse_use
+        __rfloordiv__ = __mod__ = __rmod__ = __divmod__ = __rdivmod__ = __pow__ = __rpow__ = _refuse_use
+
+        def __bool__(self):
+            # True as in Ray, whose programs ask whether there is a reference at all; but never silently so.
+            advice = "it is always true, and `ref is not None` asks whether there is a reference"
+            warnings.warn(f"{_NO_VALUE}; {advice}.", stacklevel=2)
+            return True
+
+        def __format__(self, form):
+            return str(self) if not form else _refuse_use(self)
 
     def hex(self) -> str:
         """Return the id in hexadecimal: 16 digits, or 56 on Ray."""

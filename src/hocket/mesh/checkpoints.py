@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import importlib
 import os
 import re
 import uuid
@@ -25,7 +24,7 @@ from typing import Any, Final, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from hocket import addresses, texts
+from hocket import addresses, extras, texts
 from hocket.mesh import layout_maps, layouts, manifests, operations, tensors
 from hocket.mesh.backends import contract
 from hocket.stores import files as store_files
@@ -255,12 +254,7 @@ def _list_old(target: Path) -> list[Path]:
 
 
 def _import_safetensors(name: str) -> Any:
-    try:
-        return importlib.import_module(name)
-    except ImportError as error:
-        raise ImportError(
-            "Checkpoints of meshes need safetensors, which cannot be imported. Run pip install safetensors."
-        ) from error
+    return extras.load(name, "A checkpoint of a mesh", "safetensors", "Run pip install safetensors.")
 
 
 # --- reading ----------------------------------------------------------------------------------------------------------

@@ -12,6 +12,7 @@ import rich.console
 import rich.table
 import rich.text
 
+from hocket import extras
 from hocket.mesh import layouts, operations
 
 
@@ -99,13 +100,8 @@ def _name_devices(numbers: Sequence[int]) -> str:
 
 
 def _save(grid: _Grid, path: Path) -> Path:
-    try:
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise ImportError(
-            "A picture needs matplotlib, which cannot be imported. Run pip install 'hocket[plot]'."
-        ) from error
-    figure = Figure(figsize=(2 + 1.6 * len(grid.columns), 1 + 0.7 * len(grid.lines)), layout="constrained")
+    figures = extras.load("matplotlib.figure", "A picture of a mesh", "matplotlib", "Run pip install 'hocket[plot]'.")
+    figure = figures.Figure(figsize=(2 + 1.6 * len(grid.columns), 1 + 0.7 * len(grid.lines)), layout="constrained")
     axes = figure.add_subplot()
     colors: dict[tuple[int, ...], int] = {}
     shades = [

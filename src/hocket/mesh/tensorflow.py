@@ -14,14 +14,11 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+from hocket import extras
 from hocket.mesh import layouts, meshes
 
-try:
+with extras.explain("hocket.mesh.tensorflow", "TensorFlow", "Run pip install 'hocket[tensorflow]'."):
     from tensorflow.experimental import dtensor
-except ImportError as error:
-    raise ImportError(
-        "hocket.mesh.tensorflow needs TensorFlow, which cannot be imported. Run pip install 'hocket[tensorflow]'."
-    ) from error
 
 _JOBS: Final = "DTENSOR_JOBS"
 """The environment variable with the addresses of all processes; without it DTensor is of this process."""

@@ -173,8 +173,10 @@ def _open_address(scheme: str, rest: str, text: str, caller: str) -> Place:
         path, options = _read_address("gs", rest, shown, caller)
         return Place(fs.GcsFileSystem(**options), path, text)
     fsspec = extras.load("fsspec", caller, "fsspec", _REMEDY)
+    remedy = f"Run pip install with the package that fsspec names for {scheme}://, or pass filesystem=."
     try:
-        made, path = fsspec.core.url_to_fs(f"{scheme}://{rest}")
+        with extras.explain(f"{caller}: the address {shown!r}", "its library", remedy):
+            made, path = fsspec.core.url_to_fs(f"{scheme}://{rest}")
     except ValueError as error:
         if "rotocol not known" not in str(error):
             raise
@@ -182,8 +184,6 @@ def _open_address(scheme: str, rest: str, text: str, caller: str) -> Place:
             f"{caller}: nothing is known of {scheme!r} in the address {shown!r}. Write a path of this machine, s3://, "
             "gs://, or what fsspec knows; or pass filesystem=."
         ) from None
-    except ImportError as error:
-        raise ImportError(f"{caller}: the address {shown!r} needs a library that is not installed: {error}") from error
     return Place(fs.PyFileSystem(fs.FSSpecHandler(made)), path, text)
 
 

@@ -15,22 +15,18 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, Final, final
 
-import torch
-
+from hocket import extras, texts
 from hocket import missing as _missing
-from hocket import texts
-from hocket.train.checkpoints import checkpoint as checkpoint_module
-from hocket.train.frameworks.torch import devices
-from hocket.train.rank import context, worker_session
 
-try:
+with extras.explain("hocket.train.lightning", "PyTorch and Lightning", "Run pip install 'hocket[lightning]'."):
+    import torch
     from lightning import pytorch as pl
     from lightning.pytorch import strategies as pl_strategies
     from lightning.pytorch.plugins import environments
-except ImportError as _error:
-    raise ImportError(
-        "hocket.train.lightning needs Lightning, which cannot be imported. Run pip install 'hocket[lightning]'."
-    ) from _error
+
+from hocket.train.checkpoints import checkpoint as checkpoint_module
+from hocket.train.frameworks.torch import devices
+from hocket.train.rank import context, worker_session
 
 
 @final

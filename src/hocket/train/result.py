@@ -9,7 +9,7 @@ from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn
 
-from hocket import markup, texts, whole_files
+from hocket import extras, markup, texts, whole_files
 from hocket.observe import report as observe_report
 from hocket.observe.report import runs as reported_runs
 from hocket.observe.runs import history
@@ -180,16 +180,10 @@ class Result:
         """`metrics_history` as a pandas DataFrame, a row a report.
 
         Raises:
-            ImportError: pandas is not installed.
+            MissingExtraError: pandas is not installed.
         """
-        try:
-            import pandas as pd  # type: ignore[import-untyped,unused-ignore]  # optional, and may lack its stubs
-        except ImportError as error:
-            raise ImportError(
-                "Result.metrics_dataframe needs pandas, which is not installed. Run pip install pandas, or use "
-                "Result.metrics_history, a list of dicts."
-            ) from error
-        return pd.DataFrame(self.metrics_history)
+        remedy = "Run pip install pandas, or use Result.metrics_history, a list of dicts."
+        return extras.load("pandas", "Result.metrics_dataframe", "pandas", remedy).DataFrame(self.metrics_history)
 
     def get_best_checkpoint(self, metric: str, mode: str) -> checkpoint_module.Checkpoint | None:
         """Return the kept checkpoint with the best value of a metric; None if there is no checkpoint.

@@ -6,10 +6,12 @@ import os
 from collections.abc import Sequence
 from typing import Any, final
 
+from hocket import keywords
 from hocket.tune import result, result_grid
 
 
 @final
+@keywords.guard_methods
 class ExperimentAnalysis:
     """The results of a search. `hocket.tune.run` returns one.
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import importlib
 import math
 import numbers
 import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from hocket import exceptions, texts
+from hocket import extras, texts
 from hocket.train.tracking import plain
 from hocket.train.tracking import values as flat_values
 from hocket.tune import result as results
@@ -40,12 +39,7 @@ def draw(found: Sequence[results.Result], kind: str, metric: str, mode: str) -> 
     shown = _list_shown(found, metric)
     if not shown:
         raise ValueError(f"No trial has a finite value of {metric!r}, so there is nothing to draw.")
-    try:
-        figures = importlib.import_module("matplotlib.figure")
-    except ImportError as error:
-        raise exceptions.MissingExtraError(
-            "ResultGrid.plot() needs matplotlib, which is not installed. Run pip install 'hocket[plot]'."
-        ) from error
+    figures = extras.load("matplotlib.figure", "ResultGrid.plot()", "matplotlib", "Run pip install 'hocket[plot]'.")
     figure = figures.Figure(figsize=(8, 4.5), layout="constrained")
     _DRAWERS[kind](figure, shown, metric, mode)
     return figure

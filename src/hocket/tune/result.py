@@ -8,6 +8,7 @@ from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
 from typing import Any, Final, final
 
+from hocket import extras
 from hocket.stores import places
 from hocket.train.checkpoints import checkpoint as checkpoints
 from hocket.train.tracking import plain
@@ -130,11 +131,6 @@ class Result:
 
 def build_frame(rows: Sequence[Mapping[str, object]]) -> object:
     """Return rows as a pandas DataFrame."""
-    try:
-        import pandas as pd  # type: ignore[import-untyped,unused-ignore]  # optional, and may lack its stubs
-    except ImportError as error:
-        raise ImportError(
-            "A DataFrame of results needs pandas, which is not installed. Run pip install pandas, or use "
-            "Result.metrics_history and ResultGrid, which are lists."
-        ) from error
-    return pd.DataFrame(list(rows))
+    remedy = "Run pip install pandas, or use Result.metrics_history and ResultGrid, which are lists."
+    found: object = extras.load("pandas", "A DataFrame of results", "pandas", remedy).DataFrame(list(rows))
+    return found

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final, final, overload
 
-from hocket import texts
+from hocket import keywords, texts
 from hocket.stores import places
 from hocket.stores import trust as trust_module
 from hocket.train.tracking import plain
@@ -23,6 +23,7 @@ _SCOPES: Final = ("last", "all", "avg", "last-5-avg", "last-10-avg")
 
 
 @final
+@keywords.guard_methods
 class ResultGrid(Sequence[results.Result]):
     """The results of a search, in the order in which its trials were proposed. `Tuner.fit` returns one.
 
@@ -159,15 +160,25 @@ class ResultGrid(Sequence[results.Result]):
         if not names:
             failed = next((one.reason for one in self._results if one.error is not None), "")
             why = f" The first to fail: {failed}." if failed else ""
-            return f"No trial has reported anything, so none is the best by {metric!r}.{why}"
+            return f"No trial has reported anything, so none is the best by {metric!r}.{why}{self._suggest_grid()}"
         values = [one.metrics[metric] for one in self._results if metric in one.metrics]
         if values:
             return (
                 f"No trial has reported {metric!r} as a number; one of its values is {texts.safe_repr(values[0], 80)}. "
-                "Report a number. A list in param_space is one value: to try each of its items, write "
-                "tune.grid_search([...]) or tune.choice([...])."
+                f"Report a number.{self._suggest_grid()}"
             )
         return f"No trial has reported the metric {metric!r}; they have {found}. Give the name of one."
+
+    def _suggest_grid(self) -> str:
+        """Return what to write for a list of the space, after a space; nothing if the space has none."""
+        configs = (flat_values.flatten(one.config) for one in self._results)
+        lists = ((name, value) for config in configs for name, value in config if isinstance(value, list | tuple))
+        name, value = next(lists, ("", None))
+        shown = texts.safe_repr(value, 80)
+        advice = f"write {name!r}: tune.grid_search({shown}) or tune.choice({shown})"
+        return (
+            f" {name!r} is a list, and a list in param_space is one value: to try its items, {advice}." if name else ""
+        )
 
     def get_dataframe(self, filter_metric: str | None = None, filter_mode: str | None = None) -> Any:
         """Return a pandas DataFrame with a row for each trial: its last report, and ``config/...``.

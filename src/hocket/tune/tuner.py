@@ -15,7 +15,7 @@ from typing import Any, Final, final
 
 import cloudpickle
 
-from hocket import constructors, texts
+from hocket import constructors, keywords, texts
 from hocket.stores import places, regular
 from hocket.stores import trust as trust_module
 from hocket.train.checkpoints import storage
@@ -30,6 +30,7 @@ _ARGUMENTS: Final = {"space": "param_space", "tune": "tune_config", "run": "run_
 
 
 @final
+@keywords.guard_methods
 @constructors.explained(
     aliases={"config": "param_space", "space": "param_space"},
     nested={"tune_config": configs.TuneConfig, "run_config": configs.RunConfig},

@@ -8,16 +8,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, final
 
+from hocket import extras
 from hocket.core import session
 from hocket.util import multiprocessing
 
-try:
+with extras.explain("hocket.util.joblib", "joblib", "Run pip install joblib; it also comes with scikit-learn."):
     from joblib import parallel
-except ImportError as error:
-    raise ImportError(
-        "hocket.util.joblib needs joblib, which cannot be imported. Run pip install joblib; it also comes with "
-        "scikit-learn."
-    ) from error
 
 
 def register_hocket() -> None:

@@ -12,6 +12,13 @@ Between hosts the first ranks of the hosts meet over gloo: an all-reduce adds up
 and hands the sum out inside each host again. Operations that are not worth that go over gloo as a whole.
 """
 
+from importlib import import_module as _import_module
+
+from hocket import extras as _extras
+
+with _extras.explain("hocket.collective.torch", "PyTorch", "Run pip install 'hocket[torch]'."):
+    _import_module("torch")
+
 from hocket.collective.torch.process_group import NAME as NAME
 from hocket.collective.torch.process_group import ProcessGroup as ProcessGroup
 from hocket.collective.torch.process_group import register as register

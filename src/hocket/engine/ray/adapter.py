@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from hocket import exceptions
+from hocket import extras
 
-try:
+with extras.explain(
+    "The Ray engine",
+    "ray[default]",
+    "Run pip install 'hocket[ray]', or leave out engine='ray', address= and HOCKET_ADDRESS to run on this machine "
+    "without it.",
+):
     import ray as ray  # noqa: I001 (where both are missing, Ray is the one to name)
     import grpc as grpc  # Ray alone comes without it
-except ImportError as error:
-    raise exceptions.MissingExtraError(
-        f"The Ray engine needs ray[default], and {error.name!r} cannot be imported. Run pip install 'hocket[ray]', or "
-        "leave out engine='ray', address= and HOCKET_ADDRESS to run on this machine without it."
-    ) from error

@@ -11,7 +11,7 @@ from typing import Any, ClassVar, TypeAlias
 
 import numpy.typing as npt
 
-from hocket import exceptions, extras
+from hocket import extras
 from hocket.mesh import layouts, meshes, tensors
 
 MODULES = {"jax": "hocket.mesh.backends.jax", "torch": "hocket.mesh.backends.torch"}
@@ -173,11 +173,9 @@ def choose_framework() -> str:
     found = next((name for name in MODULES if sys.modules.get(name)), None)
     found = found or next((name for name in MODULES if importlib.util.find_spec(name)), None)
     if found is None:
-        raise exceptions.MissingExtraError(
-            "A mesh needs JAX or PyTorch, and neither is installed. Run pip install 'hocket[jax]' or pip install "
-            "'hocket[torch]'."
-        )
-    return found
+        remedy = "Run pip install 'hocket[jax]' or pip install 'hocket[torch]'."
+        extras.check("torch", "A mesh", "JAX or PyTorch", remedy)
+    return found or "torch"
 
 
 def find_framework(value: object) -> str:

@@ -8,8 +8,11 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-import jax
-import jax.numpy as jnp
+from hocket import extras
+
+with extras.explain("hocket.train.horovod.jax", "JAX", "Run pip install 'hocket[jax]'."):
+    import jax
+    import jax.numpy as jnp
 
 from hocket.train.frameworks.jax import framework, host_calls, models, optimizers, trees
 from hocket.train.horovod import place, verbs

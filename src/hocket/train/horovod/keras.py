@@ -13,8 +13,12 @@ import types
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
-import keras
 import numpy as np
+
+from hocket import extras
+
+with extras.explain("hocket.train.horovod.keras", "Keras 3", "Run pip install 'hocket[keras]'."):
+    import keras
 
 from hocket.train.frameworks.keras import bridges, framework, variables
 from hocket.train.horovod import place, verbs

@@ -10,13 +10,11 @@ import contextlib
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
-try:
+from hocket import extras
+
+with extras.explain("hocket.train.horovod.torch", "PyTorch", "Run pip install 'hocket[torch]'."):
     import torch
     import torch.distributed as dist
-except ImportError as _error:
-    raise ImportError(
-        "hocket.train.horovod.torch needs PyTorch, which cannot be imported. Run pip install 'hocket[torch]'."
-    ) from _error
 
 from hocket.collective import torch as collective_torch
 from hocket.train.frameworks.torch import framework

@@ -14,20 +14,20 @@ import shutil
 from pathlib import Path
 from typing import Any, Final, final
 
-import torch.distributed as dist
+from hocket import extras
 
-from hocket.train.checkpoints import checkpoint as checkpoint_module
-from hocket.train.rank import context, worker_session
-
-try:
+with extras.explain(
+    "hocket.train.huggingface.transformers",
+    "PyTorch, transformers and accelerate",
+    "Run pip install 'hocket[transformers]'.",
+):
+    import torch.distributed as dist
     import transformers
 
     importlib.import_module("accelerate")  # the Trainer asks for it only when it is made
-except ImportError as _error:
-    raise ImportError(
-        "hocket.train.huggingface.transformers needs transformers and accelerate, which cannot be imported. Run pip "
-        "install 'hocket[transformers]'."
-    ) from _error
+
+from hocket.train.checkpoints import checkpoint as checkpoint_module
+from hocket.train.rank import context, worker_session
 
 
 @final

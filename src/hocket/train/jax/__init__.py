@@ -8,12 +8,10 @@ compiled step call Python, and `frames` is what XLA says when it does. Importing
 
 from importlib import import_module as _import_module
 
-try:
+from hocket import extras as _extras
+
+with _extras.explain("hocket.train.jax", "JAX 0.5 or newer", "Run pip install 'hocket[jax]'."):
     _import_module("jax.ffi")  # new in jax 0.5
-except ImportError as _error:
-    raise ImportError(
-        "hocket.train.jax needs JAX 0.5 or newer, which cannot be imported. Run pip install 'hocket[jax]'."
-    ) from _error
 
 from hocket.train.frameworks.jax.checkpoints import load_pytree as load_pytree
 from hocket.train.frameworks.jax.checkpoints import save_pytree as save_pytree

@@ -7,13 +7,14 @@ With `Sharded`, on JAX, a step is one program of all ranks: `sharding`, `joined`
 Importing this package imports Keras, and with it the backend that KERAS_BACKEND names.
 """
 
-try:
+from hocket import extras as _extras
+
+with _extras.explain(
+    "hocket.train.keras",
+    "Keras 3 and one of TensorFlow, PyTorch and JAX",
+    "Run pip install 'hocket[keras]', and 'hocket[tensorflow]', 'hocket[torch]' or 'hocket[jax]'.",
+):
     import keras as _keras
-except ImportError as _error:
-    raise ImportError(
-        "hocket.train.keras needs Keras 3 and one of TensorFlow, PyTorch and JAX, of which something cannot be "
-        "imported. Run pip install 'hocket[keras]', and 'hocket[tensorflow]', 'hocket[torch]' or 'hocket[jax]'."
-    ) from _error
 if not _keras.__version__.startswith("3."):
     raise ImportError(
         f"hocket.train.keras needs Keras 3, but this is Keras {_keras.__version__}. Run pip install 'hocket[keras]'; "

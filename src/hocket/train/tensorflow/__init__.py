@@ -8,17 +8,12 @@ Importing this package does not import TensorFlow, which takes seconds: the rank
 does.
 """
 
-import importlib.util as _util
-
-if _util.find_spec("tensorflow") is None:
-    raise ImportError(
-        "hocket.train.tensorflow needs TensorFlow, which cannot be imported. Run pip install 'hocket[tensorflow]'."
-    )
-
+from hocket import extras as _extras
 from hocket import missing as _missing
 from hocket.train.frameworks.tf_keras.config import TensorflowConfig as TensorflowConfig
 from hocket.train.frameworks.tf_keras.loaders import prepare_dataset_shard as prepare_dataset_shard
 from hocket.train.frameworks.tf_keras.parameter_servers import ParameterServers as ParameterServers
 from hocket.train.frameworks.tf_keras.trainer import TensorflowTrainer as TensorflowTrainer
 
+_extras.check("tensorflow", "hocket.train.tensorflow", "TensorFlow", "Run pip install 'hocket[tensorflow]'.")
 _missing.explain(__name__)

@@ -5,18 +5,14 @@
 prepared; `strategies` say how updates travel. Importing this package imports torch.
 """
 
+import typing as _typing
 from importlib import import_module as _import_module
 
-try:
-    _import_module("torch")
-except ImportError as _error:
-    raise ImportError(
-        "hocket.train.torch needs PyTorch, which cannot be imported. Run pip install 'hocket[torch]'."
-    ) from _error
-
-import typing as _typing
-
+from hocket import extras as _extras
 from hocket import missing as _missing
+
+with _extras.explain("hocket.train.torch", "PyTorch", "Run pip install 'hocket[torch]'."):
+    _import_module("torch")
 
 if _typing.TYPE_CHECKING:
     from hocket.train.frameworks.torch.checkpoints import load_model as load_model

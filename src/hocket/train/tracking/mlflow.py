@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import importlib
 import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from hocket import exceptions
+from hocket import extras
 from hocket.train.tracking import values
 
 DEFAULT_EXPERIMENT = "0"
@@ -22,13 +23,8 @@ def import_client() -> object:
     Raises:
         MissingExtraError: MLflow is missing.
     """
-    try:
-        import mlflow.tracking
-    except ImportError as error:
-        raise exceptions.MissingExtraError(
-            "To log to MLflow needs mlflow, which cannot be imported. Run pip install 'hocket[mlflow]'."
-        ) from error
-    return mlflow
+    extras.load("mlflow.tracking", "Logging to MLflow", "mlflow", "Run pip install 'hocket[mlflow]'.")
+    return importlib.import_module("mlflow")
 
 
 class MLflowRun:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from hocket import exceptions
+from hocket import extras
 from hocket.train.tracking import values
 
 
@@ -17,13 +17,7 @@ def import_figure() -> Any:
     Raises:
         MissingExtraError: matplotlib is missing.
     """
-    try:
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise exceptions.MissingExtraError(
-            "A curve needs matplotlib, which cannot be imported. Run pip install 'hocket[plot]'."
-        ) from error
-    return Figure
+    return extras.load("matplotlib.figure", "A curve", "matplotlib", "Run pip install 'hocket[plot]'.").Figure
 
 
 def find_loss_keys(keys: Sequence[str]) -> list[str]:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import importlib
 from pathlib import Path
 from typing import Any
 
-from hocket import exceptions
+from hocket import extras
 
 
 def find_writer_class() -> Any:
@@ -14,17 +16,10 @@ def find_writer_class() -> Any:
     Raises:
         MissingExtraError: There is none.
     """
-    try:
-        from tensorboardX import SummaryWriter  # the smaller one: it needs neither torch nor tensorboard
-    except ImportError:
-        try:
-            from torch.utils.tensorboard import SummaryWriter
-        except ImportError as error:
-            raise exceptions.MissingExtraError(
-                "To log to TensorBoard needs a writer, and neither tensorboardX nor torch with tensorboard is "
-                "installed. Run pip install 'hocket[tensorboard]'."
-            ) from error
-    return SummaryWriter
+    with contextlib.suppress(ImportError):  # the smaller one: it needs neither torch nor tensorboard
+        return importlib.import_module("tensorboardX").SummaryWriter
+    needed, remedy = "tensorboardX, or PyTorch with tensorboard", "Run pip install 'hocket[tensorboard]'."
+    return extras.load("torch.utils.tensorboard", "Logging to TensorBoard", needed, remedy).SummaryWriter
 
 
 def open_writer(writer_class: Any, folder: str | Path) -> object:

@@ -5,14 +5,12 @@ Importing this package imports XGBoost.
 
 from importlib import import_module as _import_module
 
-try:
-    _import_module("xgboost")
-except ImportError as _error:
-    raise ImportError(
-        "hocket.train.xgboost needs XGBoost, which cannot be imported. Run pip install 'hocket[xgboost]'."
-    ) from _error
-
+from hocket import extras as _extras
 from hocket import missing as _missing
+
+with _extras.explain("hocket.train.xgboost", "XGBoost", "Run pip install 'hocket[xgboost]'."):
+    _import_module("xgboost")
+
 from hocket.train.frameworks.boosters.xgboost.callbacks import RayTrainReportCallback as RayTrainReportCallback
 from hocket.train.frameworks.boosters.xgboost.config import XGBoostConfig as XGBoostConfig
 from hocket.train.frameworks.boosters.xgboost.trainer import XGBoostTrainer as XGBoostTrainer

@@ -7,14 +7,11 @@ from __future__ import annotations
 
 from typing import final
 
+from hocket import extras
 from hocket.tune.integration import trial_reports
 
-try:
+with extras.explain("hocket.tune.integration.lightgbm", "LightGBM", "Run pip install 'hocket[lightgbm]'."):
     from hocket.train.frameworks.boosters.lightgbm import callbacks
-except ImportError as _error:
-    raise ImportError(
-        "hocket.tune.integration.lightgbm needs LightGBM, which cannot be imported. Run pip install 'hocket[lightgbm]'."
-    ) from _error
 
 
 @final

@@ -11,17 +11,12 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final, final
 
-from hocket import tune
+from hocket import extras, tune
 from hocket.train.frameworks.boosters import metric_choice
 from hocket.tune.worker import trial_session
 
-try:
+with extras.explain("hocket.tune.integration.pytorch_lightning", "Lightning", "Run pip install 'hocket[lightning]'."):
     from lightning import pytorch as pl
-except ImportError as _error:
-    raise ImportError(
-        "hocket.tune.integration.pytorch_lightning needs Lightning, which cannot be imported. Run pip install "
-        "'hocket[lightning]'."
-    ) from _error
 
 _log = logging.getLogger(__name__)
 

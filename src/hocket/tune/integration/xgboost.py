@@ -7,14 +7,11 @@ from __future__ import annotations
 
 from typing import final
 
+from hocket import extras
 from hocket.tune.integration import trial_reports
 
-try:
+with extras.explain("hocket.tune.integration.xgboost", "XGBoost", "Run pip install 'hocket[xgboost]'."):
     from hocket.train.frameworks.boosters.xgboost import callbacks
-except ImportError as _error:
-    raise ImportError(
-        "hocket.tune.integration.xgboost needs XGBoost, which cannot be imported. Run pip install 'hocket[xgboost]'."
-    ) from _error
 
 
 @final

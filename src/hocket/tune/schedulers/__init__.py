@@ -1,5 +1,6 @@
 """Schedulers: what decides, after each report of a trial, whether it goes on."""
 
+from hocket import missing as _missing
 from hocket.tune.schedulers.async_hyperband import ASHAScheduler as ASHAScheduler
 from hocket.tune.schedulers.async_hyperband import AsyncHyperBandScheduler as AsyncHyperBandScheduler
 from hocket.tune.schedulers.contract import TrialControls as TrialControls
@@ -14,4 +15,5 @@ from hocket.tune.schedulers.median_stopping_rule import MedianStoppingRule as Me
 from hocket.tune.schedulers.pb2 import PB2 as PB2
 from hocket.tune.schedulers.pbt import PopulationBasedTraining as PopulationBasedTraining
 from hocket.tune.schedulers.pbt_replay import PopulationBasedTrainingReplay as PopulationBasedTrainingReplay
-from hocket.tune.schedulers.resource_changing_scheduler import ResourceChangingScheduler as ResourceChangingScheduler
+
+_missing.explain(__name__)

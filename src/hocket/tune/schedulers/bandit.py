@@ -10,7 +10,6 @@ The process is scikit-learn's.
 
 from __future__ import annotations
 
-import importlib
 import math
 import random
 import warnings
@@ -20,7 +19,7 @@ from typing import Any, Final, final
 
 import numpy as np
 
-from hocket import exceptions
+from hocket import extras
 
 MOST_GAINS: Final = 250
 """Older ones are left out: the process costs the cube of their number, and half a second with these. A guess."""
@@ -48,13 +47,8 @@ class Gain:
 
 def check_installed() -> None:
     """Check that there is a Gaussian process."""
-    try:
-        importlib.import_module("sklearn.gaussian_process")
-    except ImportError as error:
-        raise exceptions.MissingExtraError(
-            "PB2 needs scikit-learn, which is not installed. Run pip install scikit-learn, or write "
-            "PopulationBasedTraining(hyperparam_mutations={'lr': tune.uniform(low, high)})."
-        ) from error
+    other = "PopulationBasedTraining(hyperparam_mutations={'lr': tune.uniform(low, high)})"
+    extras.load("sklearn.gaussian_process", "PB2", "scikit-learn", f"Run pip install scikit-learn, or write {other}.")
 
 
 def propose(

@@ -16,7 +16,6 @@ from hocket.tune.schedulers import (
     pb2,
     pbt,
     pbt_replay,
-    resource_changing_scheduler,
 )
 
 NAMES: Final[dict[str, Callable[..., contract.TrialScheduler]]] = {
@@ -31,7 +30,6 @@ NAMES: Final[dict[str, Callable[..., contract.TrialScheduler]]] = {
     "pbt": pbt.PopulationBasedTraining,
     "pbt_replay": pbt_replay.PopulationBasedTrainingReplay,
     "pb2": pb2.PB2,
-    "resource_changing": resource_changing_scheduler.ResourceChangingScheduler,
 }
 """Ray's names, and ``"asha"``."""
 
@@ -45,7 +43,6 @@ def create_scheduler(scheduler: str, **kwargs: object) -> contract.TrialSchedule
 
     Raises:
         ValueError: There is none of that name.
-        NotImplementedError: Ray has it, and Hocket does not.
 
     Example:
         >>> from hocket.tune.schedulers import create_scheduler

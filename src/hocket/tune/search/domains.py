@@ -152,7 +152,7 @@ class Float(_Choosable):
 
     def loguniform(self, base: object = None) -> Self:
         """Return this domain, drawn so that its logarithm is uniform. `base` is ignored."""
-        samplers.warn_of_base(base, 3)
+        samplers.warn_of_base(base)
         return self._choose(samplers.LogUniform())
 
     def normal(self, mean: float = 0.0, sd: float = 1.0) -> Self:
@@ -256,7 +256,7 @@ class Integer(_Choosable):
 
     def loguniform(self, base: object = None) -> Self:
         """Return this domain, drawn so that the logarithm is uniform. `base` is ignored."""
-        samplers.warn_of_base(base, 3)
+        samplers.warn_of_base(base)
         return self._choose(samplers.LogUniform())
 
     def quantized(self, q: int) -> Self:

@@ -11,6 +11,8 @@ from typing import Any, Final, TypeAlias
 
 import numpy as np
 
+from hocket.engine import callers
+
 RandomState: TypeAlias = np.random.Generator | np.random.RandomState | int | None
 """Where random numbers come from: a generator, a seed, or None for one that differs each time."""
 
@@ -136,13 +138,13 @@ def find_equal(values: Collection[object], wanted: Any) -> int | None:
     return None
 
 
-def warn_of_base(base: object, stacklevel: int) -> None:
+def warn_of_base(base: object) -> None:
     """Say that a base of the logarithm makes no difference, if one was given."""
     if base is not None:
         warnings.warn(
             f"base={base!r} is ignored, as the distribution is the same for all bases. Leave it out.",
             DeprecationWarning,
-            stacklevel=stacklevel + 1,
+            stacklevel=callers.find_stack_level(),
         )
 
 

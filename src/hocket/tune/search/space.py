@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+from hocket import keywords
 from hocket.tune.search import samplers
 from hocket.tune.search.domains import Categorical as Categorical
 from hocket.tune.search.domains import Domain as Domain
@@ -80,7 +81,7 @@ def loguniform(lower: float, upper: float, base: object = None) -> Float:
         >>> round(loguniform(1e-4, 1e-1).sample(random_state=1), 5)
         0.00343
     """
-    samplers.warn_of_base(base, 2)
+    samplers.warn_of_base(base)
     return Float(lower, upper, LogUniform())
 
 
@@ -102,7 +103,7 @@ def qloguniform(lower: float, upper: float, q: float, base: object = None) -> Fl
         >>> qloguniform(0.5, 8, 0.5).sample(random_state=1)
         2.0
     """
-    samplers.warn_of_base(base, 2)
+    samplers.warn_of_base(base)
     return Float(lower, upper, Quantized(LogUniform(), q))
 
 
@@ -201,7 +202,7 @@ def lograndint(lower: int, upper: int, base: object = None) -> Integer:
         >>> lograndint(1, 1000).sample(random_state=1)
         34
     """
-    samplers.warn_of_base(base, 2)
+    samplers.warn_of_base(base)
     return Integer(lower, upper, LogUniform())
 
 
@@ -223,7 +224,7 @@ def qlograndint(lower: int, upper: int, q: int, base: object = None) -> Integer:
         >>> qlograndint(16, 1024, 16).sample(random_state=1)
         128
     """
-    samplers.warn_of_base(base, 2)
+    samplers.warn_of_base(base)
     return Integer(lower, upper, Quantized(LogUniform(), q))
 
 
@@ -289,3 +290,6 @@ def grid_search(values: Iterable[object]) -> dict[str, list[Any]]:
         {'grid_search': [16, 32]}
     """
     return {"grid_search": samplers.check_values("grid_search", values)}
+
+
+keywords.guard_functions(__name__)

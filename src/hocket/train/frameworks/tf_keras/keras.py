@@ -9,21 +9,15 @@ import contextlib
 from pathlib import Path
 from typing import Final
 
+from hocket import extras
 from hocket.train.frameworks import report_callback
 from hocket.train.rank import context
 
-try:
+with extras.explain("hocket.train.tensorflow.keras", "tf-keras (Keras 2)", "Run pip install 'hocket[tf-keras]'."):
     import tf_keras
-    from tf_keras.src.saving import (
-        saving_lib,
-    )  # Model.save() writes .keras files in the main thread only, and ranks train in another
+    from tf_keras.src.saving import saving_lib  # Model.save() writes .keras files in the main thread only
 
     from hocket.train.frameworks.tf_keras import framework
-except ImportError as _error:
-    raise ImportError(
-        "hocket.train.tensorflow.keras needs tf-keras (Keras 2), which cannot be imported. Run pip install "
-        "'hocket[tf-keras]'."
-    ) from _error
 
 MODEL_NAME: Final = "model.keras"
 """The file in the checkpoint's folder, for ``tf_keras.models.load_model``."""

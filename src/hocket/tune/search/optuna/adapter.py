@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from typing import Any
 
-from hocket import exceptions
+from hocket import extras
 
 
 @functools.cache
@@ -18,13 +18,8 @@ def load() -> Any:
     Raises:
         MissingExtraError: It is not installed.
     """
-    try:
-        import optuna
-    except ImportError as error:
-        raise exceptions.MissingExtraError(
-            f"OptunaSearch needs Optuna, and {error.name!r} cannot be imported. Run pip install 'hocket[tune]', or "
-            "search with BasicVariantGenerator."
-        ) from error
+    remedy = "Run pip install 'hocket[tune]', or search with BasicVariantGenerator."
+    optuna = extras.load("optuna", "OptunaSearch", "Optuna", remedy)
     if optuna.logging.get_verbosity() == optuna.logging.INFO:
         optuna.logging.set_verbosity(optuna.logging.WARNING)
     return optuna
