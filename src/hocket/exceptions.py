@@ -183,6 +183,8 @@ class TaskError(HocketError):
         return Exception.__reduce__(self)  # type: ignore[return-value]
 
     def __str__(self) -> str:
+        if not self.traceback_str:  # it was cancelled while it ran: no line of the user's says more
+            return str(self.cause)
         return f"{self.function_name} raised an exception:\n{texts.add_sources(self.traceback_str)}"
 
     def as_instanceof_cause(self) -> BaseException:
@@ -352,7 +354,7 @@ def _rebuild_dual_from_data(function_name: str, traceback_str: str, cause_data: 
 
 
 class TaskCancelledError(HocketError):
-    """The task was cancelled before it returned."""
+    """The task was cancelled before it returned. If it had begun, the error is a `TaskError`, too."""
 
 
 class GetTimeoutError(HocketError, TimeoutError):

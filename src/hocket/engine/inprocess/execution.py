@@ -85,9 +85,11 @@ class Execution(base.InProcessState):
         except exceptions.ActorExit:
             self.kernel.exit_actor(worker)
         except BaseException as error:  # whatever the user's code raises is the caller's to see
-            cancelled = exceptions.TaskCancelledError(f"Call `{task.options.name}` was cancelled while it ran.")
+            if task.cancelled:
+                cancelled = exceptions.TaskCancelledError(f"Call `{task.options.name}` was cancelled while it ran.")
+                error = rules.wrap_cancelled(task.options.name, cancelled)  # noqa: PLW2901 (what the caller gets)
             with self.lock:
-                self._fail(worker, task, cancelled if task.cancelled else error, started)
+                self._fail(worker, task, error, started)
         else:
             with self.lock:
                 self._finish(worker, task, result, started)
