@@ -323,7 +323,9 @@ def cancelled_calls(stage: Stage) -> Part:
     late = stage.submit("wait_for_gate")
     found = yield Get(stage.submit("cancel_calls", [actor], [late]))
     cancelled = "TaskCancelledError"
-    assert found == ["TaskError(ArithmeticError)", f"TaskError({cancelled})", cancelled, "str", cancelled], found
+    ran = found.pop(1)  # it is of both kinds where it had begun
+    assert ran in (cancelled, f"TaskError({cancelled})"), ran
+    assert found == ["TaskError(ArithmeticError)", cancelled, "str", cancelled], found
 
 
 @part
