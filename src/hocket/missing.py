@@ -196,7 +196,10 @@ PARTS: Final[dict[str, str]] = {
     "hocket.air": (
         "an older name of what is in hocket.train and hocket.tune: RunConfig, ScalingConfig, Checkpoint, report"
     ),
-    "hocket.experimental": (
+    (
+        "hocket.experimental.channel hocket.experimental.collective hocket.experimental.compiled_dag_ref "
+        "hocket.experimental.internal_kv hocket.experimental.rdt hocket.experimental.state"
+    ): (
         "Ray's trials of its own; compiled graphs and channels are not here. For the state API write hocket.util.state"
     ),
     "hocket.workflow": "not here; use checkpoints, or a search that is restored",
