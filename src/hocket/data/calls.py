@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import inspect
 import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -138,7 +137,7 @@ class Call:
                 num_cpus=held_by_actors,
             )
         return plan.Step(
-            apply=functools.partial(bound, function=self.fn),
+            apply=functools.partial(bound, function=steps.adapt(self.fn)),
             name=name,
             keeps_rows=keeps_rows,
             num_cpus=num_cpus,
@@ -149,12 +148,6 @@ class Call:
 
     def _check(self) -> None:
         check_function(self.verb, self.fn)
-        called = self.fn.__call__ if isinstance(self.fn, type) else self.fn
-        if inspect.iscoroutinefunction(called) or inspect.isasyncgenfunction(called):
-            raise TypeError(
-                f"{self.verb}() calls a plain function, but received the coroutine {steps.name_function(self.fn)}. "
-                "Write def, and asyncio.run(...) inside for what is awaited."
-            )
         for name in ("num_cpus", "num_gpus", "memory"):
             value = getattr(self, name)
             if value is not None and not reading.is_number(value, 0, math.inf):
@@ -270,7 +263,7 @@ def read_options(verb: str, fn: object, given: Mapping[str, object], known: Iter
 def _bind(
     bound: Callable[..., blocks.Block], function: Callable[..., object]
 ) -> Callable[[blocks.Block], blocks.Block]:
-    return functools.partial(bound, function=function)
+    return functools.partial(bound, function=steps.adapt(function))
 
 
 def check_function(verb: str, fn: object) -> None:

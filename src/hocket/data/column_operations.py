@@ -73,7 +73,7 @@ class ColumnOperations(abc.ABC):
         calls.check_function("add_column", fn)
         form = blocks.check_format(batch_format)
         step = functools.partial(steps.add_column, name=col, function=fn, batch_format=form)
-        return self._then(plan.Step(apply=step, name=f"add_column({col})", keeps_rows=True))
+        return self._then(plan.Step(apply=step, name=f"add_column({col})", keeps_rows=True, calls_function=True))
 
     def with_column(self, column_name: str, expr: tree.Expr) -> Self:
         """Add a column, or replace it: what an expression makes of each row's values.

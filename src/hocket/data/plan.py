@@ -48,6 +48,8 @@ class Step:
 
     def take(self, block: blocks.Block, number: int) -> blocks.Block:
         """Return what becomes of a block."""
+        if self.calls_function:
+            return steps.call(self.apply, block)
         return self.apply(block, number) if self.is_numbered else self.apply(block)
 
 

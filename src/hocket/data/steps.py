@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+import functools
+import inspect
 import itertools
+import math
 import re
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Final
+from typing import Any, Final, final
 
 import numpy as np
 import numpy.typing as npt
 
-from hocket import texts
+from hocket import exceptions, texts
 from hocket.data import arrow, blocks, columns, frames
 from hocket.data.expressions import computing, tree
 
@@ -240,3 +244,84 @@ def cut_rows(limit: int, block: blocks.Block) -> blocks.Block:
 
 ROW_BY_ROW = (map_rows, with_columns, select_columns, drop_columns, rename_columns)
 """Steps that make each row from one row, in order."""
+
+
+# --- functions of the program's ---------------------------------------------------------------------------------------
+
+_SIDE_BY_SIDE: Final = 4
+"""How many coroutines of a block run at once. Ray's number."""
+
+
+@final
+class Asynchronous:
+    """A coroutine function, or an asynchronous generator, that threads call as an ordinary function; a loop in the
+    thread that waits for them runs it. What it keeps, such as a connection, stays with that loop.
+
+    Args:
+        function: What is called.
+    """
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self._function = function
+        self.__qualname__ = name_function(function)
+        self._runner = asyncio.Runner()
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return Asynchronous, (self._function,)
+
+    def __del__(self) -> None:
+        self._runner.close()
+
+    def __call__(self, *args: object, **kwargs: object) -> object:
+        return asyncio.run_coroutine_threadsafe(self._call(args, kwargs), self._runner.get_loop()).result()
+
+    async def _call(self, args: Sequence[object], kwargs: Mapping[str, object]) -> object:
+        found = self._function(*args, **kwargs)
+        return iter([one async for one in found]) if hasattr(found, "__aiter__") else await found
+
+    def run(self, apply: Callable[[blocks.Block], blocks.Block], block: blocks.Block, size: int) -> blocks.Block:
+        """Return what becomes of a block. Parts of it are worked on side by side, whose lengths are whole sizes."""
+        count = size * max(1, math.ceil(block.num_rows / size / _SIDE_BY_SIDE))
+        parts = [block.cut(start, start + count) for start in range(0, max(1, block.num_rows), count)]
+
+        async def wait() -> list[blocks.Block]:
+            return await asyncio.gather(*(asyncio.to_thread(apply, part) for part in parts))
+
+        try:
+            made = self._runner.run(wait())
+        except BaseException:
+            self._runner.close()  # which ends the others
+            self._runner = asyncio.Runner()
+            raise
+        return blocks.join(made) if len(made) > 1 else made[0]
+
+
+def is_asynchronous(function: object) -> bool:
+    """Return whether calling a function, or instances of a class, makes a coroutine or an asynchronous generator."""
+    called = function.func if isinstance(function, functools.partial) else function
+    return _makes_coroutine(called) or _makes_coroutine(getattr(called, "__call__", None))  # noqa: B004 (not whether)
+
+
+def _makes_coroutine(function: object) -> bool:
+    return inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function)
+
+
+def adapt(function: Callable[..., object]) -> Callable[..., object]:
+    """Return a function as steps call it."""
+    return Asynchronous(function) if is_asynchronous(function) else function
+
+
+def call(apply: Callable[[blocks.Block], blocks.Block], block: blocks.Block) -> blocks.Block:
+    """Return what a step that calls a function of the program's makes of a block. An error is marked as the
+    program's."""
+    how = getattr(apply, "keywords", {})
+    try:
+        if not isinstance(how.get("function"), Asynchronous):
+            return apply(block)
+        is_by_row = getattr(apply, "func", None) in (map_rows, flat_map_rows, filter_rows)
+        size = 1 if is_by_row else how.get("batch_size") or max(1, block.num_rows)
+        made: blocks.Block = how["function"].run(apply, block, size)
+        return made
+    except Exception as error:
+        exceptions.mark_user_code(error)
+        raise

@@ -183,7 +183,7 @@ class Writers(abc.ABC):
         self.write_datasink(sinks.Sql(sql, connection_factory), concurrency=concurrency)
 
     def write_datasink(
-        self, datasink: custom.Datasink, *, ray_remote_args: object = None, concurrency: int | None = None
+        self, datasink: custom.Datasink[Any], *, ray_remote_args: object = None, concurrency: int | None = None
     ) -> None:
         """Execute the plan, and give its blocks to a target that a user has written, in tasks.
 

@@ -22,7 +22,7 @@ from typing import Any, Final, final
 
 from hocket import exceptions
 from hocket.core import actor, api, scopes, session
-from hocket.data import block_reads, blocks, plan, settings
+from hocket.data import block_reads, blocks, plan, settings, steps
 from hocket.data.execution import tasks
 from hocket.engine import node
 
@@ -61,11 +61,15 @@ class _Member:
 
     def make(self, pool: plan.Pool) -> None:
         """Make what takes long."""
-        self._apply = pool.bind(pool.make())
+        try:
+            self._apply = pool.bind(pool.make())
+        except Exception as error:
+            exceptions.mark_user_code(error)
+            raise
 
     def run(self, block: blocks.Block, part: tuple[int, int] | None) -> tuple[blocks.Block, tasks.Size]:
         """Return what becomes of a block."""
-        found = self._apply(block if part is None else block.cut(*part))
+        found = steps.call(self._apply, block if part is None else block.cut(*part))
         return found, tasks.measure(found)
 
 

@@ -6,7 +6,7 @@ import abc
 import inspect
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, final
+from typing import Any, Generic, TypeVar, final
 
 import numpy as np
 
@@ -132,9 +132,13 @@ class TaskContext:
     op_name: str = "write"
 
 
+Returned = TypeVar("Returned")
+"""What a target's `write` returns."""
+
+
 @final
 @dataclass(frozen=True)
-class WriteResult:
+class WriteResult(Generic[Returned]):
     """The argument of `Datasink.on_write_complete`.
 
     Args:
@@ -145,11 +149,11 @@ class WriteResult:
 
     num_rows: int
     size_bytes: int
-    write_returns: list[Any]
+    write_returns: list[Returned]
 
 
-class Datasink(abc.ABC):
-    """Where rows go, written by a user for `Dataset.write_datasink`.
+class Datasink(abc.ABC, Generic[Returned]):
+    """Where rows go, written by a user for `Dataset.write_datasink`; ``Datasink[int]`` says what `write` returns.
 
     The object is sent to tasks, which call `write` on their copies. A task that is done again calls it again.
     """
@@ -165,10 +169,10 @@ class Datasink(abc.ABC):
         """Prepare, in the caller's process."""
 
     @abc.abstractmethod
-    def write(self, blocks: Iterable[Any], ctx: TaskContext) -> Any:
+    def write(self, blocks: Iterable[Any], ctx: TaskContext) -> Returned:
         """Write Arrow tables, in a task, and return something that can be sent."""
 
-    def on_write_complete(self, write_result: WriteResult) -> None:
+    def on_write_complete(self, write_result: WriteResult[Returned]) -> None:
         """Finish, in the caller's process, when all is written."""
 
     def on_write_failed(self, error: Exception) -> None:
