@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import contextvars
 import functools
 import inspect
 import itertools
@@ -11,6 +12,7 @@ import math
 import re
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent import futures
 from typing import Any, Final, final
 
 import numpy as np
@@ -264,16 +266,18 @@ class Asynchronous:
     def __init__(self, function: Callable[..., Any]) -> None:
         self._function = function
         self.__qualname__ = name_function(function)
-        self._runner = asyncio.Runner()
+        self._loop: asyncio.AbstractEventLoop | None = None
 
     def __reduce__(self) -> tuple[object, ...]:
         return Asynchronous, (self._function,)
 
     def __del__(self) -> None:
-        self._runner.close()
+        if self._loop is not None and not self._loop.is_running():
+            self._loop.close()
 
     def __call__(self, *args: object, **kwargs: object) -> object:
-        return asyncio.run_coroutine_threadsafe(self._call(args, kwargs), self._runner.get_loop()).result()
+        assert self._loop is not None, "only `run` has it called"
+        return asyncio.run_coroutine_threadsafe(self._call(args, kwargs), self._loop).result()
 
     async def _call(self, args: Sequence[object], kwargs: Mapping[str, object]) -> object:
         found = self._function(*args, **kwargs)
@@ -284,15 +288,24 @@ class Asynchronous:
         count = size * max(1, math.ceil(block.num_rows / size / _SIDE_BY_SIDE))
         parts = [block.cut(start, start + count) for start in range(0, max(1, block.num_rows), count)]
 
-        async def wait() -> list[blocks.Block]:
-            return await asyncio.gather(*(asyncio.to_thread(apply, part) for part in parts))
+        loop = self._loop = self._loop or asyncio.new_event_loop()
+        with futures.ThreadPoolExecutor(_SIDE_BY_SIDE) as threads:
 
-        try:
-            made = self._runner.run(wait())
-        except BaseException:
-            self._runner.close()  # which ends the others
-            self._runner = asyncio.Runner()
-            raise
+            async def wait() -> list[blocks.Block]:
+                begin = functools.partial(loop.run_in_executor, threads)
+                return await asyncio.gather(*(begin(contextvars.copy_context().run, apply, part) for part in parts))
+
+            async def leave() -> None:
+                left = asyncio.all_tasks() - {asyncio.current_task()}
+                for one in left:
+                    one.cancel()
+                await asyncio.gather(*left, return_exceptions=True)
+
+            try:
+                made = loop.run_until_complete(wait())
+            except BaseException:  # the threads wait for what others have begun
+                loop.run_until_complete(leave())
+                raise
         return blocks.join(made) if len(made) > 1 else made[0]
 
 
