@@ -69,5 +69,9 @@ if _typing.TYPE_CHECKING:
     from hocket.data.tables import GroupedData as GroupedData
 
 _missing.explain(
-    __name__, ("block", "context", "datasource", "datatype", "expressions", "grouped_data", "iterator", "preprocessors")
+    __name__,
+    (
+        *("block", "context", "datasource", "datatype", "exceptions", "expressions"),
+        *("grouped_data", "iterator", "preprocessor", "preprocessors"),
+    ),
 )

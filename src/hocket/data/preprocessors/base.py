@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import abc
 import copy
+import dataclasses
 import enum
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Self, TypeAlias, final
 
@@ -36,15 +35,35 @@ class PreprocessorNotFittedException(RuntimeError):  # noqa: N818 (Ray's name)
     """A preprocessor was asked to transform before it has learnt what it needs."""
 
 
-class Preprocessor(abc.ABC):
+class Preprocessor:
     """A transformation of rows that is learnt from a data set, and can be saved.
 
     What `transform`, `transform_batch` and `transform_row` return is the same for the same rows, in whatever blocks and
     batches these come. A data set that was returned keeps what had been learnt then, also if `fit` is called again.
     Not for several threads at once while one of them calls `fit`.
+
+    A class of the program's own has ``_transform_numpy``, ``_transform_pandas`` or ``_transform_arrow``, which takes a
+    batch and returns one, and ``_fit``, which takes a data set and keeps what it learns in attributes; without it,
+    ``_is_fittable = False``.
+
+    Example:
+        >>> import numpy as np
+        >>> from hocket import data
+        >>> class Centre(data.Preprocessor):
+        ...     def _fit(self, dataset):
+        ...         self.stats_ = {"mean": dataset.mean("x")}
+        ...         return self
+        ...     def _transform_numpy(self, batch):
+        ...         return {"x": batch["x"] - self.stats_["mean"]}
+        >>> Centre().fit_transform(data.from_numpy({"x": np.array([1.0, 3.0])})).take_all()
+        [{'x': -1.0}, {'x': 1.0}]
     """
 
     FitStatus: ClassVar[TypeAlias] = FitStatus
+
+    _is_fittable: ClassVar[bool] = True
+    """Whether a class of the program's own learns."""
+    _has_learnt: bool = False
 
     stats_: Stats
     """What was learnt. Empty before `fit`, and where there is nothing to learn."""
@@ -76,14 +95,17 @@ class Preprocessor(abc.ABC):
         """
         check_dataset(f"{type(self).__name__}.fit", ds)
         if self.fit_status() is not FitStatus.NOT_FITTABLE:
-            self.stats_ = self._fit(ds)
+            found = self._fit(ds)
+            if isinstance(found, dict):
+                self.stats_ = found
+            self._has_learnt = True
         return self
 
     def fit_status(self) -> FitStatus:
         """Return whether it has learnt what it needs."""
         if not self._can_be_fitted():
             return FitStatus.NOT_FITTABLE
-        return FitStatus.FITTED if self.stats_ else FitStatus.NOT_FITTED
+        return FitStatus.FITTED if self._has_learnt or getattr(self, "stats_", None) else FitStatus.NOT_FITTED
 
     @property
     def has_been_fitted(self) -> bool:
@@ -127,7 +149,8 @@ class Preprocessor(abc.ABC):
 
         Args:
             ds: The data set.
-            batch_size: For programs written for Ray: has no effect, whole blocks are transformed.
+            batch_size: How many rows a class of the program's own is given at once. Default: whole blocks; what is
+                learnt does not depend on it.
             num_cpus: How many CPUs a task holds. Default: 1.
             memory: How many bytes of memory.
             concurrency: How many tasks there are at most. Default: as many as there is room for.
@@ -140,8 +163,12 @@ class Preprocessor(abc.ABC):
         check_dataset(f"{type(self).__name__}.transform", ds)
         reading.check_batch_size(batch_size, may_be_none=True)
         self._check_fitted("transform")
+        how = {"num_cpus": num_cpus, "memory": memory, "concurrency": concurrency}
+        if type(self)._apply is Preprocessor._apply:
+            form, function = self._copy()._find_transform()
+            return ds.map_batches(function, batch_format=form, batch_size=batch_size, **how)  # type: ignore[arg-type]
         step = NamedStep(repr(self), self._copy()._apply)
-        return add_step(ds, "transform", step, num_cpus=num_cpus, memory=memory, concurrency=concurrency)
+        return add_step(ds, "transform", step, **how)
 
     @keywords.guard
     def transform_batch(self, data: blocks.Batch) -> blocks.Batch:
@@ -174,13 +201,13 @@ class Preprocessor(abc.ABC):
             )
         return self._apply_to_row(row)
 
-    @abc.abstractmethod
     def get_input_columns(self) -> list[str]:
-        """Return the columns that are read."""
+        """Return the columns that are read. Of a class of the program's own: those that it says."""
+        return []
 
-    @abc.abstractmethod
     def get_output_columns(self) -> list[str]:
-        """Return the columns that are written."""
+        """Return the columns that are written; see `get_input_columns`."""
+        return []
 
     # --- saving -------------------------------------------------------------------------------------------------------
 
@@ -225,33 +252,47 @@ class Preprocessor(abc.ABC):
 
     # --- for subclasses -----------------------------------------------------------------------------------------------
 
-    @abc.abstractmethod
     def _check_arguments(self) -> None:
         """Raise if the arguments cannot be; give them their final form."""
 
     def _can_be_fitted(self) -> bool:
         """Return whether there is something to learn."""
-        return True
+        return self._is_fittable
 
-    @abc.abstractmethod
-    def _fit(self, ds: dataset.Dataset) -> Stats:
-        """Return what is learnt from a data set."""
+    def _fit(self, ds: dataset.Dataset) -> Any:
+        """Return what is learnt from a data set; or keep it, and return anything else."""
+        raise NotImplementedError(
+            f"{type(self).__name__} has no _fit(self, dataset). Write one, or _is_fittable = False in the class."
+        )
 
-    @abc.abstractmethod
+    def _find_transform(self) -> tuple[str, Callable[[Any], Any]]:
+        """Return in which form a class of the program's own takes batches, and its method that does."""
+        for form, name in (("numpy", "numpy"), ("pandas", "pandas"), ("pyarrow", "arrow")):
+            function: Callable[[Any], Any] | None = getattr(self, f"_transform_{name}", None)
+            if function is not None:
+                return form, function
+        raise NotImplementedError(
+            f"{type(self).__name__} transforms nothing. Write _transform_numpy(self, batch), or _transform_pandas."
+        )
+
     def _apply(self, block: blocks.Block) -> blocks.Block:
         """Return a block transformed. Runs in tasks."""
+        form, function = self._find_transform()
+        made = function(block.to_batch(form, is_owned=True))
+        return blocks.build_from_batch(made, f"What {type(self).__name__} returns")
 
-    @abc.abstractmethod
     def _apply_to_batch(self, batch: blocks.Batch) -> blocks.Batch:
         """Return a batch transformed."""
+        form, function = self._find_transform()
+        return function(blocks.build_from_batch(batch, "A batch").to_batch(form, is_owned=True))
 
-    @abc.abstractmethod
     def _apply_to_row(self, row: Mapping[str, object]) -> blocks.Row:
         """Return a row transformed."""
+        return next(self._apply(blocks.build_from_rows([row], "A row")).list_rows())
 
-    @abc.abstractmethod
     def _list_arguments(self) -> dict[str, object]:
         """Return what it was made from."""
+        return {name: value for name, value in vars(self).items() if name not in ("stats_", "_has_learnt")}
 
     def _list_dropped(self) -> Sequence[str]:
         """Return the columns that are left out."""
@@ -264,7 +305,11 @@ class Preprocessor(abc.ABC):
     @classmethod
     def _build(cls, arguments: Mapping[str, object], stats: Stats) -> Self:
         """Return what `_list_arguments` and `stats_` describe."""
-        made = cls(**arguments)
+        if dataclasses.is_dataclass(cls):
+            made = cls(**arguments)
+        else:
+            made = cls.__new__(cls)
+            vars(made).update(arguments, _has_learnt=True)
         made.stats_ = stats
         return made
 
@@ -281,7 +326,7 @@ class Preprocessor(abc.ABC):
 
 
 @final
-@dataclass(frozen=True, repr=False)
+@dataclasses.dataclass(frozen=True, repr=False)
 class NamedStep:
     """What is done to each block, and how it is called in plans and messages."""
 
