@@ -23,13 +23,13 @@ PICTURES = (".png", ".jpg", ".jpeg", ".tif", ".tiff", ".bmp", ".gif", ".webp")
 
 _WHICH = (
     *("filesystem", "ignore_missing_paths", "file_extensions"),
-    *("partitioning", "partition_filter", "shuffle"),
+    *("partitioning", "partition_filter", "shuffle", "arrow_open_stream_args"),
 )
 """Keywords that say which files are read: those of `choosing.Choice`."""
 
 _HOW = (*_WHICH, "include_paths", "on_error", "override_num_blocks")
 
-_OF_RAY = ("parallelism", "concurrency", "ray_remote_args", "num_cpus", "num_gpus", "memory", "use_threads")
+_OF_RAY = ("parallelism", "concurrency", "batch_size", "ray_remote_args", "num_cpus", "num_gpus", "memory", "use_threads")
 """Keywords of Ray's readers that say how reading is scheduled, which needs no saying here: they have no effect."""
 
 
@@ -70,6 +70,7 @@ def read_parquet(
     partition_filter: partitions.PathPartitionFilter | None = None,
     file_extensions: Sequence[str] | None = ("parquet",),
     shuffle: str | choosing.FileShuffleConfig | None = None,
+    include_row_hash: bool = False,
     **of_ray: object,
 ) -> dataset.Dataset:
     """Return a data set of Parquet files. The footers of up to 64 files are read now; the rows when they are asked for.
@@ -91,6 +92,8 @@ def read_parquet(
         partition_filter: Which files are read, by the names of their folders.
         file_extensions: How the names of files end that are taken from folders; None: all.
         shuffle: ``"files"``, or a `FileShuffleConfig`: the files are read in another order. Default: that of the names.
+        include_row_hash: Whether the column ``row_hash`` has a number for each row, made of the file's path and the
+            row's place in it, that is the same each time.
         **of_ray: ``concurrency`` and others of Ray's that say how reading is scheduled: they have no effect.
 
     Raises:
@@ -127,6 +130,7 @@ def read_parquet(
             include_paths=include_paths,
             on_error=on_error,
             override_num_blocks=override_num_blocks,
+            hashes_rows=include_row_hash,
         )
     )
 

@@ -18,8 +18,8 @@ _PACKED: Final = (".gz", ".bz2", ".zst", ".lz4")
 
 
 def open_packed(filesystem: filesystems.FileSystem, file: filesystems.File) -> Any:
-    """Return a stream of a file's bytes, unpacked if its name says that they are packed."""
-    return filesystem.open_input_stream(file.path, compression="detect")
+    """Return a stream of a file's bytes, unpacked if its name, or the user, says that they are packed."""
+    return filesystem.open_input_stream(file.path, **{"compression": "detect", **(file.opening or {})})
 
 
 def _read_all(filesystem: filesystems.FileSystem, file: filesystems.File) -> bytes:
