@@ -248,6 +248,17 @@ ROW_BY_ROW = (map_rows, with_columns, select_columns, drop_columns, rename_colum
 """Steps that make each row from one row, in order."""
 
 
+def takes_groups(apply: Callable[..., blocks.Block]) -> bool:
+    """Return whether a step calls a function with groups."""
+    return getattr(apply, "func", None) is map_groups
+
+
+def iter_groups(block: blocks.Block, apply: Callable[..., blocks.Block]) -> Iterator[blocks.Block]:
+    """Give the groups of a block on which such a step is to act."""
+    starts = find_groups(block, getattr(apply, "keywords", {})["keys"]).tolist()
+    return (block.cut(start, stop) for start, stop in itertools.pairwise([*starts, block.num_rows]))
+
+
 # --- functions of the program's ---------------------------------------------------------------------------------------
 
 _SIDE_BY_SIDE: Final = 4

@@ -26,9 +26,6 @@ from hocket.data import block_reads, blocks, plan, settings, steps
 from hocket.data.execution import tasks
 from hocket.engine import node
 
-BLOCKS_PER_ACTOR: Final = 2
-"""How many blocks an actor has at once: the one that it works on, and the next."""
-
 MOST_RESTARTS: Final = 3
 """How often a block is given to another actor after one died of it. A guess: what dies more often does so because of
 what it is given."""
@@ -153,7 +150,7 @@ class _Team:
     @property
     def most_blocks(self) -> int:
         """How many blocks it may have."""
-        return BLOCKS_PER_ACTOR * self._share.most
+        return self._pool.blocks_per_actor * self._share.most
 
     def take_first(self) -> block_reads.Stored:
         """Wait for the first block, and return what became of it."""
@@ -180,7 +177,7 @@ class _Team:
         for job in self.jobs if self._has_begun else ():
             if job.refs or job.error is not None:
                 continue
-            there = [one for one in self._actors if one.is_ready and len(one.jobs) < BLOCKS_PER_ACTOR]
+            there = [one for one in self._actors if one.is_ready and len(one.jobs) < self._pool.blocks_per_actor]
             if not there:
                 if len(self._actors) < self._share.most and all(one.is_ready for one in self._actors):
                     self._add()

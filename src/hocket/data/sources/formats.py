@@ -118,7 +118,6 @@ class Json:
     options: Mapping[str, object]
 
     def read(self, filesystem: filesystems.FileSystem, file: filesystems.File) -> Iterator[blocks.Block]:
-        read = arrow.load("read_json()", "pyarrow.json").read_json
         with open_packed(filesystem, file) as stream:
             if not _is_large(file):
                 content = stream.read()
@@ -127,10 +126,26 @@ class Json:
                 elif content.lstrip()[:1] == b"[":
                     yield _read_array(content)
                 else:
-                    yield _table(read(io.BytesIO(content), **self.options))
+                    yield self._read_lines(content)
                 return
             for part in _cut_lines(stream, settings.DataContext.get_current().get_block_bytes()):
-                yield _table(read(io.BytesIO(part), **self.options))
+                yield self._read_lines(part)
+
+    def _read_lines(self, content: bytes) -> blocks.Block:
+        """Return the rows of lines. Where Arrow has no type for their values, these are Python's; a line that is a list
+        is a row of the columns ``"0"``, ``"1"``, ..."""
+        read = arrow.load("read_json()", "pyarrow.json").read_json
+        try:
+            return _table(read(io.BytesIO(content), **self.options))
+        except arrow.load("read_json()").ArrowInvalid:
+            try:
+                rows = [json.loads(line) for line in content.splitlines() if line.strip()]
+            except ValueError:
+                rows = [None]
+            if not all(isinstance(row, dict | list) for row in rows):
+                raise
+        found = [row if isinstance(row, dict) else {str(at): value for at, value in enumerate(row)} for row in rows]
+        return blocks.build_from_rows(found, "read_json()")
 
 
 def _read_array(content: bytes) -> blocks.Block:
