@@ -168,7 +168,6 @@ NAMES: Final[dict[str, dict[str, str]]] = {
             "ColumnExpr LiteralExpr BinaryExpr RandomExpr UUIDExpr UnaryExpr UDFExpr DownloadExpr AliasExpr StarExpr "
             "UnnestExpr MonotonicallyIncreasingIdExpr"
         ): "all expressions are of the type Expr",
-        "download": "read the files in map",
         "monotonically_increasing_id": "ds.zip(data.range(ds.count()))",
         "random uuid": "draw in map_batches",
         "star": "with_columns keeps the columns that are there",

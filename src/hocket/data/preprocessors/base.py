@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import copy
-import dataclasses
 import enum
 import os
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Self, TypeAlias, final
 
@@ -305,9 +305,9 @@ class Preprocessor:
     @classmethod
     def _build(cls, arguments: Mapping[str, object], stats: Stats) -> Self:
         """Return what `_list_arguments` and `stats_` describe."""
-        if dataclasses.is_dataclass(cls):
+        if cls._list_arguments is not Preprocessor._list_arguments:
             made = cls(**arguments)
-        else:
+        else:  # of a class of the program's own nobody knows the constructor
             made = cls.__new__(cls)
             vars(made).update(arguments, _has_learnt=True)
         made.stats_ = stats
@@ -326,7 +326,7 @@ class Preprocessor:
 
 
 @final
-@dataclasses.dataclass(frozen=True, repr=False)
+@dataclass(frozen=True, repr=False)
 class NamedStep:
     """What is done to each block, and how it is called in plans and messages."""
 

@@ -42,7 +42,7 @@ class ReadTask:
         read_fn: Gives tables: dicts of arrays, data frames or Arrow tables.
         metadata: What is known of them.
         schema: For programs written for Ray: has no effect.
-        per_task_row_limit: The same.
+        per_task_row_limit: How many rows are taken of them at most. Default: all.
 
     Raises:
         TypeError: `read_fn` is no function.
@@ -95,7 +95,8 @@ class TaskRead:
 
     @property
     def num_rows(self) -> int | None:
-        return self.task.metadata.num_rows
+        known, most = self.task.metadata.num_rows, self.task.per_task_row_limit
+        return known if known is None or most is None else min(known, most)
 
     @property
     def num_bytes(self) -> int | None:
@@ -103,8 +104,13 @@ class TaskRead:
 
     def iter_blocks(self) -> Iterator[blocks.Block]:
         """Give the rows, in blocks."""
+        left = self.task.per_task_row_limit
         for table in self.task():
-            yield blocks.build_from_batch(table, f"What a ReadTask of {self.name} gives")
+            block = blocks.build_from_batch(table, f"What a ReadTask of {self.name} gives")
+            yield block if left is None else block.cut(0, left)
+            left = None if left is None else left - block.num_rows
+            if left is not None and left <= 0:
+                return
 
     def __call__(self) -> blocks.Block:
         return blocks.join(list(self.iter_blocks()) or [blocks.Block({}, 0)])

@@ -123,10 +123,9 @@ class Json:
                 content = stream.read()
                 if not content.strip():  # as a data set without rows is written
                     yield blocks.Block({}, 0)
-                elif content.lstrip()[:1] == b"[":
-                    yield _read_array(content)
                 else:
-                    yield self._read_lines(content)
+                    array = _read_array(content) if content.lstrip()[:1] == b"[" else None
+                    yield self._read_lines(content) if array is None else array
                 return
             for part in _cut_lines(stream, settings.DataContext.get_current().get_block_bytes()):
                 yield self._read_lines(part)
@@ -148,9 +147,12 @@ class Json:
         return blocks.build_from_rows(found, "read_json()")
 
 
-def _read_array(content: bytes) -> blocks.Block:
-    """Return the objects of one JSON array."""
-    rows = json.loads(content)
+def _read_array(content: bytes) -> blocks.Block | None:
+    """Return the objects of one JSON array; None if it is not one, but a list in each line."""
+    try:
+        rows = json.loads(content)
+    except ValueError:
+        return None
     if not all(isinstance(row, dict) for row in rows):
         raise ValueError('it is a JSON array, but not of objects, such as [{"x": 1}]')
     names = list(dict.fromkeys(name for row in rows for name in row))
