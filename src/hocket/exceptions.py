@@ -73,7 +73,6 @@ from typing import Any, NamedTuple, NoReturn, TypeVar
 from hocket import deaths, texts
 from hocket import missing as _missing
 
-
 E = TypeVar("E", bound=BaseException)
 
 

@@ -102,7 +102,7 @@ def test_no_rows() -> None:
     assert data.range(4).filter(lambda row: False).map_batches(same, batch_size=1).take_all() == []
 
 
-class Odd(Exception):
+class OddError(Exception):
     """A user's error, with a constructor of its own."""
 
     def __init__(self, number: int, *, why: str) -> None:
@@ -112,17 +112,17 @@ class Odd(Exception):
         return _rebuild, (self.args[0], self.args[1]), self.__dict__
 
 
-def _rebuild(number: int, why: str) -> Odd:
-    return Odd(number, why=why)
+def _rebuild(number: int, why: str) -> OddError:
+    return OddError(number, why=why)
 
 
 def fail(_: object) -> Any:
-    raise Odd(7, why="it was 7")
+    raise OddError(7, why="it was 7")
 
 
 async def fail_later(_: object) -> Any:
     await asyncio.sleep(0)
-    raise Odd(7, why="it was 7")
+    raise OddError(7, why="it was 7")
 
 
 class Failing:
@@ -156,13 +156,13 @@ def test_errors_of_functions_are_of_both_kinds(use: str) -> None:
     with pytest.raises(exceptions.UserCodeException, match="it was 7") as caught:
         USES[use](data.range(3)).materialize()
     if use == "a constructor":
-        assert isinstance(caught.value.cause, Odd)
+        assert isinstance(caught.value.cause, OddError)
         return
-    assert isinstance(caught.value, Odd)
+    assert isinstance(caught.value, OddError)
     again = pickle.loads(pickle.dumps(caught.value))
     assert isinstance(again, exceptions.UserCodeException)
     assert isinstance(again, exceptions.TaskError)
-    assert isinstance(again, Odd)
+    assert isinstance(again, OddError)
 
 
 def test_other_errors_are_none_of_a_function(tmp_path: Path) -> None:

@@ -93,7 +93,11 @@ def test_kinds_of_types() -> None:
     ("call", "error", "match"),
     [
         (lambda: DataType("int64"), TypeError, r"takes a type of Arrow's, numpy's or Python's, but received 'int64'"),
-        (lambda: DataType.temporal("time32", "ns"), ValueError, "takes one of timestamp, .* received 'time32' and 'ns'"),
+        (
+            lambda: DataType.temporal("time32", "ns"),
+            ValueError,
+            "takes one of timestamp, .* received 'time32' and 'ns'",
+        ),
         (lambda: DataType.temporal("year"), ValueError, "but received 'year' and None"),
         (lambda: DataType.int8().to_python_type(), ValueError, r"DataType\(arrow:int8\) is no type of Python's"),
         (lambda: DataType(set).to_arrow_dtype(), ValueError, "Arrow has no type for set"),
@@ -141,7 +145,9 @@ def test_expressions(expr: Any, expected: object) -> None:
 
 
 def test_wrong_orders() -> None:
-    with pytest.raises(ValueError, match=r"sort\(\) takes an order, \('ascending', 'descending'\), .* \('up', 'at_end'\)"):
+    with pytest.raises(
+        ValueError, match=r"sort\(\) takes an order, \('ascending', 'descending'\), .* \('up', 'at_end'\)"
+    ):
         col("l").list.sort(order="up")
 
 

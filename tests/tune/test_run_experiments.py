@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -64,7 +63,7 @@ def test_dicts_of_functions_classes_and_names(tmp_path: Path) -> None:
     assert [str(trial) for trial in trials] == [f"{trial.trainable_name}_{trial.trial_id}" for trial in trials]
     assert [trial.has_checkpoint() for trial in trials] == [False, False, False, True]
     assert trials[1].metric_analysis["score"] == {"max": 6, "min": 0, "avg": 3, "last": 6}
-    assert sorted(os.listdir(tmp_path)) == ["by name", "class", "function"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["by name", "class", "function"]
 
 
 def test_names_of_trials(tmp_path: Path) -> None:

@@ -29,7 +29,16 @@ _WHICH = (
 
 _HOW = (*_WHICH, "include_paths", "on_error", "override_num_blocks")
 
-_OF_RAY = ("parallelism", "concurrency", "batch_size", "ray_remote_args", "num_cpus", "num_gpus", "memory", "use_threads")
+_OF_RAY = (
+    "parallelism",
+    "concurrency",
+    "batch_size",
+    "ray_remote_args",
+    "num_cpus",
+    "num_gpus",
+    "memory",
+    "use_threads",
+)
 """Keywords of Ray's readers that say how reading is scheduled, which needs no saying here: they have no effect."""
 
 

@@ -42,7 +42,7 @@ def build_converter(
     def convert_one(name: str, array: Any) -> object:
         columns.check_numbers(name, array, "a JAX array", "iter_batches() in its place")
         padding = paddings.get(name) if isinstance(paddings, Mapping) else paddings
-        if padding is not None and len(array) < batch_size:  # type: ignore[operator]  # it was looked at
+        if padding is not None and len(array) < batch_size:  # type: ignore[operator]  # `build_converter` checks it
             rest = np.full((batch_size - len(array), *array.shape[1:]), padding, array.dtype)  # type: ignore[operator]
             array = np.concatenate([array, rest])
         return numpy.asarray(array, dtype=dtypes.get(name) if isinstance(dtypes, Mapping) else dtypes)

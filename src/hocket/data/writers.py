@@ -257,7 +257,7 @@ class Writers(abc.ABC):
 def _split_options(
     caller: str, given: Mapping[str, Any], function: str, arrows: Sequence[str]
 ) -> tuple[dict[str, object], dict[str, object]]:
-    """Return the keywords that all writers take, and those for Arrow. Those that a function of Ray's returns count first.
+    """Return the keywords that all writers take, and those for Arrow; a function's count first.
 
     Args:
         caller: The writer.

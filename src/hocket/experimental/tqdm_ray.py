@@ -1,7 +1,6 @@
 """Progress bars that tasks and actors may have too, under Ray's name: a line of text now and then.
 
-Bars of several processes that redraw one terminal would overwrite each other; lines, which the driver shows as anything
-that a worker prints, do not.
+Bars of several processes that redraw one terminal would overwrite each other; lines do not.
 """
 
 from __future__ import annotations
@@ -27,13 +26,7 @@ class tqdm(Generic[T]):  # noqa: N801 (Ray's and tqdm's name)
         total: Of how many. Default: the length of `iterable`, if it has one.
         unit: What is counted.
         position: For programs written for Ray: has no effect.
-        flush_interval_s: Seconds between two lines. Default: 1.
-
-    Example:
-        >>> from hocket.experimental.tqdm_ray import tqdm
-        >>> bar = tqdm(range(3), desc="squares", flush_interval_s=3600)
-        >>> sum(number * number for number in bar), bar.n, bar.total
-        (5, 3, 3)
+        flush_interval_s: Seconds between two lines.
     """
 
     def __init__(
@@ -43,20 +36,19 @@ class tqdm(Generic[T]):  # noqa: N801 (Ray's and tqdm's name)
         total: int | None = None,
         unit: str | None = None,
         position: int | None = None,
-        flush_interval_s: float | None = None,
+        flush_interval_s: float | None = 1.0,
     ) -> None:
         self._iterable = iterable
-        self._desc, self._unit = desc or "", unit or "it"
+        self._desc, self._unit = f"{desc}: " if desc else "", unit or "it"
         self.n: int = 0
         """How many have been counted."""
-        sized = total is None and hasattr(iterable, "__len__")
-        self.total: int | None = len(iterable) if sized else total  # type: ignore[arg-type]  # it was looked at
+        self.total: int | None = len(iterable) if total is None and hasattr(iterable, "__len__") else total  # type: ignore[arg-type]  # it has a length
         self._interval_s = 1.0 if flush_interval_s is None else flush_interval_s
         self._last = time.monotonic()
 
     def set_description(self, desc: str) -> None:
         """Have lines begin with another text."""
-        self._desc = desc
+        self._desc = f"{desc}: "
 
     def update(self, n: int = 1) -> None:
         """Count some more."""
@@ -68,11 +60,9 @@ class tqdm(Generic[T]):  # noqa: N801 (Ray's and tqdm's name)
         """Write the line now."""
         self._last = time.monotonic()
         of = "" if self.total is None else f"/{self.total}"
-        print(f"{self._desc}: {self.n}{of} {self._unit}" if self._desc else f"{self.n}{of} {self._unit}", file=sys.stderr)
+        sys.stderr.write(f"{self._desc}{self.n}{of} {self._unit}\n")
 
-    def close(self) -> None:
-        """Write the last line."""
-        self.refresh()
+    close = refresh
 
     def __iter__(self) -> Iterator[T]:
         if self._iterable is None:

@@ -91,8 +91,8 @@ def _run_all(read: block_reads.ManyRead, number: int, work: _Work) -> Iterator[b
 @final
 @dataclass(frozen=True)
 class _GroupsRead:
-    """What a function makes of the groups of a block, in blocks of about the usual size: only so much of it, or what it
-    makes of one group, is in memory at once."""
+    """The results of a function for the groups of a block, in blocks of about the usual size: only one of these, or the
+    result of one group, is in memory at once."""
 
     read: block_reads.Read
     step: plan.Step

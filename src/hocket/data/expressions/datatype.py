@@ -14,8 +14,16 @@ import numpy as np
 from hocket.data import arrow
 
 _PYTHON = {
-    **{bool: "bool", int: "int64", float: "float64", str: "string", bytes: "binary", bytearray: "binary"},
-    **{dt.datetime: "timestamp[us]", dt.date: "date32", dt.time: "time64[us]", dt.timedelta: "duration[us]"},
+    bool: "bool",
+    int: "int64",
+    float: "float64",
+    str: "string",
+    bytes: "binary",
+    bytearray: "binary",
+    dt.datetime: "timestamp[us]",
+    dt.date: "date32",
+    dt.time: "time64[us]",
+    dt.timedelta: "duration[us]",
 }
 """Arrow's names of Python's types."""
 
@@ -192,7 +200,7 @@ class DataType:
         if self.kind in _PYTHON:
             return pa.types.lib.ensure_type(_PYTHON[self.kind])
         if not values:
-            raise ValueError(f"Arrow has no type for {self.kind.__name__}. Write to_arrow_dtype(values), or another type.")
+            raise ValueError(f"Arrow has no type for {self.kind.__name__}. Write to_arrow_dtype(values).")
         return pa.array(values).type
 
     def to_numpy_dtype(self) -> np.dtype[Any]:

@@ -8,7 +8,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Self, TypeAlias, final
+from typing import Any, ClassVar, Self, TypeAlias, TypeVar, final
 
 from hocket import keywords, texts
 from hocket.data import blocks, calls, dataset, reading
@@ -42,27 +42,13 @@ class Preprocessor:
     batches these come. A data set that was returned keeps what had been learnt then, also if `fit` is called again.
     Not for several threads at once while one of them calls `fit`.
 
-    A class of the program's own has ``_transform_numpy``, ``_transform_pandas`` or ``_transform_arrow``, which takes a
-    batch and returns one, and ``_fit``, which takes a data set and keeps what it learns in attributes; without it,
-    ``_is_fittable = False``.
-
-    Example:
-        >>> import numpy as np
-        >>> from hocket import data
-        >>> class Centre(data.Preprocessor):
-        ...     def _fit(self, dataset):
-        ...         self.stats_ = {"mean": dataset.mean("x")}
-        ...         return self
-        ...     def _transform_numpy(self, batch):
-        ...         return {"x": batch["x"] - self.stats_["mean"]}
-        >>> Centre().fit_transform(data.from_numpy({"x": np.array([1.0, 3.0])})).take_all()
-        [{'x': -1.0}, {'x': 1.0}]
+    A class of the program's own has ``_transform_numpy(batch)``, ``_transform_pandas`` or ``_transform_arrow``, and
+    ``_fit(dataset)``, which keeps what it learns in attributes; without it, ``_is_fittable = False``.
     """
 
     FitStatus: ClassVar[TypeAlias] = FitStatus
 
     _is_fittable: ClassVar[bool] = True
-    """Whether a class of the program's own learns."""
     _has_learnt: bool = False
 
     stats_: Stats
@@ -80,8 +66,6 @@ class Preprocessor:
         words = [f"{name}={saving.describe(value)}" for name, value in self._list_shown().items()]
         return f"{type(self).__name__}({', '.join(words)})"
 
-    # --- learning -----------------------------------------------------------------------------------------------------
-
     @keywords.guard
     def fit(self, ds: dataset.Dataset) -> Self:
         """Learn from a data set what the transformation needs, and return this preprocessor.
@@ -96,8 +80,7 @@ class Preprocessor:
         check_dataset(f"{type(self).__name__}.fit", ds)
         if self.fit_status() is not FitStatus.NOT_FITTABLE:
             found = self._fit(ds)
-            if isinstance(found, dict):
-                self.stats_ = found
+            self.stats_ = found if isinstance(found, dict) else getattr(self, "stats_", {})
             self._has_learnt = True
         return self
 
@@ -111,8 +94,6 @@ class Preprocessor:
     def has_been_fitted(self) -> bool:
         """Whether it has learnt all it needs. False where there is nothing to learn; see `fit_status`."""
         return self.fit_status() is FitStatus.FITTED
-
-    # --- transforming -------------------------------------------------------------------------------------------------
 
     @keywords.guard
     def fit_transform(
@@ -149,8 +130,7 @@ class Preprocessor:
 
         Args:
             ds: The data set.
-            batch_size: How many rows a class of the program's own is given at once. Default: whole blocks; what is
-                learnt does not depend on it.
+            batch_size: How many rows a class of the program's own is given at once. Default: whole blocks.
             num_cpus: How many CPUs a task holds. Default: 1.
             memory: How many bytes of memory.
             concurrency: How many tasks there are at most. Default: as many as there is room for.
@@ -162,10 +142,10 @@ class Preprocessor:
         """
         check_dataset(f"{type(self).__name__}.transform", ds)
         reading.check_batch_size(batch_size, may_be_none=True)
-        self._check_fitted("transform")
+        check_fitted(self, "transform")
         how = {"num_cpus": num_cpus, "memory": memory, "concurrency": concurrency}
         if type(self)._apply is Preprocessor._apply:
-            form, function = self._copy()._find_transform()
+            form, function = _find_transform(self._copy())
             return ds.map_batches(function, batch_format=form, batch_size=batch_size, **how)  # type: ignore[arg-type]
         step = NamedStep(repr(self), self._copy()._apply)
         return add_step(ds, "transform", step, **how)
@@ -180,7 +160,7 @@ class Preprocessor:
             KeyError: There is no such column.
             ValueError: A value cannot be transformed.
         """
-        self._check_fitted("transform_batch")
+        check_fitted(self, "transform_batch")
         return self._apply_to_batch(data)
 
     @keywords.guard
@@ -193,7 +173,7 @@ class Preprocessor:
             KeyError: There is no such column.
             ValueError: A value cannot be transformed.
         """
-        self._check_fitted("transform_row")
+        check_fitted(self, "transform_row")
         if not isinstance(row, Mapping):
             raise TypeError(
                 f"transform_row() takes a dict of values by column, but received {texts.name_kind(row)}: {row!r:.80}. "
@@ -202,7 +182,7 @@ class Preprocessor:
         return self._apply_to_row(row)
 
     def get_input_columns(self) -> list[str]:
-        """Return the columns that are read. Of a class of the program's own: those that it says."""
+        """Return the columns that are read, as far as that is known."""
         return []
 
     def get_output_columns(self) -> list[str]:
@@ -261,30 +241,15 @@ class Preprocessor:
 
     def _fit(self, ds: dataset.Dataset) -> Any:
         """Return what is learnt from a data set; or keep it, and return anything else."""
-        raise NotImplementedError(
-            f"{type(self).__name__} has no _fit(self, dataset). Write one, or _is_fittable = False in the class."
-        )
-
-    def _find_transform(self) -> tuple[str, Callable[[Any], Any]]:
-        """Return in which form a class of the program's own takes batches, and its method that does."""
-        for form, name in (("numpy", "numpy"), ("pandas", "pandas"), ("pyarrow", "arrow")):
-            function: Callable[[Any], Any] | None = getattr(self, f"_transform_{name}", None)
-            if function is not None:
-                return form, function
-        raise NotImplementedError(
-            f"{type(self).__name__} transforms nothing. Write _transform_numpy(self, batch), or _transform_pandas."
-        )
+        raise NotImplementedError(f"{type(self).__name__} has no _fit(dataset). Write one; or _is_fittable = False.")
 
     def _apply(self, block: blocks.Block) -> blocks.Block:
         """Return a block transformed. Runs in tasks."""
-        form, function = self._find_transform()
-        made = function(block.to_batch(form, is_owned=True))
-        return blocks.build_from_batch(made, f"What {type(self).__name__} returns")
+        return blocks.build_from_batch(_call_own(self, block), f"What {type(self).__name__} returns")
 
     def _apply_to_batch(self, batch: blocks.Batch) -> blocks.Batch:
         """Return a batch transformed."""
-        form, function = self._find_transform()
-        return function(blocks.build_from_batch(batch, "A batch").to_batch(form, is_owned=True))
+        return _call_own(self, blocks.build_from_batch(batch, "A batch"))
 
     def _apply_to_row(self, row: Mapping[str, object]) -> blocks.Row:
         """Return a row transformed."""
@@ -305,11 +270,7 @@ class Preprocessor:
     @classmethod
     def _build(cls, arguments: Mapping[str, object], stats: Stats) -> Self:
         """Return what `_list_arguments` and `stats_` describe."""
-        if cls._list_arguments is not Preprocessor._list_arguments:
-            made = cls(**arguments)
-        else:  # of a class of the program's own nobody knows the constructor
-            made = cls.__new__(cls)
-            vars(made).update(arguments, _has_learnt=True)
+        made = _build_own(cls, arguments) or cls(**arguments)
         made.stats_ = stats
         return made
 
@@ -317,12 +278,42 @@ class Preprocessor:
         """Return one that a later `fit` does not change."""
         return copy.copy(self)
 
-    def _check_fitted(self, verb: str) -> None:
-        if self.fit_status() in (FitStatus.NOT_FITTED, FitStatus.PARTIALLY_FITTED):
-            raise PreprocessorNotFittedException(
-                f"{self!r} cannot {verb}(), because it has not learnt from data yet. Call fit(dataset) first, or "
-                "fit_transform(dataset)."
-            )
+
+def check_fitted(one: Preprocessor, verb: str) -> None:
+    """Raise if it has not learnt."""
+    if one.fit_status() in (FitStatus.NOT_FITTED, FitStatus.PARTIALLY_FITTED):
+        raise PreprocessorNotFittedException(
+            f"{one!r} cannot {verb}(), because it has not learnt from data yet. Call fit(dataset) first, or "
+            "fit_transform(dataset)."
+        )
+
+
+P = TypeVar("P", bound=Preprocessor)
+
+
+def _find_transform(own: Preprocessor) -> tuple[str, Callable[[Any], Any]]:
+    """Return in which form a class of the program's own takes batches, and its method that does."""
+    for form, name in (("numpy", "numpy"), ("pandas", "pandas"), ("pyarrow", "arrow")):
+        function: Callable[[Any], Any] | None = getattr(own, f"_transform_{name}", None)
+        if function is not None:
+            return form, function
+    raise NotImplementedError(
+        f"{type(own).__name__} transforms nothing. Write _transform_numpy(self, batch), or _transform_pandas."
+    )
+
+
+def _call_own(own: Preprocessor, block: blocks.Block) -> Any:
+    form, function = _find_transform(own)
+    return function(block.to_batch(form, is_owned=True))
+
+
+def _build_own(kind: type[P], attributes: Mapping[str, object]) -> P | None:
+    """Return an instance of a class of the program's own, whose constructor nobody knows; None if it is one of ours."""
+    if kind._list_arguments is not Preprocessor._list_arguments:
+        return None
+    made = kind.__new__(kind)
+    vars(made).update(attributes, _has_learnt=True)
+    return made
 
 
 @final

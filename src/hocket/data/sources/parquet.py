@@ -213,7 +213,8 @@ def plan_parquet(
     arrow.load(CALLER, "pyarrow.parquet")
     chosen = choosing.choose(CALLER, paths, (".parquet",), choice)
     shared, found = chosen.filesystem, chosen.files
-    selection = Selection(columns=None if columns is None else tuple(columns), filter=condition, hashes_rows=hashes_rows)
+    kept = None if columns is None else tuple(columns)
+    selection = Selection(columns=kept, filter=condition, hashes_rows=hashes_rows)
     constants = [selection.choose(one) for one in chosen.values]
     if len(found) > MOST_FOOTERS or on_error == "skip":
         if on_error == "raise":

@@ -84,10 +84,10 @@ class Execution(base.InProcessState):
                 result = None
         except exceptions.ActorExit:
             self.kernel.exit_actor(worker)
-        except BaseException as error:  # whatever the user's code raises is the caller's to see
+        except BaseException:  # whatever the user's code raises is the caller's to see
             if task.cancelled:
                 cancelled = exceptions.TaskCancelledError(f"Call `{task.options.name}` was cancelled while it ran.")
-                error = rules.wrap_cancelled(task.options.name, cancelled)  # noqa: PLW2901 (what the caller gets)
+                error = rules.wrap_cancelled(task.options.name, cancelled)
             with self.lock:
                 self._fail(worker, task, error, started)
         else:

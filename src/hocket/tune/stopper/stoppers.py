@@ -82,8 +82,8 @@ class FunctionStopper(Stopper):
     def __init__(self, function: Callable[[str, dict[str, Any]], bool]) -> None:
         if not callable(function) or not _takes_two(function):
             raise TypeError(
-                f"function must be a function of (trial_id, result), but received {function!r}. Write lambda trial_id, result: "
-                'result["loss"] < 0.1.'
+                f"function must be a function of (trial_id, result), but received {function!r}. Write lambda trial_id, "
+                'result: result["loss"] < 0.1.'
             )
         self._function = function
 
