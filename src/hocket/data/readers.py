@@ -182,14 +182,8 @@ def read_csv(
         >>> data.read_csv(str(path)).take(1)
         [{'x': 1, 'y': 'one'}]
     """
-    how = {
-        "filesystem": filesystem,
-        "include_paths": include_paths,
-        "ignore_missing_paths": ignore_missing_paths,
-        "on_error": on_error,
-        "override_num_blocks": override_num_blocks,
-        **{name: value for name, value in arrow_csv_args.items() if name in _HOW},
-    }
+    given = {**locals(), **arrow_csv_args}
+    how = {name: given[name] for name in _HOW if name in given}
     arrow.load("read_csv()")
     options = _check_options(
         "read_csv()", arrow_csv_args, ("read_options", "parse_options", "convert_options", "memory_pool")
@@ -250,14 +244,8 @@ def read_json(
         FileNotFoundError: There is no such file.
         MissingExtraError: pyarrow is not installed.
     """
-    how = {
-        "filesystem": filesystem,
-        "include_paths": include_paths,
-        "ignore_missing_paths": ignore_missing_paths,
-        "on_error": on_error,
-        "override_num_blocks": override_num_blocks,
-        **{name: value for name, value in arrow_json_args.items() if name in _HOW},
-    }
+    given = {**locals(), **arrow_json_args}
+    how = {name: given[name] for name in _HOW if name in given}
     arrow.load("read_json()")
     options = _check_options("read_json()", arrow_json_args, ("read_options", "parse_options", "memory_pool"))
     return _read("read_json()", paths, formats.Json(options), (".json", ".jsonl"), how)

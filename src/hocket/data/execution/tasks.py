@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import functools
 import itertools
 import sys
 from collections import deque
@@ -216,8 +217,8 @@ def take_steps(
     name = " -> ".join(step.name for step in steps) or "read"
     task = make_task(scope, _run, name, num_cpus, **held)
     if steps and steps_module.takes_groups(steps[0].apply):
-        first, *steps = steps
-        reads = (_GroupsRead(read, first, context) for read in reads)
+        reads = map(functools.partial(_GroupsRead, step=steps[0], context=context), reads)
+        steps = steps[1:]
     shared = api.put(_Work(tuple(steps), context))
     for is_many, group in itertools.groupby(enumerate(reads), key=lambda pair: block_reads.gives_many(pair[1])):
         if not is_many:

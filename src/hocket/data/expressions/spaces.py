@@ -5,6 +5,7 @@ Each calls a function of `functions` by its name.
 
 from __future__ import annotations
 
+import abc
 import builtins
 from collections.abc import Callable
 from typing import Generic, TypeVar, final
@@ -12,16 +13,20 @@ from typing import Generic, TypeVar, final
 E = TypeVar("E")
 
 
-@final
-class Texts(Generic[E]):
-    """What can be done with texts.
+class _Space(abc.ABC, Generic[E]):
+    """Methods for one kind of values.
 
     Args:
-        call: Makes the expression of a function's name and what it is given.
+        call: Makes the expression of a function's name and its arguments.
     """
 
     def __init__(self, call: Callable[..., E]) -> None:
         self._call = call
+
+
+@final
+class Texts(_Space[E]):
+    """What can be done with texts."""
 
     def len(self) -> E:
         """Return how many letters there are."""
@@ -187,15 +192,8 @@ class Texts(Generic[E]):
 
 
 @final
-class Lists(Generic[E]):
-    """What can be done with lists.
-
-    Args:
-        call: Makes the expression of a function's name and what it is given.
-    """
-
-    def __init__(self, call: Callable[..., E]) -> None:
-        self._call = call
+class Lists(_Space[E]):
+    """What can be done with lists."""
 
     def len(self) -> E:
         """Return how many values there are."""
@@ -237,15 +235,8 @@ class Lists(Generic[E]):
 
 
 @final
-class Times(Generic[E]):
-    """What can be done with times.
-
-    Args:
-        call: Makes the expression of a function's name and what it is given.
-    """
-
-    def __init__(self, call: Callable[..., E]) -> None:
-        self._call = call
+class Times(_Space[E]):
+    """What can be done with times."""
 
     def year(self) -> E:
         """Return the year."""
@@ -289,15 +280,8 @@ class Times(Generic[E]):
 
 
 @final
-class Structs(Generic[E]):
-    """What can be done with dicts.
-
-    Args:
-        call: Makes the expression of a function's name and what it is given.
-    """
-
-    def __init__(self, call: Callable[..., E]) -> None:
-        self._call = call
+class Structs(_Space[E]):
+    """What can be done with dicts."""
 
     def __getitem__(self, field_name: str) -> E:
         """Return the value of a key: ``col("point").struct["x"]``."""

@@ -346,8 +346,8 @@ def check_name(verb: str, name: object) -> str:
     return name
 
 
-def _check_values(verb: str, values: object) -> tuple[object, ...]:
-    values = values.settings["value"] if isinstance(values, Expr) and values.function == "literal" else values
+def _check_values(verb: str, given: object) -> tuple[object, ...]:
+    values: Any = given.settings["value"] if isinstance(given, Expr) and given.function == "literal" else given
     if isinstance(values, str | bytes | Expr) or not hasattr(values, "__iter__"):
         raise TypeError(f"{verb}() takes a list of values, but received {values!r:.80}. Write {verb}([1, 2]).")
     return tuple(values)

@@ -143,10 +143,10 @@ class Preprocessor:
         check_dataset(f"{type(self).__name__}.transform", ds)
         reading.check_batch_size(batch_size, may_be_none=True)
         check_fitted(self, "transform")
-        how = {"num_cpus": num_cpus, "memory": memory, "concurrency": concurrency}
+        how: Any = {"num_cpus": num_cpus, "memory": memory, "concurrency": concurrency}
         if type(self)._apply is Preprocessor._apply:
             form, function = _find_transform(self._copy())
-            return ds.map_batches(function, batch_format=form, batch_size=batch_size, **how)  # type: ignore[arg-type]
+            return ds.map_batches(function, batch_format=form, batch_size=batch_size, **how)
         step = NamedStep(repr(self), self._copy()._apply)
         return add_step(ds, "transform", step, **how)
 

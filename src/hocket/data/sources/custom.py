@@ -6,7 +6,7 @@ import abc
 import inspect
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Generic, TypeVar, final
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, final
 
 import numpy as np
 
@@ -138,8 +138,12 @@ class TaskContext:
     op_name: str = "write"
 
 
-Returned = TypeVar("Returned")
-"""What a target's `write` returns."""
+if TYPE_CHECKING:
+    import typing_extensions
+
+    Returned = typing_extensions.TypeVar("Returned", default=Any)  # which Python has from 3.13 on
+else:
+    Returned = TypeVar("Returned")
 
 
 @final

@@ -80,7 +80,7 @@ class FunctionStopper(Stopper):
     """
 
     def __init__(self, function: Callable[[str, dict[str, Any]], bool]) -> None:
-        if not callable(function) or not _takes_two(function):
+        if not _takes_two(function):
             raise TypeError(
                 f"function must be a function of (trial_id, result), but received {function!r}. Write lambda trial_id, "
                 'result: result["loss"] < 0.1.'
@@ -94,7 +94,9 @@ class FunctionStopper(Stopper):
         return False
 
 
-def _takes_two(function: Callable[..., object]) -> bool:
+def _takes_two(function: Any) -> bool:
+    if not callable(function):
+        return False
     try:
         inspect.signature(function).bind("", {})
     except TypeError:
