@@ -18,7 +18,7 @@ def test_types_of_generators() -> None:
         found = count.remote()
         assert isinstance(found, _raylet.ObjectRefGenerator)
         assert isinstance(next(found), _raylet.ObjectRef)
-    assert hocket._raylet is _raylet  # type: ignore[attr-defined]  # found when it is asked for
+    assert hocket._raylet is _raylet
 
 
 def test_bars_count_and_write_lines(capsys: pytest.CaptureFixture[str]) -> None:
@@ -27,7 +27,7 @@ def test_bars_count_and_write_lines(capsys: pytest.CaptureFixture[str]) -> None:
     assert (bar.n, bar.total) == (3, 3)
     bar.set_description("Done")
     bar.close()
-    silent = tqdm_ray.tqdm(desc="never", total=10, flush_interval_s=3600)
+    silent: tqdm_ray.tqdm[int] = tqdm_ray.tqdm(desc="never", total=10, flush_interval_s=3600)
     silent.update(4)
     other = tqdm_ray.tqdm((n for n in range(2)), unit="files", flush_interval_s=0)
     assert sum(other) == 1

@@ -76,7 +76,7 @@ def test_names_of_folders(tmp_path: Path) -> None:
     assert sorted(path.name for path in (tmp_path / "hive").iterdir() if path.is_dir()) == ["k=a", "k=b"]
     for how in ({"partitioning_flavor": "hive"}, {"partitioning_flavor": "tree", "partition_cols": ["k"]}):
         with pytest.raises(ValueError, match="The flavor is 'hive' or None, and needs partition_cols="):
-            rows.write_parquet(tmp_path / "c", **how)  # type: ignore[arg-type]
+            rows.write_parquet(tmp_path / "c", **how)
 
 
 def test_what_the_function_says_counts_first(tmp_path: Path) -> None:

@@ -84,12 +84,11 @@ class Execution(base.InProcessState):
                 result = None
         except exceptions.ActorExit:
             self.kernel.exit_actor(worker)
-        except BaseException:  # whatever the user's code raises is the caller's to see
-            if task.cancelled:
-                cancelled = exceptions.TaskCancelledError(f"Call `{task.options.name}` was cancelled while it ran.")
-                error = rules.wrap_cancelled(task.options.name, cancelled)
+        except BaseException as error:  # whatever the user's code raises is the caller's to see
+            name = task.options.name
+            cancelled = exceptions.TaskCancelledError(f"Call `{name}` was cancelled while it ran.")
             with self.lock:
-                self._fail(worker, task, error, started)
+                self._fail(worker, task, rules.wrap_cancelled(name, cancelled) if task.cancelled else error, started)
         else:
             with self.lock:
                 self._finish(worker, task, result, started)
