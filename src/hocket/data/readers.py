@@ -355,7 +355,7 @@ def read_webdataset(
     **how: object,
 ) -> dataset.Dataset:
     """Return a data set of tar archives of samples: the files that have the same name up to the first dot are a row,
-    with a column for each ending, and the name as ``__key__``.
+    with a column for each ending, the name as ``__key__``, and the archive as ``__url__``.
 
     Args:
         paths: Archives, or folders, of which all files are taken whose names end in ``.tar``; see `read_parquet`.

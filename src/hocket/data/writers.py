@@ -158,7 +158,7 @@ class Writers(abc.ABC):
             >>> from hocket import data
             >>> folder = tempfile.mkdtemp()
             >>> data.from_items([{"__key__": "a", "txt": "one", "cls": 1}]).write_webdataset(folder)
-            >>> data.read_webdataset(folder).take_all()
+            >>> data.read_webdataset(folder).drop_columns(["__url__"]).take_all()
             [{'__key__': 'a', 'txt': 'one', 'cls': 1}]
         """
         self._write("write_webdataset()", path, forms.Archive(forms.read_encoders(encoder)), how)
