@@ -131,8 +131,8 @@ class Json:
                 yield self._read_lines(part)
 
     def _read_lines(self, content: bytes) -> blocks.Block:
-        """Return the rows of lines. Where Arrow has no type for their values, these are Python's; a line that is a list
-        is a row of the columns ``"0"``, ``"1"``, ..."""
+        """Return the rows of lines. Where Arrow has no type for their values, and the user has none either, these are
+        Python's; a line that is a list is a row of the columns ``"0"``, ``"1"``, ..."""
         read = arrow.load("read_json()", "pyarrow.json").read_json
         try:
             return _table(read(io.BytesIO(content), **self.options))
@@ -141,7 +141,7 @@ class Json:
                 rows = [json.loads(line) for line in content.splitlines() if line.strip()]
             except ValueError:
                 rows = [None]
-            if not all(isinstance(row, dict | list) for row in rows):
+            if self.options or not all(isinstance(row, dict | list) for row in rows):
                 raise
         found = [row if isinstance(row, dict) else {str(at): value for at, value in enumerate(row)} for row in rows]
         return blocks.build_from_rows(found, "read_json()")
