@@ -70,4 +70,4 @@ if _typing.TYPE_CHECKING:
     ObjectID = ObjectRef  # Ray's older name
 
 _missing.install()
-_missing.explain(__name__, ("testing",))
+_missing.explain(__name__, ("testing", "experimental", "_raylet"))

@@ -24,7 +24,7 @@
     ├── your own code raised: read ``.cause``
     │   ├── TaskError                               also an instance of the cause's class
     │   ├── CrossLanguageError                      it is written in another language
-    │   └── UserCodeException                       for libraries that wrap errors of their users
+    │   └── UserCodeException                       it was a function that a data set, or a library, calls
     ├── you stopped it
     │   └── TaskCancelledError
     ├── not yet: wait longer, or look at what it waits for
@@ -65,12 +65,15 @@ All errors can be pickled, and keep their cause on the way.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import pickle
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NamedTuple, NoReturn, TypeVar
 
 from hocket import deaths, texts
 from hocket import missing as _missing
+
+E = TypeVar("E", bound=BaseException)
 
 
 class HocketError(Exception):
@@ -183,6 +186,8 @@ class TaskError(HocketError):
         return Exception.__reduce__(self)  # type: ignore[return-value]
 
     def __str__(self) -> str:
+        if not self.traceback_str:  # it was cancelled while it ran: no line of the user's says more
+            return str(self.cause)
         return f"{self.function_name} raised an exception:\n{texts.add_sources(self.traceback_str)}"
 
     def as_instanceof_cause(self) -> BaseException:
@@ -201,7 +206,8 @@ class TaskError(HocketError):
 
     def _build_dual(self) -> BaseException:
         cause = self.cause
-        dual_class = _build_dual_class(type(cause))  # type: ignore[arg-type]  # classes are hashable, and others raise
+        base = _UserTaskError if _OF_USER in getattr(cause, "__dict__", ()) else TaskError
+        dual_class = _build_dual_class(type(cause), base)  # type: ignore[arg-type]  # classes are hashable, others raise
         if dual_class is None:
             return self
         parts = (cause.message, cause.exceptions) if isinstance(cause, BaseExceptionGroup) else ()
@@ -217,10 +223,22 @@ class CrossLanguageError(HocketError):
 
 
 class UserCodeException(HocketError):
-    """For libraries that run their users' code: what they raise ``from`` an error of that code.
+    """An error of code that a library runs for its user: what a function raises that a data set calls is one, besides
+    what it is. Other libraries may raise it ``from`` an error."""
 
-    Never raised by Hocket itself.
-    """
+
+class _UserTaskError(TaskError, UserCodeException):
+    """A `TaskError` whose cause `mark_user_code` has marked."""
+
+
+_OF_USER = "_hocket_user_code"
+
+
+def mark_user_code(error: E) -> E:
+    """Mark an error of a user's function: as a `TaskError`, it is a `UserCodeException`, too."""
+    with contextlib.suppress(Exception):  # its class may have no attributes
+        vars(error)[_OF_USER] = True
+    return error
 
 
 def raise_stored(error: BaseException) -> NoReturn:
@@ -310,14 +328,14 @@ class _DualError:
 
 
 @functools.lru_cache(maxsize=256)
-def _build_dual_class(cause_class: Any) -> type[BaseException] | None:
+def _build_dual_class(cause_class: Any, base: type[TaskError]) -> type[BaseException] | None:
     """Return the class that inherits from both, or None where Python cannot lay it out."""
     if not issubclass(cause_class, Exception):
         return None  # who catches these expects that they came from the program itself, not from a task
     name = f"TaskError({texts.name_class(cause_class)})"
     namespace = {"__module__": TaskError.__module__, "__qualname__": name}
     try:
-        dual_class: type[BaseException] = type(name, (_DualError, TaskError, cause_class), namespace)
+        dual_class: type[BaseException] = type(name, (_DualError, base, cause_class), namespace)
         if not issubclass(cause_class, ExceptionGroup):
             _make_empty(dual_class)
     except TypeError:
@@ -352,7 +370,7 @@ def _rebuild_dual_from_data(function_name: str, traceback_str: str, cause_data: 
 
 
 class TaskCancelledError(HocketError):
-    """The task was cancelled before it returned."""
+    """The task was cancelled before it returned. If it had begun, the error is a `TaskError`, too."""
 
 
 class GetTimeoutError(HocketError, TimeoutError):

@@ -168,7 +168,6 @@ NAMES: Final[dict[str, dict[str, str]]] = {
             "ColumnExpr LiteralExpr BinaryExpr RandomExpr UUIDExpr UnaryExpr UDFExpr DownloadExpr AliasExpr StarExpr "
             "UnnestExpr MonotonicallyIncreasingIdExpr"
         ): "all expressions are of the type Expr",
-        "download": "read the files in map",
         "monotonically_increasing_id": "ds.zip(data.range(ds.count()))",
         "random uuid": "draw in map_batches",
         "star": "with_columns keeps the columns that are there",
@@ -196,7 +195,10 @@ PARTS: Final[dict[str, str]] = {
     "hocket.air": (
         "an older name of what is in hocket.train and hocket.tune: RunConfig, ScalingConfig, Checkpoint, report"
     ),
-    "hocket.experimental": (
+    (
+        "hocket.experimental.channel hocket.experimental.collective hocket.experimental.compiled_dag_ref "
+        "hocket.experimental.internal_kv hocket.experimental.rdt hocket.experimental.state"
+    ): (
         "Ray's trials of its own; compiled graphs and channels are not here. For the state API write hocket.util.state"
     ),
     "hocket.workflow": "not here; use checkpoints, or a search that is restored",
@@ -209,6 +211,9 @@ PARTS: Final[dict[str, str]] = {
     ),
     "hocket.autoscaler": "a cluster's; Ray's own is used there",
     "hocket.dashboard": "hocket dashboard is a command of its own",
+    "hocket.data.extensions": (
+        "arrays are columns as they are; for tables of Arrow's write hocket.data.datatype.DataType.tensor"
+    ),
     "hocket.util.dask hocket.util.spark": (
         "another program's scheduler; for data between them see hocket.data.from_spark, hocket.spark and Parquet files"
     ),

@@ -214,8 +214,10 @@ def test_rows_of_other_lengths(tmp_path: Path) -> None:
     assert data.read_csv(path, parse_options=options).take_all() == [{"x": 1, "y": "a"}, {"x": 3, "y": "d"}]
     path = tmp_path / "a.json"
     path.write_text('{"x": 1}\n{"x": [2]}\n')
+    assert data.read_json(path).take_all() == [{"x": 1}, {"x": [2]}]
+    given: Any = pa.json.ParseOptions(explicit_schema=pa.schema([("x", pa.int64())]))
     with pytest.raises(ValueError, match=r"read_json\(\) cannot read '.*a.json': JSON parse error"):
-        data.read_json(path).take_all()
+        data.read_json(path, parse_options=given).take_all()
     path.write_text('{"x": 1}\n{"y": 2}\n')
     assert data.read_json(path).take_all() == [{"x": 1, "y": None}, {"x": None, "y": 2}]
 

@@ -172,14 +172,6 @@ def test_a_mistake_is_told_at_once(make: Any, error: type[Exception], message: s
         make(data.range(3))
 
 
-def test_coroutines_are_refused() -> None:
-    async def later(batch: Any) -> Any:
-        return batch
-
-    with pytest.raises(TypeError, match="calls a plain function, but received the coroutine"):
-        data.range(3).map_batches(later)
-
-
 def test_parts(any_session: hocket.SessionContext) -> None:
     rows = data.range(10, override_num_blocks=3)
     assert [[row["id"] for row in part.take_all()] for part in rows.split_at_indices([2, 2, 99])] == [

@@ -114,7 +114,7 @@ def stream_that_is_cancelled(stage: Stage) -> Part:
         yield None
     yield Watch(stage.driver.take_item(stream, 2))
     error = yield Get(stream)
-    assert type(error) is exceptions.TaskCancelledError
+    assert isinstance(error, exceptions.TaskCancelledError)
 
 
 def stream_whose_end_is_awaited(stage: Stage) -> Part:
@@ -322,7 +322,10 @@ def cancelled_calls(stage: Stage) -> Part:
     actor = stage.create()
     late = stage.submit("wait_for_gate")
     found = yield Get(stage.submit("cancel_calls", [actor], [late]))
-    assert found == ["TaskError(ArithmeticError)", *["TaskCancelledError"] * 2, "str", "TaskCancelledError"], found
+    cancelled = "TaskCancelledError"
+    ran = found.pop(1)  # it is of both kinds where it had begun
+    assert ran in (cancelled, f"TaskError({cancelled})"), ran
+    assert found == ["TaskError(ArithmeticError)", cancelled, "str", cancelled], found
 
 
 @part
@@ -559,7 +562,7 @@ def forced_cancel_of_a_tree(stage: Stage, force: bool = True) -> Part:
     yield None
     yield Until(lambda: any(player.work is not None for player in stage.players.values()))
     stage.driver.cancel(ref, force=force, recursive=True)
-    assert type((yield Get(ref))) is exceptions.TaskCancelledError
+    assert isinstance((yield Get(ref)), exceptions.TaskCancelledError)
 
 
 def cancel_of_a_tree(stage: Stage) -> Part:
@@ -600,7 +603,7 @@ def questions_of_a_cancelled_task(stage: Stage) -> Part:
     yield None
     stage.driver.cancel(ref, force=False, recursive=False)
     value = yield Get(ref)
-    assert value == "found" or type(value) is exceptions.TaskCancelledError, value
+    assert value == "found" or isinstance(value, exceptions.TaskCancelledError), value
     del actor
 
 
@@ -629,7 +632,7 @@ def rows_in_workers(stage: Stage) -> Part:
     for number, ref in enumerate(refs[:2]):
         assert (yield Get(ref)) == number
     value = yield Get(refs[2])
-    assert value == 0 or type(value) is exceptions.TaskCancelledError, value
+    assert value == 0 or isinstance(value, exceptions.TaskCancelledError), value
 
 
 def cancelled_tree(stage: Stage) -> Part:
@@ -638,7 +641,7 @@ def cancelled_tree(stage: Stage) -> Part:
     yield None
     stage.driver.cancel(ref, force=False, recursive=True)
     value = yield Get(ref)
-    assert value == 2 or type(value) is exceptions.TaskCancelledError, value
+    assert value == 2 or isinstance(value, exceptions.TaskCancelledError), value
 
 
 # --- the walk ---------------------------------------------------------------------------------------------------------

@@ -300,7 +300,8 @@ def cancel(
     force: bool = False,
     recursive: bool = True,
 ) -> None:
-    """Stop the task that makes an object. `get` of it then raises `TaskCancelledError`.
+    """Stop the task that makes an object. `get` of it then raises `TaskCancelledError`, which is a `TaskError`, too, if
+    the task ran.
 
     A task that has not started never runs; one that runs gets a KeyboardInterrupt; one that is done stays done. A call
     of an asynchronous actor is cancelled as asyncio does it; one of an ordinary actor that runs already is only told

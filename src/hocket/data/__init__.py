@@ -68,4 +68,10 @@ if _typing.TYPE_CHECKING:
     from hocket.data.sources.writing import SaveMode as SaveMode
     from hocket.data.tables import GroupedData as GroupedData
 
-_missing.explain(__name__)
+_missing.explain(
+    __name__,
+    (
+        *("block", "context", "datasource", "datatype", "exceptions", "expressions"),
+        *("grouped_data", "iterator", "preprocessor", "preprocessors"),
+    ),
+)

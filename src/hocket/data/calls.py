@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import inspect
 import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -42,6 +41,8 @@ class ActorPoolStrategy:
         min_size: How many there are at first, if more may come.
         max_size: How many there may be; more are started while each has two blocks to do.
         initial_size: For programs written for Ray: as `min_size`, if that is less.
+        max_tasks_in_flight_per_actor: How many blocks an actor has at once: the one that it works on, and the next.
+        enable_true_multi_threading: For programs written for Ray: has no effect.
 
     Raises:
         ValueError: A number is less than 1, or they contradict each other.
@@ -56,9 +57,11 @@ class ActorPoolStrategy:
     min_size: int | None = None
     max_size: int | None = None
     initial_size: int | None = None
+    max_tasks_in_flight_per_actor: int | None = None
+    enable_true_multi_threading: bool = False
 
     def __post_init__(self) -> None:
-        for name in ("size", "min_size", "max_size", "initial_size"):
+        for name in ("size", "min_size", "max_size", "initial_size", "max_tasks_in_flight_per_actor"):
             reading.check_count(name, getattr(self, name), 1)
         if self.size is not None and (self.min_size, self.max_size, self.initial_size) != (None, None, None):
             raise ValueError(f"size={self.size} says how many actors there are, so leave min_size and max_size out.")
@@ -134,11 +137,12 @@ class Call:
                 keeps_rows=keeps_rows,
                 least=least,
                 most=most,
+                blocks_per_actor=getattr(self.compute, "max_tasks_in_flight_per_actor", None) or plan.BLOCKS_PER_ACTOR,
                 resources=held,
                 num_cpus=held_by_actors,
             )
         return plan.Step(
-            apply=functools.partial(bound, function=self.fn),
+            apply=functools.partial(bound, function=steps.adapt(self.fn)),
             name=name,
             keeps_rows=keeps_rows,
             num_cpus=num_cpus,
@@ -149,12 +153,6 @@ class Call:
 
     def _check(self) -> None:
         check_function(self.verb, self.fn)
-        called = self.fn.__call__ if isinstance(self.fn, type) else self.fn
-        if inspect.iscoroutinefunction(called) or inspect.isasyncgenfunction(called):
-            raise TypeError(
-                f"{self.verb}() calls a plain function, but received the coroutine {steps.name_function(self.fn)}. "
-                "Write def, and asyncio.run(...) inside for what is awaited."
-            )
         for name in ("num_cpus", "num_gpus", "memory"):
             value = getattr(self, name)
             if value is not None and not reading.is_number(value, 0, math.inf):
@@ -230,7 +228,7 @@ _HOW = {
 
 
 _OF_RAY = ("udf_modifying_row_count", "ray_remote_args_fn")
-"""Keywords of Ray's that have no effect."""
+"""Keywords of Ray's: the first has no effect, the second is a function that returns more options."""
 
 _OURS = ("name", "num_returns", "_generator_backpressure_num_objects")
 """Options of tasks and actors that a step sets itself."""
@@ -262,7 +260,8 @@ def read_options(verb: str, fn: object, given: Mapping[str, object], known: Iter
     there = options.ACTOR_OPTIONS if isinstance(fn, type) else options.TASK_OPTIONS
     theirs = {name: option for name, option in there.items() if name not in _OURS}
     keywords.check(f"{verb}()", given, known, "; and the options of hocket.remote()", [*theirs, *_OF_RAY])
-    found = {name: value for name, value in given.items() if name not in _OF_RAY}
+    make: Any = given.get("ray_remote_args_fn")
+    found = {name: value for name, value in given.items() if name not in _OF_RAY} | (make() if make is not None else {})
     options.validate(found, theirs, f"{verb}()")
     return found
 
@@ -270,7 +269,7 @@ def read_options(verb: str, fn: object, given: Mapping[str, object], known: Iter
 def _bind(
     bound: Callable[..., blocks.Block], function: Callable[..., object]
 ) -> Callable[[blocks.Block], blocks.Block]:
-    return functools.partial(bound, function=function)
+    return functools.partial(bound, function=steps.adapt(function))
 
 
 def check_function(verb: str, fn: object) -> None:

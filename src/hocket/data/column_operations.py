@@ -35,9 +35,10 @@ class ColumnOperations(abc.ABC):
 
         Raises:
             KeyError: There is no such column. Raised here if the columns are known, and else when rows are asked for.
-            ValueError: No column is named, or one twice, or none is left.
+            ValueError: One is named twice, or none is left.
         """
-        return self._try("drop_columns", steps.drop_columns, _check_names("drop_columns", cols))
+        names = () if isinstance(cols, list | tuple) and not cols else _check_names("drop_columns", cols)
+        return self._try("drop_columns", steps.drop_columns, names)
 
     def rename_columns(self, names: Mapping[str, str] | Sequence[str]) -> Self:
         """Give columns other names.
@@ -53,6 +54,8 @@ class ColumnOperations(abc.ABC):
         if isinstance(several, str | bytes) or not isinstance(several, Iterable):
             raise TypeError(f"rename_columns() takes a dict, but received {names!r}. Write {{'old': 'new'}}.")
         given = dict(several) if isinstance(several, Mapping) else tuple(several)
+        if not given:
+            raise ValueError(f"rename_columns() needs a name, but received {names!r}. Write {{'old': 'new'}}.")
         new = given.values() if isinstance(given, dict) else given
         if not all(isinstance(name, str) for name in new):
             raise TypeError(f"rename_columns() gives names, which are texts, but received {names!r}.")
@@ -73,7 +76,7 @@ class ColumnOperations(abc.ABC):
         calls.check_function("add_column", fn)
         form = blocks.check_format(batch_format)
         step = functools.partial(steps.add_column, name=col, function=fn, batch_format=form)
-        return self._then(plan.Step(apply=step, name=f"add_column({col})", keeps_rows=True))
+        return self._then(plan.Step(apply=step, name=f"add_column({col})", keeps_rows=True, calls_function=True))
 
     def with_column(self, column_name: str, expr: tree.Expr) -> Self:
         """Add a column, or replace it: what an expression makes of each row's values.

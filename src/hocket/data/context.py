@@ -2,3 +2,4 @@
 
 from hocket.data.settings import DataContext as DataContext
 from hocket.data.settings import ExecutionOptions as ExecutionOptions
+from hocket.data.settings import ShuffleStrategy as ShuffleStrategy

@@ -339,7 +339,8 @@ def from_torch(
         [{'x': 1}, {'x': 2}]
     """
     reading.check_count("override_num_blocks", override_num_blocks, 1)
-    if hasattr(dataset_, "__getitem__") and hasattr(dataset_, "__len__"):
+    loops = any(kind.__name__ == "IterableDataset" for kind in type(dataset_).__mro__)  # of PyTorch: it has no items
+    if hasattr(dataset_, "__getitem__") and hasattr(dataset_, "__len__") and not loops:
         count = override_num_blocks or max(1, min(8, len(dataset_) >> 8))
         cuts = block_reads.cut_evenly(len(dataset_), count)
         return dataset.Dataset([programs.ItemsRead(dataset_, start, stop) for start, stop in cuts])

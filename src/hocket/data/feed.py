@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import abc
 import itertools
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar, final
 
@@ -148,23 +148,32 @@ class Feed(abc.ABC):
         prefetch_batches: int = PREFETCH_BATCHES,
         batch_size: int | None = 256,
         dtypes: object = None,
+        collate_fn: Callable[[dict[str, Any]], Any] | None = None,
         drop_last: bool = False,
         local_shuffle_buffer_size: int | None = None,
         local_shuffle_seed: int | None = None,
-    ) -> Iterable[dict[str, Any]]:
+        synchronize_batches: bool = False,
+        paddings: float | Mapping[str, float] | None = None,
+    ) -> Iterable[Any]:
         """Return something to loop over, any number of times: batches as a dict of JAX arrays, on JAX's default device.
 
         Args:
             prefetch_batches: See `iter_batches`, and the other arguments that are not named here.
             dtypes: What the arrays are made: one dtype for all columns, or a dict of them by column. Default: as JAX
                 converts them, which makes 64 bits 32.
+            collate_fn: Makes other arrays of a batch, a dict of arrays, before they become JAX's: a dict, or one array.
+                It runs in the thread that makes batches.
+            synchronize_batches: For programs written for Ray: has no effect.
+            paddings: With what a last batch that is shorter is filled up: a number for all columns, or a dict by
+                column. Default: it stays short.
 
         Raises:
             TypeError: A column holds no numbers. Raised by the loop.
+            ValueError: `paddings` are given, and `batch_size` is None.
             MissingExtraError: JAX is not installed.
         """
         return self._begin(
-            to_jax.build_converter(dtypes),
+            to_jax.build_converter(dtypes, collate_fn, paddings, batch_size),
             Batching(batch_size, drop_last, local_shuffle_buffer_size, local_shuffle_seed, prefetch_batches),
         )
 

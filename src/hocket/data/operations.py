@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import secrets
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, Self, TypeAlias, final
 
@@ -105,7 +105,7 @@ class RowOperations(column_operations.ColumnOperations):
             )
         )
 
-    def map(self, fn: Callable[..., blocks.Row] | type, **how: Any) -> Self:
+    def map(self, fn: Callable[..., blocks.Row | Awaitable[blocks.Row]] | type, **how: Any) -> Self:
         """Call a function with each row, a dict of Python values; what it returns is the row.
 
         `map_batches` is many times faster.
@@ -124,7 +124,11 @@ class RowOperations(column_operations.ColumnOperations):
         """
         return self._then(calls.read_call("map", fn, how).build(steps.map_rows, keeps_rows=True))
 
-    def flat_map(self, fn: Callable[..., list[blocks.Row]] | type, **how: object) -> Self:
+    def flat_map(
+        self,
+        fn: Callable[..., list[blocks.Row] | Awaitable[list[blocks.Row]] | AsyncIterator[blocks.Row]] | type,
+        **how: object,
+    ) -> Self:
         """Call a function with each row; what it returns is a list of rows.
 
         Args:

@@ -14,12 +14,15 @@ import functools
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TypeAlias, final
+from typing import Final, TypeAlias, final
 
 import numpy as np
 import numpy.typing as npt
 
 from hocket.data import block_reads, blocks, order, relations, steps
+
+BLOCKS_PER_ACTOR: Final = 2
+"""How many blocks an actor has at once: the one that it works on, and the next."""
 
 # --- steps ------------------------------------------------------------------------------------------------------------
 
@@ -48,6 +51,8 @@ class Step:
 
     def take(self, block: blocks.Block, number: int) -> blocks.Block:
         """Return what becomes of a block."""
+        if self.calls_function:
+            return steps.call(self.apply, block)
         return self.apply(block, number) if self.is_numbered else self.apply(block)
 
 
@@ -69,6 +74,8 @@ class Pool:
     """What each holds: options of an actor."""
     num_cpus: float
     """How many CPUs are among it."""
+    blocks_per_actor: int = BLOCKS_PER_ACTOR
+    """How many blocks each has at once."""
 
 
 # --- rearrangements ---------------------------------------------------------------------------------------------------

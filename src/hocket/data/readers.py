@@ -23,13 +23,22 @@ PICTURES = (".png", ".jpg", ".jpeg", ".tif", ".tiff", ".bmp", ".gif", ".webp")
 
 _WHICH = (
     *("filesystem", "ignore_missing_paths", "file_extensions"),
-    *("partitioning", "partition_filter", "shuffle"),
+    *("partitioning", "partition_filter", "shuffle", "arrow_open_stream_args"),
 )
 """Keywords that say which files are read: those of `choosing.Choice`."""
 
 _HOW = (*_WHICH, "include_paths", "on_error", "override_num_blocks")
 
-_OF_RAY = ("parallelism", "concurrency", "ray_remote_args", "num_cpus", "num_gpus", "memory", "use_threads")
+_OF_RAY = (
+    "parallelism",
+    "concurrency",
+    "batch_size",
+    "ray_remote_args",
+    "num_cpus",
+    "num_gpus",
+    "memory",
+    "use_threads",
+)
 """Keywords of Ray's readers that say how reading is scheduled, which needs no saying here: they have no effect."""
 
 
@@ -70,6 +79,7 @@ def read_parquet(
     partition_filter: partitions.PathPartitionFilter | None = None,
     file_extensions: Sequence[str] | None = ("parquet",),
     shuffle: str | choosing.FileShuffleConfig | None = None,
+    include_row_hash: bool = False,
     **of_ray: object,
 ) -> dataset.Dataset:
     """Return a data set of Parquet files. The footers of up to 64 files are read now; the rows when they are asked for.
@@ -91,6 +101,8 @@ def read_parquet(
         partition_filter: Which files are read, by the names of their folders.
         file_extensions: How the names of files end that are taken from folders; None: all.
         shuffle: ``"files"``, or a `FileShuffleConfig`: the files are read in another order. Default: that of the names.
+        include_row_hash: Whether the column ``row_hash`` has a number for each row, made of the file's path and the
+            row's place in it, that is the same each time.
         **of_ray: ``concurrency`` and others of Ray's that say how reading is scheduled: they have no effect.
 
     Raises:
@@ -127,6 +139,7 @@ def read_parquet(
             include_paths=include_paths,
             on_error=on_error,
             override_num_blocks=override_num_blocks,
+            hashes_rows=include_row_hash,
         )
     )
 
@@ -169,14 +182,8 @@ def read_csv(
         >>> data.read_csv(str(path)).take(1)
         [{'x': 1, 'y': 'one'}]
     """
-    how = {
-        "filesystem": filesystem,
-        "include_paths": include_paths,
-        "ignore_missing_paths": ignore_missing_paths,
-        "on_error": on_error,
-        "override_num_blocks": override_num_blocks,
-        **{name: value for name, value in arrow_csv_args.items() if name in _HOW},
-    }
+    given = {**locals(), **arrow_csv_args}
+    how = {name: given[name] for name in _HOW if name in given}
     arrow.load("read_csv()")
     options = _check_options(
         "read_csv()", arrow_csv_args, ("read_options", "parse_options", "convert_options", "memory_pool")
@@ -237,14 +244,8 @@ def read_json(
         FileNotFoundError: There is no such file.
         MissingExtraError: pyarrow is not installed.
     """
-    how = {
-        "filesystem": filesystem,
-        "include_paths": include_paths,
-        "ignore_missing_paths": ignore_missing_paths,
-        "on_error": on_error,
-        "override_num_blocks": override_num_blocks,
-        **{name: value for name, value in arrow_json_args.items() if name in _HOW},
-    }
+    given = {**locals(), **arrow_json_args}
+    how = {name: given[name] for name in _HOW if name in given}
     arrow.load("read_json()")
     options = _check_options("read_json()", arrow_json_args, ("read_options", "parse_options", "memory_pool"))
     return _read("read_json()", paths, formats.Json(options), (".json", ".jsonl"), how)
@@ -354,7 +355,7 @@ def read_webdataset(
     **how: object,
 ) -> dataset.Dataset:
     """Return a data set of tar archives of samples: the files that have the same name up to the first dot are a row,
-    with a column for each ending, and the name as ``__key__``.
+    with a column for each ending, the name as ``__key__``, and the archive as ``__url__``.
 
     Args:
         paths: Archives, or folders, of which all files are taken whose names end in ``.tar``; see `read_parquet`.

@@ -407,7 +407,7 @@ def _find_part_kind(one: aggregates.Aggregation, number: int, table: Table) -> o
 
 def _find_result(one: aggregates.Aggregation, kind: transport.ArrowType) -> object:
     if one.gives_list:
-        return ListOf(kind)
+        return kind if getattr(one, "encode_lists", False) else ListOf(kind)
     return kind if one.keeps_type else COMPUTED
 
 

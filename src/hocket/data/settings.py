@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import contextvars
+import enum
 from collections.abc import Iterator
 from dataclasses import KW_ONLY, dataclass, field
 from typing import Final, final
@@ -106,6 +107,15 @@ class ExecutionOptions:
         return None if self.memory_limit is None else self.memory_limit // 6
 
 
+class ShuffleStrategy(enum.StrEnum):
+    """How Ray rearranges rows."""
+
+    SORT_SHUFFLE_PULL_BASED = "sort_shuffle_pull_based"
+    SORT_SHUFFLE_PUSH_BASED = "sort_shuffle_push_based"
+    HASH_SHUFFLE = "hash_shuffle"
+    GPU_SHUFFLE = "gpu_shuffle"
+
+
 @final
 @dataclass
 class DataContext:
@@ -124,6 +134,8 @@ class DataContext:
     execution_options: ExecutionOptions = field(default_factory=ExecutionOptions)
     enable_progress_bars: bool = True
     """Whether a line in the terminal says how far it is, if reading takes more than two seconds."""
+    shuffle_strategy: ShuffleStrategy = ShuffleStrategy.HASH_SHUFFLE
+    """For programs written for Ray: has no effect."""
 
     def get_block_bytes(self) -> int:
         """Return the largest size of a block, in bytes: `target_max_block_size`, or less if memory is limited."""

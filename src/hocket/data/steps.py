@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+import contextvars
+import functools
+import inspect
 import itertools
+import math
 import re
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Final
+from concurrent import futures
+from typing import Any, Final, final
 
 import numpy as np
 import numpy.typing as npt
 
-from hocket import texts
+from hocket import exceptions, texts
 from hocket.data import arrow, blocks, columns, frames
 from hocket.data.expressions import computing, tree
 
@@ -240,3 +246,106 @@ def cut_rows(limit: int, block: blocks.Block) -> blocks.Block:
 
 ROW_BY_ROW = (map_rows, with_columns, select_columns, drop_columns, rename_columns)
 """Steps that make each row from one row, in order."""
+
+
+def takes_groups(apply: Callable[..., blocks.Block]) -> bool:
+    """Return whether a step calls a function with groups."""
+    return getattr(apply, "func", None) is map_groups
+
+
+def iter_groups(block: blocks.Block, apply: Callable[..., blocks.Block]) -> Iterator[blocks.Block]:
+    """Give the groups of a block on which such a step is to act."""
+    starts = find_groups(block, getattr(apply, "keywords", {})["keys"]).tolist()
+    return (block.cut(start, stop) for start, stop in itertools.pairwise([*starts, block.num_rows]))
+
+
+# --- functions of the program's ---------------------------------------------------------------------------------------
+
+_SIDE_BY_SIDE: Final = 4
+"""How many coroutines of a block run at once. Ray's number."""
+
+
+@final
+class Asynchronous:
+    """A coroutine function, or an asynchronous generator, that threads call as an ordinary function; a loop in the
+    thread that waits for them runs it. What it keeps, such as a connection, stays with that loop.
+
+    Args:
+        function: What is called.
+    """
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self._function = function
+        self.__qualname__ = name_function(function)
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return Asynchronous, (self._function,)
+
+    def __del__(self) -> None:
+        if self._loop is not None and not self._loop.is_running():
+            self._loop.close()
+
+    def __call__(self, *args: object, **kwargs: object) -> object:
+        assert self._loop is not None, "only `run` has it called"
+        return asyncio.run_coroutine_threadsafe(self._call(args, kwargs), self._loop).result()
+
+    async def _call(self, args: Sequence[object], kwargs: Mapping[str, object]) -> object:
+        found = self._function(*args, **kwargs)
+        return iter([one async for one in found]) if hasattr(found, "__aiter__") else await found
+
+    def run(self, apply: Callable[[blocks.Block], blocks.Block], block: blocks.Block, size: int) -> blocks.Block:
+        """Return what becomes of a block. Parts of it are worked on side by side, whose lengths are whole sizes."""
+        count = size * max(1, math.ceil(block.num_rows / size / _SIDE_BY_SIDE))
+        parts = [block.cut(start, start + count) for start in range(0, max(1, block.num_rows), count)]
+
+        loop = self._loop = self._loop or asyncio.new_event_loop()
+        with futures.ThreadPoolExecutor(_SIDE_BY_SIDE) as threads:
+
+            async def wait() -> list[blocks.Block]:
+                begin = functools.partial(loop.run_in_executor, threads)
+                return await asyncio.gather(*(begin(contextvars.copy_context().run, apply, part) for part in parts))
+
+            async def leave() -> None:
+                left = asyncio.all_tasks() - {asyncio.current_task()}
+                for one in left:
+                    one.cancel()
+                await asyncio.gather(*left, return_exceptions=True)
+
+            try:
+                made = loop.run_until_complete(wait())
+            except BaseException:  # the threads wait for what others have begun
+                loop.run_until_complete(leave())
+                raise
+        return blocks.join(made) if len(made) > 1 else made[0]
+
+
+def is_asynchronous(function: object) -> bool:
+    """Return whether calling a function, or instances of a class, makes a coroutine or an asynchronous generator."""
+    called = function.func if isinstance(function, functools.partial) else function
+    return _makes_coroutine(called) or _makes_coroutine(getattr(called, "__call__", None))  # noqa: B004 (not whether)
+
+
+def _makes_coroutine(function: object) -> bool:
+    return inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function)
+
+
+def adapt(function: Callable[..., object]) -> Callable[..., object]:
+    """Return a function as steps call it."""
+    return Asynchronous(function) if is_asynchronous(function) else function
+
+
+def call(apply: Callable[[blocks.Block], blocks.Block], block: blocks.Block) -> blocks.Block:
+    """Return what a step that calls a function of the program's makes of a block. An error is marked as the
+    program's."""
+    how = getattr(apply, "keywords", {})
+    try:
+        if not isinstance(how.get("function"), Asynchronous):
+            return apply(block)
+        is_by_row = getattr(apply, "func", None) in (map_rows, flat_map_rows, filter_rows)
+        size = 1 if is_by_row else how.get("batch_size") or max(1, block.num_rows)
+        made: blocks.Block = how["function"].run(apply, block, size)
+        return made
+    except Exception as error:
+        exceptions.mark_user_code(error)
+        raise

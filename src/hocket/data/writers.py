@@ -15,7 +15,7 @@ from hocket.data.sources import custom, forms, naming, sinks, writing
 
 _HOW = (
     *("filesystem", "mode", "min_rows_per_file", "max_rows_per_file", "num_rows_per_file"),
-    *("filename_provider", "concurrency"),
+    *("filename_provider", "concurrency", "partitioning_flavor"),
 )
 _OF_RAY = ("try_create_dir", "ray_remote_args", "arrow_open_stream_args", "min_bytes_per_file")
 """Keywords of Ray's writers that say how writing is scheduled: they have no effect."""
@@ -51,16 +51,19 @@ class Writers(abc.ABC):
 
                 - ``filesystem``: One of pyarrow's or fsspec's. Default: what the address says.
                 - ``mode``: What is done with a folder that has files: ``"append"``; ``"overwrite"``, which removes
-                  files of this kind when the new ones are there; ``"error"``; ``"ignore"``, which writes nothing.
+                  files of this kind when the new ones are there; ``"ignore"``, which writes nothing. ``"error"``
+                  refuses a folder that is there.
                 - ``min_rows_per_file``: How many rows a file has at least, but for the last: blocks are put together.
                 - ``max_rows_per_file``: How many it has at most: blocks are cut.
                 - ``filename_provider``: A `FilenameProvider`: what files are called.
                 - ``concurrency``: How many tasks write at once at most.
+                - ``partitioning_flavor``: With `partition_cols`: ``"hive"``, the default, calls folders
+                  ``year=2026``; None calls them ``2026``.
 
                 All others are for ``pyarrow.parquet.write_table``, such as ``compression``.
 
         Raises:
-            FileExistsError: The folder has files, and `mode` is ``"error"``.
+            FileExistsError: The folder is there, and `mode` is ``"error"``. It is a ValueError, too.
             PermissionError: It may not be written.
             OSError: It cannot be written, as on a disk that is full. Files that were written are whole, and there is no
                 manifest.
@@ -155,7 +158,7 @@ class Writers(abc.ABC):
             >>> from hocket import data
             >>> folder = tempfile.mkdtemp()
             >>> data.from_items([{"__key__": "a", "txt": "one", "cls": 1}]).write_webdataset(folder)
-            >>> data.read_webdataset(folder).take_all()
+            >>> data.read_webdataset(folder).drop_columns(["__url__"]).take_all()
             [{'__key__': 'a', 'txt': 'one', 'cls': 1}]
         """
         self._write("write_webdataset()", path, forms.Archive(forms.read_encoders(encoder)), how)
@@ -183,7 +186,7 @@ class Writers(abc.ABC):
         self.write_datasink(sinks.Sql(sql, connection_factory), concurrency=concurrency)
 
     def write_datasink(
-        self, datasink: custom.Datasink, *, ray_remote_args: object = None, concurrency: int | None = None
+        self, datasink: custom.Datasink[Any], *, ray_remote_args: object = None, concurrency: int | None = None
     ) -> None:
         """Execute the plan, and give its blocks to a target that a user has written, in tasks.
 
@@ -215,6 +218,12 @@ class Writers(abc.ABC):
     ) -> None:
         arrow.load(caller)
         least, most = _read_sizes(caller, how)
+        flavor = how.get("partitioning_flavor", "hive")
+        if flavor not in ("hive", None) or ("partitioning_flavor" in how and not columns):
+            raise ValueError(
+                f"{caller} received partitioning_flavor={flavor!r} and partition_cols={list(columns)}. The flavor is "
+                "'hive' or None, and needs partition_cols=['year']."
+            )
         folder = writing.open_folder(caller, path, how.get("filesystem"), how.get("mode", "append"), form.ending)
         if folder is None:
             return
@@ -226,6 +235,8 @@ class Writers(abc.ABC):
             partition_cols=columns,
             most_rows=most,
             names=how.get("filename_provider"),
+            names_columns=flavor == "hive",
+            needs_run=caller == "write_parquet()" and how.get("mode", "append") == "append",
         )
         step = plan.Step(
             apply=target.write,
@@ -246,7 +257,7 @@ class Writers(abc.ABC):
 def _split_options(
     caller: str, given: Mapping[str, Any], function: str, arrows: Sequence[str]
 ) -> tuple[dict[str, object], dict[str, object]]:
-    """Return the keywords that all writers take, and those for Arrow; a function of Ray's may return more of these.
+    """Return the keywords that all writers take, and those for Arrow; a function's count first.
 
     Args:
         caller: The writer.
@@ -254,12 +265,9 @@ def _split_options(
         function: What that function is called.
         arrows: Arrow's own functions and classes that take the others.
     """
-    how = {name: value for name, value in given.items() if name in (*_HOW, *_OF_RAY)}
     make = given.get(function)
-    options = {
-        **(make() if make is not None else {}),
-        **{name: value for name, value in given.items() if name not in (*how, function)},
-    }
+    options = {name: value for name, value in given.items() if name != function} | (make() if make is not None else {})
+    how = {name: options.pop(name) for name in (*_HOW, *_OF_RAY) if name in options}
     module = arrow.load(caller, f"pyarrow.{caller.partition('_')[2].removesuffix('()')}")
     theirs = {name: None for one in arrows for name in inspect.signature(getattr(module, one)).parameters}
     known = [name for name in theirs if name not in _NOT_FOR_USERS]

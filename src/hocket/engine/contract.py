@@ -475,8 +475,8 @@ class Engine(abc.ABC):
 
     @abc.abstractmethod
     def cancel(self, ref: ObjectRef[object], *, force: bool, recursive: bool) -> None:
-        """Stop the task that makes the object: unstarted, it never runs; running, it gets a KeyboardInterrupt, or its
-        process ends if `force`; finished, nothing happens. `recursive`: also the tasks that it submitted.
+        """Stop the task that makes the object: unstarted, it never runs; running, it gets a KeyboardInterrupt, and its
+        error is a `TaskError`, too, or its process ends if `force`. `recursive`: also the tasks that it submitted.
         """
 
     # --- values -------------------------------------------------------------------------------------------------------

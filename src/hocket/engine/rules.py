@@ -85,6 +85,11 @@ def wrap_error(name: str, error: BaseException) -> BaseException:
     return exceptions.TaskError(name, texts.format_error(error), exceptions.get_cause(error))
 
 
+def wrap_cancelled(name: str, error: BaseException) -> exceptions.TaskError:
+    """Return the error of work that was cancelled while it ran: as in Ray an instance of `TaskError`, too."""
+    return exceptions.TaskError(name, "", exceptions.get_cause(error))
+
+
 def build_interrupted(name: str, error: BaseException) -> exceptions.TaskCancelledError:
     """Return the error of a task that raised KeyboardInterrupt by itself: raised in the caller's process, that would
     end it."""

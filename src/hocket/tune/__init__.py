@@ -58,4 +58,4 @@ from hocket.tune.stopper import Stopper as Stopper
 from hocket.tune.trainable import Trainable as Trainable
 from hocket.tune.tuner import Tuner as Tuner
 
-_missing.explain(__name__)
+_missing.explain(__name__, ("experiment", "tune_config"))

@@ -7,3 +7,7 @@ from hocket import exceptions
 
 class TuneError(exceptions.HocketError):
     """A search cannot go on, or its results do not have what was asked for. The message says why, and what to write."""
+
+
+class ExperimentError(TuneError, TypeError, ValueError):
+    """An experiment that `run_experiments` was given, or the name of a trainable, is none."""

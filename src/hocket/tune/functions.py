@@ -5,13 +5,23 @@ from __future__ import annotations
 import datetime as dt
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, Final
 
 from hocket import keywords
 from hocket.stores import places
 from hocket.train import configs as train_configs
-from hocket.tune import callback, checks, configs, errors, experiment_analysis, resources, tuner
+from hocket.tune import (
+    callback,
+    checks,
+    configs,
+    errors,
+    experiment_analysis,
+    program_builder,
+    resources,
+    result,
+    tuner,
+)
 from hocket.tune import progress_reporter as reporters
 from hocket.tune import trial as trials
 from hocket.tune.schedulers import contract
@@ -37,8 +47,18 @@ class Experiment:
     """See `with_resources`."""
     num_samples: int = 1
     storage_path: str | os.PathLike[str] | None = None
-    checkpoint_config: train_configs.CheckpointConfig | None = None
+    checkpoint_config: train_configs.CheckpointConfig | Mapping[str, Any] | None = None
     max_failures: int = 0
+    time_budget_s: float | dt.timedelta | None = None
+    storage_filesystem: object = None
+    sync_config: object = None
+    trial_name_creator: configs.NameCreator | None = None
+    trial_dirname_creator: configs.NameCreator | None = None
+    log_to_file: bool | str | tuple[str, str] = False
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.run, str):
+            program_builder.check(self.run)
 
 
 @keywords.guard
@@ -57,7 +77,7 @@ def run(
     storage_filesystem: object = None,
     search_alg: searcher.Searcher | str | None = None,
     scheduler: contract.TrialScheduler | str | None = None,
-    checkpoint_config: train_configs.CheckpointConfig | None = None,
+    checkpoint_config: train_configs.CheckpointConfig | Mapping[str, Any] | None = None,
     verbose: int = 1,
     progress_reporter: reporters.ProgressReporter | None = None,
     log_to_file: bool | str | tuple[str, str] = False,
@@ -125,13 +145,17 @@ def run(
         >>> analysis.best_config
         {'x': 1}
     """
+    given = dict(locals())
     if isinstance(run_or_experiment, Experiment):
-        one = run_or_experiment
-        name, stop, config, num_samples = one.name, one.stop, one.config, one.num_samples
-        resources_per_trial, storage_path = one.resources_per_trial, one.storage_path
-        checkpoint_config, max_failures, run_or_experiment = one.checkpoint_config, one.max_failures, one.run
+        spec = dict(vars(run_or_experiment))
+        return run(**{**given, "run_or_experiment": spec.pop("run"), **spec})
     if resources_per_trial is not None:
-        run_or_experiment = resources.with_resources(run_or_experiment, resources_per_trial)
+        registered = run_or_experiment
+        run_or_experiment = resources.with_resources(program_builder.find(registered), resources_per_trial)
+        if isinstance(registered, str):
+            run_or_experiment.__name__ = registered
+    if isinstance(checkpoint_config, Mapping):
+        checkpoint_config = configs.CheckpointConfig(**checkpoint_config)
     checks.check_flag("raise_on_failed_trial", raise_on_failed_trial)
     tune_config = configs.TuneConfig(
         metric=metric,
@@ -215,14 +239,14 @@ def _list_experiments(given: object) -> list[Experiment]:
         known = {one.name for one in fields(Experiment)} - {"name"}
         for name, spec in given.items():
             if not isinstance(spec, Mapping) or "run" not in spec or not known.issuperset(spec):
-                raise TypeError(
+                raise errors.ExperimentError(
                     f"An experiment must be a dict with 'run', and maybe others of {sorted(known)}, but {name!r} is "
                     f"{spec!r}. Write {{{name!r}: {{'run': function, 'config': {{...}}}}}}."
                 )
         return [Experiment(name=name, **spec) for name, spec in given.items()]
-    if isinstance(given, Sequence) and all(isinstance(one, Experiment) for one in given):
-        return list(given)
-    raise TypeError(
+    if isinstance(given, Sequence) and not isinstance(given, str):
+        return [found for one in given for found in _list_experiments(one)]
+    raise errors.ExperimentError(
         f"experiments must be Experiments, or a dict of their fields by name, but received {given!r}. Write "
         "run_experiments({'mine': {'run': function}})."
     )
@@ -230,28 +254,43 @@ def _list_experiments(given: object) -> list[Experiment]:
 
 @keywords.guard
 def run_experiments(
-    experiments: Experiment | Mapping[str, object] | Sequence[Experiment],
-    scheduler: contract.TrialScheduler | None = None,
+    experiments: Experiment | Mapping[str, object] | Sequence[Experiment | Mapping[str, object]],
+    scheduler: contract.TrialScheduler | str | None = None,
     verbose: int = 1,
+    progress_reporter: reporters.ProgressReporter | None = None,
     resume: bool | str | None = None,
+    resume_config: configs.ResumeConfig | None = None,
     reuse_actors: bool | None = None,
     raise_on_failed_trial: bool = True,
+    concurrent: bool = False,
     callbacks: Sequence[callback.Callback] = (),
-) -> list[Any]:
-    """Run searches, one after another; return the results of all their trials.
+) -> list[result.Result]:
+    """Run searches, one after another; return the results of all their trials, whose texts are the trials' names.
 
     Args:
-        experiments: `Experiment`s, or a dict of their fields by name.
+        experiments: `Experiment`s, or a dict of their fields by name, or a list of these.
         scheduler: What decides which trials go on, for the only search.
         verbose: As in `run`, as the others.
+        progress_reporter: See `verbose`.
         resume: See `verbose`.
+        resume_config: See `verbose`.
         reuse_actors: See `verbose`.
         raise_on_failed_trial: See `verbose`.
+        concurrent: For programs written for Ray: has no effect.
         callbacks: See `verbose`.
 
     Raises:
+        ExperimentError: A dict is no experiment. It is a `TuneError`.
         ValueError: There are several searches, and one scheduler.
         TuneError: As `run`.
+
+    Example:
+        >>> from hocket import tune
+        >>> def objective(config):
+        ...     return {"score": config["x"] + 1}
+        >>> (trial,) = tune.run_experiments({"mine": {"run": objective, "config": {"x": 1}}}, verbose=0)
+        >>> trial.last_result["score"], trial.status == tune.experiment.Trial.TERMINATED
+        (2, True)
     """
     listed = _list_experiments(experiments)
     if scheduler is not None and len(listed) > 1:
@@ -259,16 +298,26 @@ def run_experiments(
             f"One scheduler cannot compare the trials of {len(listed)} searches. Call run_experiments() for each, with "
             "a scheduler of its own."
         )
-    found: list[Any] = []
+    found: list[result.Result] = []
     for one in listed:
         analysis = run(
             one,
             scheduler=scheduler,
             verbose=verbose,
+            progress_reporter=progress_reporter,
             resume=resume,
+            resume_config=resume_config,
             reuse_actors=reuse_actors,
             raise_on_failed_trial=raise_on_failed_trial,
             callbacks=callbacks,
         )
-        found.extend(analysis.results_grid)
+        found += [_name(one, trial) for trial in analysis.results_grid]
     return found
+
+
+def _name(experiment: Experiment, ended: result.Result) -> result.Result:
+    """Return a trial's result under the name that the trial had."""
+    of = program_builder.describe(experiment.run, reuses=False).name
+    trial = trials.Trial(ended.trial_id, 0, ended.config, trainable_name=of, status=ended.status)
+    name = experiment.trial_name_creator(trial) if experiment.trial_name_creator else f"{of}_{ended.trial_id}"
+    return replace(ended, trainable_name=of, name=name)

@@ -5,12 +5,12 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from hocket import train
 from hocket.train.frameworks.torch import mentions
-from hocket.tune import parameters, resources, trainable
+from hocket.tune import errors, parameters, resources, trainable
 from hocket.tune.worker import programs, trainer_program
 
 _OURS: Final = "hocket.tune.worker.trial_actor"
@@ -33,7 +33,7 @@ def register_trainable(name: str, given: object, warn: bool = True) -> None:
         raise TypeError(
             f"register_trainable() takes a name, but received {name!r}. Write register_trainable('mine', f)."
         )
-    _check(given)
+    check(given)
     _registered[name] = given
 
 
@@ -70,13 +70,8 @@ def describe(given: Any, *, reuses: bool) -> Described:
         reuses: Whether instances of a `Trainable` go on with other trials.
     """
     if isinstance(given, str):
-        if given not in _registered:
-            raise ValueError(
-                f"No trainable is registered as {given!r}; there are {sorted(_registered)}. Call "
-                "tune.register_trainable(name, function) first, or pass the function itself."
-            )
-        given = _registered[given]
-    _check(given)
+        return replace(describe(find(given), reuses=reuses), name=given)
+    check(given)
     if isinstance(given, train.DataParallelTrainer):
         program = trainer_program.TrainerProgram(given)
         return Described(program, type(given).__name__, program.request, is_function=True, trainable=given)
@@ -90,6 +85,16 @@ def describe(given: Any, *, reuses: bool) -> Described:
     if isinstance(given, functools.partial):
         name = getattr(given.func, "__name__", name)
     return Described(programs.FunctionProgram(given), name, request, is_function=True, trainable=given)
+
+
+def find(given: object) -> object:
+    """Return what was registered under a name; anything else as it is."""
+    if isinstance(given, str) and given not in _registered:
+        raise errors.ExperimentError(
+            f"No trainable is registered as {given!r}; there are {sorted(_registered)}. Call "
+            "tune.register_trainable(name, function) first, or pass the function itself."
+        )
+    return _registered[given] if isinstance(given, str) else given
 
 
 def list_modules(described: Described) -> list[str]:
@@ -107,23 +112,24 @@ def prepare(described: Described) -> None:
     parameters.prepare(described.trainable)
 
 
-def _check(given: Any) -> None:
+def check(given: Any) -> None:
+    """Raise if something is nothing to search over."""
     if inspect.isclass(given):
         if issubclass(given, trainable.Trainable):
             return
-        raise TypeError(
+        raise errors.ExperimentError(
             f"A class that is searched over must inherit from hocket.tune.Trainable, but {given.__name__} does not. "
             "Inherit, or pass a function of the configuration."
         )
     if isinstance(given, train.DataParallelTrainer):
         return
     if not callable(given):
-        raise TypeError(
+        raise errors.ExperimentError(
             f"A search needs a function of the configuration, a Trainable or a trainer, but received {given!r}. Pass "
             "the function itself, without calling it."
         )
     if inspect.iscoroutinefunction(given):
-        raise TypeError(
+        raise errors.ExperimentError(
             f"A trial's function must run when it is called, but `{given.__name__}` only makes a coroutine. Write a "
             "function that runs it, as with asyncio.run(...)."
         )

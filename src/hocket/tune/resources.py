@@ -148,7 +148,13 @@ def _return(wanted: Wanted, config: dict[str, object]) -> Wanted:
 def check_resources(given: Mapping[str, object]) -> dict[str, float]:
     """Return amounts by resource name: ``"cpu"`` is ``"CPU"``."""
     found: dict[str, float] = {}
-    for name, amount in given.items():
+    custom: Any = given.get("custom_resources", {})  # Ray's word for all others
+    if not isinstance(custom, Mapping):
+        raise TypeError(
+            f"custom_resources must be a dict, but received {custom!r}. Write {{'custom_resources': {{'camera': 1}}}}."
+        )
+    amounts = {name: amount for name, amount in {**given, **custom}.items() if name != "custom_resources"}
+    for name, amount in amounts.items():
         if isinstance(amount, bool) or not isinstance(amount, int | float) or not amount >= 0:
             raise ValueError(
                 f"A trial holds 0 or more of a resource, but received {name!r}: {amount!r}. Leave the key out for none."

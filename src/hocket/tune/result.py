@@ -61,8 +61,18 @@ class Result:
     `CheckpointConfig.checkpoint_score_attribute`, or the latest if that says nothing."""
     exploits: Sequence[Exploit] = field(repr=False, default=())
     """When it went on as another trial, in order."""
+    name: str = field(repr=False, default="")
+    """What the trial was called. `run_experiments` fills it in, and `trainable_name`."""
+    trainable_name: str = field(repr=False, default="")
     _place: places.Place | None = field(repr=False, default=None)
     """Where its folder is, if that is a store."""
+
+    def __str__(self) -> str:
+        return self.name or repr(self)
+
+    def has_checkpoint(self) -> bool:
+        """Return whether it has saved a checkpoint that is kept."""
+        return self.checkpoint is not None
 
     @property
     def filesystem(self) -> Any:
@@ -122,6 +132,21 @@ class Result:
     def logdir(self) -> str:
         """As `path`."""
         return self.path
+
+    local_path = logdir
+
+    @property
+    def metric_analysis(self) -> dict[str, dict[str, float]]:
+        """The largest, least, average and last value of each number that the trial reported, by its name."""
+        found: dict[str, list[float]] = {}
+        for report in self.metrics_history:
+            for name, value in flat_values.flatten(report):
+                if isinstance(value, int | float) and not isinstance(value, bool):
+                    found.setdefault(name, []).append(value)
+        return {
+            name: {"max": max(all_), "min": min(all_), "avg": sum(all_) / len(all_), "last": all_[-1]}
+            for name, all_ in found.items()
+        }
 
     @property
     def log_dir(self) -> Path:

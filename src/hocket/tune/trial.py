@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 
 class Status(enum.StrEnum):
@@ -25,6 +25,12 @@ class Status(enum.StrEnum):
 @dataclass(slots=True, eq=False)
 class Trial:
     """One configuration of a search. Schedulers, stoppers and callbacks read it, and change nothing in it."""
+
+    PENDING: ClassVar = Status.PENDING
+    RUNNING: ClassVar = Status.RUNNING
+    PAUSED: ClassVar = Status.PAUSED
+    TERMINATED: ClassVar = Status.TERMINATED
+    ERROR: ClassVar = Status.ERROR
 
     trial_id: str
     """What it is known by, such as ``"3f2a_00007"``."""

@@ -21,6 +21,8 @@ from hocket.stores import trust as trust_module
 from hocket.train.checkpoints import storage
 from hocket.tune import checks, configs, encoding, errors, log, opening, program_builder, result_grid, stored
 
+TuneConfig = configs.TuneConfig  # here, too, in Ray
+
 _log = logging.getLogger("hocket.tune")
 
 SETUP_NAME: Final = "tuner.pickle"

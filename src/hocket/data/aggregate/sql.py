@@ -294,14 +294,18 @@ class CountDistinct(Aggregation):
 @final
 @dataclass(frozen=True)
 class Unique(Aggregation):
-    """The different values, in order, as a list; a missing one last, unless ``ignore_nulls=True``."""
+    """The different values, in order, as a list; a missing one last, unless ``ignore_nulls=True``. With
+    ``encode_lists=True`` those of a column's lists, without missing ones."""
 
     ignore_nulls: bool = False
+    encode_lists: bool | None = None
     word: ClassVar[str] = "unique"
     needs_numbers: ClassVar[bool] = False
     gives_list: ClassVar[bool] = True
 
     def make(self, value: str) -> str:
+        if self.encode_lists:
+            return f"list_sort(list_distinct(flatten(list({value}))))"
         found = f"list(DISTINCT {value} ORDER BY {value} NULLS LAST)"
         return found + (f" FILTER (WHERE {value} IS NOT NULL)" if self.ignore_nulls else "")
 

@@ -22,12 +22,9 @@ from typing import Any, Final, final
 
 from hocket import exceptions
 from hocket.core import actor, api, scopes, session
-from hocket.data import block_reads, blocks, plan, settings
+from hocket.data import block_reads, blocks, plan, settings, steps
 from hocket.data.execution import tasks
 from hocket.engine import node
-
-BLOCKS_PER_ACTOR: Final = 2
-"""How many blocks an actor has at once: the one that it works on, and the next."""
 
 MOST_RESTARTS: Final = 3
 """How often a block is given to another actor after one died of it. A guess: what dies more often does so because of
@@ -61,11 +58,15 @@ class _Member:
 
     def make(self, pool: plan.Pool) -> None:
         """Make what takes long."""
-        self._apply = pool.bind(pool.make())
+        try:
+            self._apply = pool.bind(pool.make())
+        except Exception as error:
+            exceptions.mark_user_code(error)
+            raise
 
     def run(self, block: blocks.Block, part: tuple[int, int] | None) -> tuple[blocks.Block, tasks.Size]:
         """Return what becomes of a block."""
-        found = self._apply(block if part is None else block.cut(*part))
+        found = steps.call(self._apply, block if part is None else block.cut(*part))
         return found, tasks.measure(found)
 
 
@@ -149,7 +150,7 @@ class _Team:
     @property
     def most_blocks(self) -> int:
         """How many blocks it may have."""
-        return BLOCKS_PER_ACTOR * self._share.most
+        return self._pool.blocks_per_actor * self._share.most
 
     def take_first(self) -> block_reads.Stored:
         """Wait for the first block, and return what became of it."""
@@ -176,7 +177,7 @@ class _Team:
         for job in self.jobs if self._has_begun else ():
             if job.refs or job.error is not None:
                 continue
-            there = [one for one in self._actors if one.is_ready and len(one.jobs) < BLOCKS_PER_ACTOR]
+            there = [one for one in self._actors if one.is_ready and len(one.jobs) < self._pool.blocks_per_actor]
             if not there:
                 if len(self._actors) < self._share.most and all(one.is_ready for one in self._actors):
                     self._add()

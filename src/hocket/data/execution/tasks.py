@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import functools
 import itertools
 import sys
 from collections import deque
@@ -12,6 +13,7 @@ from typing import Any, Final, Protocol, final
 
 from hocket.core import api, scopes, session
 from hocket.data import block_reads, blocks, plan, settings, skips
+from hocket.data import steps as steps_module
 from hocket.engine import contract
 
 MOST_AHEAD: Final = 4
@@ -85,6 +87,38 @@ def _run_all(read: block_reads.ManyRead, number: int, work: _Work) -> Iterator[b
         del taken
         if block is None:
             return
+
+
+@final
+@dataclass(frozen=True)
+class _GroupsRead:
+    """The results of a function for the groups of a block, in blocks of about the usual size: only one of these, or the
+    result of one group, is in memory at once."""
+
+    read: block_reads.Read
+    step: plan.Step
+    context: settings.DataContext
+
+    num_rows: None = None
+    num_bytes: None = None
+
+    def __call__(self) -> blocks.Block:
+        return blocks.join(list(self.iter_blocks()) or [blocks.Block({}, 0)])
+
+    def iter_blocks(self) -> Iterator[blocks.Block]:
+        """Give them, in order."""
+        there = block_reads.Held | block_reads.Stored | block_reads.Filed
+        block = fetch(self.read) if isinstance(self.read, there) else self.read()
+        made: list[blocks.Block] = []
+        num_bytes = 0
+        for group in steps_module.iter_groups(block, self.step.apply):
+            made.append(self.step.take(group, 0))
+            num_bytes += made[-1].count_bytes()
+            if num_bytes >= self.context.get_block_bytes():
+                yield blocks.join(made)
+                made, num_bytes = [], 0
+        if made or not block.num_rows:
+            yield blocks.join(made or [self.step.take(block, 0)])
 
 
 def give_memory_back() -> None:
@@ -182,6 +216,9 @@ def take_steps(
     held: dict[str, Any] = {name: value for step in steps for name, value in step.resources.items()}
     name = " -> ".join(step.name for step in steps) or "read"
     task = make_task(scope, _run, name, num_cpus, **held)
+    if steps and steps_module.takes_groups(steps[0].apply):
+        reads = map(functools.partial(_GroupsRead, step=steps[0], context=context), reads)
+        steps = steps[1:]
     shared = api.put(_Work(tuple(steps), context))
     for is_many, group in itertools.groupby(enumerate(reads), key=lambda pair: block_reads.gives_many(pair[1])):
         if not is_many:

@@ -7,6 +7,7 @@ they call.
 """
 
 from hocket import missing as _missing
+from hocket.data.expressions.computing import download as download
 from hocket.data.expressions.tree import Expr as Expr
 from hocket.data.expressions.tree import col as col
 from hocket.data.expressions.tree import lit as lit

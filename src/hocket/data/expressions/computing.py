@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -10,6 +11,7 @@ import numpy.typing as npt
 
 from hocket.data import arrow, blocks, columns
 from hocket.data.expressions import functions, tree
+from hocket.stores import places
 
 
 def compute_column(expr: tree.Expr, block: blocks.Block, what: str) -> columns.Column:
@@ -87,3 +89,40 @@ def _find_strange(expr: tree.Expr) -> str | None:
     if expr.function not in (*functions.PUSHED, "column", "literal"):
         return expr.function
     return next((found for one in expr.inputs if (found := _find_strange(one)) is not None), None)
+
+
+def download(uri_column_name: str, *, filesystem: object = None) -> tree.Expr:
+    """Return the bytes of the files whose addresses a column has; a missing address gives a missing value.
+
+    Args:
+        uri_column_name: The column: paths, or addresses such as ``s3://bucket/file``.
+        filesystem: Where they are; see `hocket.data.read_parquet`.
+
+    Raises:
+        FileNotFoundError: A file is not there. Raised when rows are asked for.
+
+    Example:
+        >>> import pathlib, tempfile
+        >>> from hocket import data
+        >>> from hocket.data.expressions import download
+        >>> path = pathlib.Path(tempfile.mkdtemp(), "note")
+        >>> _ = path.write_bytes(b"read me")
+        >>> data.from_items([{"at": str(path)}]).with_column("content", download("at")).take(1)[0]["content"]
+        b'read me'
+    """
+    read = functools.partial(_download, filesystem)
+    return tree.Expr("udf", (tree.col(uri_column_name),), {"function": read, "return_dtype": "binary"})
+
+
+def _download(filesystem: object, addresses: Any) -> object:
+    found: list[bytes | None] = []
+    for address in addresses.to_pylist():
+        place = None if address is None else places.find_place(address, filesystem, "download()")
+        found.append(None if place is None else _read_bytes(place))
+    return arrow.load("download()").array(found, "large_binary")
+
+
+def _read_bytes(place: places.Place) -> bytes:
+    with place.filesystem.open_input_stream(place.path, compression=None) as stream:
+        content: bytes = stream.read()
+    return content

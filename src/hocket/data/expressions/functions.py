@@ -102,8 +102,8 @@ def _pick(name: str) -> Callable[..., Value]:
 def _find(name: str) -> Callable[..., Value]:
     """The same, of a function that takes a pattern."""
 
-    def call(compute: object, value: Value, *, pattern: str) -> Value:
-        return getattr(compute, name)(value, pattern=pattern)
+    def call(compute: object, value: Value, *, pattern: str, **how: object) -> Value:
+        return getattr(compute, name)(value, pattern=pattern, **how)
 
     return call
 
@@ -115,15 +115,13 @@ def _round_time(name: str) -> Callable[..., Value]:
     return call
 
 
-def _sort_lists(compute: object, value: Value) -> Value:
-    pa = _load()
-    found = [None if one is None else sorted(one, key=_place_missing) for one in value.to_pylist()]
-    return pa.array(found, value.type)
-
-
-def _place_missing(value: object) -> tuple[bool, object]:
-    is_gone = columns.is_missing(value)
-    return is_gone, 0 if is_gone else value
+def _sort_lists(compute: object, value: Value, *, reverse: bool, nulls_first: bool) -> Value:
+    found = []
+    for values in value.to_pylist():
+        gone = [one for one in values or () if columns.is_missing(one)]
+        there = sorted([one for one in values or () if not columns.is_missing(one)], reverse=reverse)
+        found.append(None if values is None else gone + there if nulls_first else there + gone)
+    return _load().array(found, value.type)
 
 
 FUNCTIONS: Final[Mapping[str, Callable[..., Value]]] = {

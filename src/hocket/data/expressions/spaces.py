@@ -5,6 +5,7 @@ Each calls a function of `functions` by its name.
 
 from __future__ import annotations
 
+import abc
 import builtins
 from collections.abc import Callable
 from typing import Generic, TypeVar, final
@@ -12,16 +13,20 @@ from typing import Generic, TypeVar, final
 E = TypeVar("E")
 
 
-@final
-class Texts(Generic[E]):
-    """What can be done with texts.
+class _Space(abc.ABC, Generic[E]):
+    """Methods for one kind of values.
 
     Args:
-        call: Makes the expression of a function's name and what it is given.
+        call: Makes the expression of a function's name and its arguments.
     """
 
     def __init__(self, call: Callable[..., E]) -> None:
         self._call = call
+
+
+@final
+class Texts(_Space[E]):
+    """What can be done with texts."""
 
     def len(self) -> E:
         """Return how many letters there are."""
@@ -67,37 +72,37 @@ class Texts(Generic[E]):
         """Return it without spaces, or these characters, at the end."""
         return self._call("str.rstrip", characters=characters)
 
-    def starts_with(self, pattern: str) -> E:
+    def starts_with(self, pattern: str, ignore_case: bool = False) -> E:
         """Return whether it begins so."""
-        return self._call("str.starts_with", pattern=pattern)
+        return self._call("str.starts_with", pattern=pattern, ignore_case=ignore_case)
 
-    def ends_with(self, pattern: str) -> E:
+    def ends_with(self, pattern: str, ignore_case: bool = False) -> E:
         """Return whether it ends so."""
-        return self._call("str.ends_with", pattern=pattern)
+        return self._call("str.ends_with", pattern=pattern, ignore_case=ignore_case)
 
-    def contains(self, pattern: str) -> E:
+    def contains(self, pattern: str, ignore_case: bool = False) -> E:
         """Return whether this text is in it."""
-        return self._call("str.contains", pattern=pattern)
+        return self._call("str.contains", pattern=pattern, ignore_case=ignore_case)
 
-    def match_regex(self, pattern: str) -> E:
+    def match_regex(self, pattern: str, ignore_case: bool = False) -> E:
         """Return whether a regular expression (RE2) matches a part of it."""
-        return self._call("str.match_regex", pattern=pattern)
+        return self._call("str.match_regex", pattern=pattern, ignore_case=ignore_case)
 
-    def find(self, pattern: str) -> E:
+    def find(self, pattern: str, ignore_case: bool = False) -> E:
         """Return at which byte this text begins in it; -1 if it is not there."""
-        return self._call("str.find", pattern=pattern)
+        return self._call("str.find", pattern=pattern, ignore_case=ignore_case)
 
-    def count(self, pattern: str) -> E:
+    def count(self, pattern: str, ignore_case: bool = False) -> E:
         """Return how often this text is in it."""
-        return self._call("str.count", pattern=pattern)
+        return self._call("str.count", pattern=pattern, ignore_case=ignore_case)
 
-    def count_regex(self, pattern: str) -> E:
+    def count_regex(self, pattern: str, ignore_case: bool = False) -> E:
         """Return how often a regular expression (RE2) matches a part of it."""
-        return self._call("str.count_regex", pattern=pattern)
+        return self._call("str.count_regex", pattern=pattern, ignore_case=ignore_case)
 
-    def find_regex(self, pattern: str) -> E:
+    def find_regex(self, pattern: str, ignore_case: bool = False) -> E:
         """Return at which byte the first part begins that a regular expression (RE2) matches; -1 if there is none."""
-        return self._call("str.find_regex", pattern=pattern)
+        return self._call("str.find_regex", pattern=pattern, ignore_case=ignore_case)
 
     def split_regex(self, pattern: str) -> E:
         """Return its parts between what a regular expression (RE2) matches, as a list."""
@@ -151,13 +156,15 @@ class Texts(Generic[E]):
         """Return whether its letters are large."""
         return self._call("str.is_upper")
 
-    def replace(self, pattern: str, replacement: str) -> E:
+    def replace(self, pattern: str, replacement: str, max_replacements: int | None = None) -> E:
         """Return it with another text in the place of this one."""
-        return self._call("str.replace", pattern=pattern, replacement=replacement)
+        how = {"pattern": pattern, "replacement": replacement, "max_replacements": max_replacements}
+        return self._call("str.replace", **how)
 
-    def replace_regex(self, pattern: str, replacement: str) -> E:
+    def replace_regex(self, pattern: str, replacement: str, max_replacements: int | None = None) -> E:
         """Return it with a text in the place of what a regular expression (RE2) matches."""
-        return self._call("str.replace_regex", pattern=pattern, replacement=replacement)
+        how = {"pattern": pattern, "replacement": replacement, "max_replacements": max_replacements}
+        return self._call("str.replace_regex", **how)
 
     def slice(self, start: int, stop: int | None = None, step: int = 1) -> E:
         """Return some letters of it."""
@@ -185,15 +192,8 @@ class Texts(Generic[E]):
 
 
 @final
-class Lists(Generic[E]):
-    """What can be done with lists.
-
-    Args:
-        call: Makes the expression of a function's name and what it is given.
-    """
-
-    def __init__(self, call: Callable[..., E]) -> None:
-        self._call = call
+class Lists(_Space[E]):
+    """What can be done with lists."""
 
     def len(self) -> E:
         """Return how many values there are."""
@@ -216,21 +216,27 @@ class Lists(Generic[E]):
         """Return some of the values."""
         return self._call("list.slice", start=start, stop=stop, step=step)
 
-    def sort(self) -> E:
-        """Return the values in order; missing ones last."""
-        return self._call("list.sort")
+    def sort(self, order: str = "ascending", null_placement: str = "at_end") -> E:
+        """Return the values in order.
+
+        Args:
+            order: ``"ascending"`` or ``"descending"``.
+            null_placement: Where missing ones are: ``"at_end"`` or ``"at_start"``.
+
+        Raises:
+            ValueError: There is no such order, or place.
+        """
+        given, known = (order, null_placement), (("ascending", "descending"), ("at_end", "at_start"))
+        if given[0] not in known[0] or given[1] not in known[1]:
+            raise ValueError(
+                f"sort() takes an order, {known[0]}, and a place of missing values, {known[1]}, but received {given}."
+            )
+        return self._call("list.sort", reverse=order == "descending", nulls_first=null_placement == "at_start")
 
 
 @final
-class Times(Generic[E]):
-    """What can be done with times.
-
-    Args:
-        call: Makes the expression of a function's name and what it is given.
-    """
-
-    def __init__(self, call: Callable[..., E]) -> None:
-        self._call = call
+class Times(_Space[E]):
+    """What can be done with times."""
 
     def year(self) -> E:
         """Return the year."""
@@ -274,15 +280,8 @@ class Times(Generic[E]):
 
 
 @final
-class Structs(Generic[E]):
-    """What can be done with dicts.
-
-    Args:
-        call: Makes the expression of a function's name and what it is given.
-    """
-
-    def __init__(self, call: Callable[..., E]) -> None:
-        self._call = call
+class Structs(_Space[E]):
+    """What can be done with dicts."""
 
     def __getitem__(self, field_name: str) -> E:
         """Return the value of a key: ``col("point").struct["x"]``."""

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, final
 
-from hocket.data.expressions import spaces
+from hocket.data.expressions import datatype, spaces
 
 SIGNS: Final = {
     "add": "+",
@@ -161,11 +161,11 @@ class Expr:
         """Return whether there is a value."""
         return self.call("is_not_null")
 
-    def is_in(self, values: Sequence[object]) -> Expr:
+    def is_in(self, values: Sequence[object] | Expr) -> Expr:
         """Return whether the value is one of these."""
         return self.call("is_in", values=_check_values("is_in", values))
 
-    def not_in(self, values: Sequence[object]) -> Expr:
+    def not_in(self, values: Sequence[object] | Expr) -> Expr:
         """Return whether the value is none of these."""
         return ~self.call("is_in", values=_check_values("not_in", values))
 
@@ -173,10 +173,10 @@ class Expr:
         """Return the value as another type.
 
         Args:
-            target_type: One of Arrow's, or its name, such as ``"float32"``.
+            target_type: A `DataType`, one of Arrow's types, or its name, such as ``"float32"``.
             safe: Whether a value that would change is an error.
         """
-        return self.call("cast", target_type=target_type, safe=safe)
+        return self.call("cast", target_type=datatype.read(target_type), safe=safe)
 
     def negate(self) -> Expr:
         """Return the number with the other sign."""
@@ -307,7 +307,7 @@ def udf(return_dtype: object = None) -> Callable[[Callable[..., Any]], Callable[
     """Return a decorator: a function of Arrow arrays becomes one of expressions.
 
     Args:
-        return_dtype: The type of what it returns: one of Arrow's, or its name. Default: as it is.
+        return_dtype: The type of what it returns: a `DataType`, one of Arrow's, or its name. Default: as it is.
 
     Example:
         >>> import pyarrow.compute as pc
@@ -322,7 +322,7 @@ def udf(return_dtype: object = None) -> Callable[[Callable[..., Any]], Callable[
 
     def decorate(function: Callable[..., object]) -> Callable[..., Expr]:
         def call(*inputs: object) -> Expr:
-            settings = {"function": function, "return_dtype": return_dtype}
+            settings = {"function": function, "return_dtype": datatype.read(return_dtype)}
             return Expr("udf", tuple(map(read_operand, inputs)), settings)
 
         return call
@@ -346,7 +346,8 @@ def check_name(verb: str, name: object) -> str:
     return name
 
 
-def _check_values(verb: str, values: object) -> tuple[object, ...]:
+def _check_values(verb: str, given: object) -> tuple[object, ...]:
+    values: Any = given.settings["value"] if isinstance(given, Expr) and given.function == "literal" else given
     if isinstance(values, str | bytes | Expr) or not hasattr(values, "__iter__"):
         raise TypeError(f"{verb}() takes a list of values, but received {values!r:.80}. Write {verb}([1, 2]).")
     return tuple(values)

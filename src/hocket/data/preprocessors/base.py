@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import abc
 import copy
 import enum
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Self, TypeAlias, final
+from typing import Any, ClassVar, Self, TypeAlias, TypeVar, final
 
 from hocket import keywords, texts
 from hocket.data import blocks, calls, dataset, reading
@@ -37,15 +36,21 @@ class PreprocessorNotFittedException(RuntimeError):  # noqa: N818 (Ray's name)
     """A preprocessor was asked to transform before it has learnt what it needs."""
 
 
-class Preprocessor(abc.ABC):
+class Preprocessor:
     """A transformation of rows that is learnt from a data set, and can be saved.
 
     What `transform`, `transform_batch` and `transform_row` return is the same for the same rows, in whatever blocks and
     batches these come. A data set that was returned keeps what had been learnt then, also if `fit` is called again.
     Not for several threads at once while one of them calls `fit`.
+
+    A class of the program's own has ``_transform_numpy(batch)``, ``_transform_pandas`` or ``_transform_arrow``, and
+    ``_fit(dataset)``, which keeps what it learns in attributes; without it, ``_is_fittable = False``.
     """
 
     FitStatus: ClassVar[TypeAlias] = FitStatus
+
+    _is_fittable: ClassVar[bool] = True
+    _has_learnt: bool = False
 
     stats_: Stats
     """What was learnt. Empty before `fit`, and where there is nothing to learn."""
@@ -62,8 +67,6 @@ class Preprocessor(abc.ABC):
         words = [f"{name}={saving.describe(value)}" for name, value in self._list_shown().items()]
         return f"{type(self).__name__}({', '.join(words)})"
 
-    # --- learning -----------------------------------------------------------------------------------------------------
-
     @keywords.guard
     def fit(self, ds: dataset.Dataset) -> Self:
         """Learn from a data set what the transformation needs, and return this preprocessor.
@@ -77,21 +80,21 @@ class Preprocessor(abc.ABC):
         """
         check_dataset(f"{type(self).__name__}.fit", ds)
         if self.fit_status() is not FitStatus.NOT_FITTABLE:
-            self.stats_ = self._fit(ds)
+            found = self._fit(ds)
+            self.stats_ = found if isinstance(found, dict) else getattr(self, "stats_", {})
+            self._has_learnt = True
         return self
 
     def fit_status(self) -> FitStatus:
         """Return whether it has learnt what it needs."""
         if not self._can_be_fitted():
             return FitStatus.NOT_FITTABLE
-        return FitStatus.FITTED if self.stats_ else FitStatus.NOT_FITTED
+        return FitStatus.FITTED if self._has_learnt or getattr(self, "stats_", None) else FitStatus.NOT_FITTED
 
     @property
     def has_been_fitted(self) -> bool:
         """Whether it has learnt all it needs. False where there is nothing to learn; see `fit_status`."""
         return self.fit_status() is FitStatus.FITTED
-
-    # --- transforming -------------------------------------------------------------------------------------------------
 
     @keywords.guard
     def fit_transform(
@@ -128,7 +131,7 @@ class Preprocessor(abc.ABC):
 
         Args:
             ds: The data set.
-            batch_size: For programs written for Ray: has no effect, whole blocks are transformed.
+            batch_size: How many rows a class of the program's own is given at once. Default: whole blocks.
             num_cpus: How many CPUs a task holds. Default: 1.
             memory: How many bytes of memory.
             concurrency: How many tasks there are at most. Default: as many as there is room for.
@@ -140,9 +143,13 @@ class Preprocessor(abc.ABC):
         """
         check_dataset(f"{type(self).__name__}.transform", ds)
         reading.check_batch_size(batch_size, may_be_none=True)
-        self._check_fitted("transform")
+        check_fitted(self, "transform")
+        how: Any = {"num_cpus": num_cpus, "memory": memory, "concurrency": concurrency}
+        if type(self)._apply is Preprocessor._apply:
+            form, function = _find_transform(self._copy())
+            return ds.map_batches(function, batch_format=form, batch_size=batch_size, **how)
         step = NamedStep(repr(self), self._copy()._apply)
-        return add_step(ds, "transform", step, num_cpus=num_cpus, memory=memory, concurrency=concurrency)
+        return add_step(ds, "transform", step, **how)
 
     @keywords.guard
     def transform_batch(self, data: blocks.Batch) -> blocks.Batch:
@@ -154,7 +161,7 @@ class Preprocessor(abc.ABC):
             KeyError: There is no such column.
             ValueError: A value cannot be transformed.
         """
-        self._check_fitted("transform_batch")
+        check_fitted(self, "transform_batch")
         return self._apply_to_batch(data)
 
     @keywords.guard
@@ -167,7 +174,7 @@ class Preprocessor(abc.ABC):
             KeyError: There is no such column.
             ValueError: A value cannot be transformed.
         """
-        self._check_fitted("transform_row")
+        check_fitted(self, "transform_row")
         if not isinstance(row, Mapping):
             raise TypeError(
                 f"transform_row() takes a dict of values by column, but received {texts.name_kind(row)}: {row!r:.80}. "
@@ -175,13 +182,13 @@ class Preprocessor(abc.ABC):
             )
         return self._apply_to_row(row)
 
-    @abc.abstractmethod
     def get_input_columns(self) -> list[str]:
-        """Return the columns that are read."""
+        """Return the columns that are read, as far as that is known."""
+        return []
 
-    @abc.abstractmethod
     def get_output_columns(self) -> list[str]:
-        """Return the columns that are written."""
+        """Return the columns that are written; see `get_input_columns`."""
+        return []
 
     # --- saving -------------------------------------------------------------------------------------------------------
 
@@ -226,33 +233,32 @@ class Preprocessor(abc.ABC):
 
     # --- for subclasses -----------------------------------------------------------------------------------------------
 
-    @abc.abstractmethod
     def _check_arguments(self) -> None:
         """Raise if the arguments cannot be; give them their final form."""
 
     def _can_be_fitted(self) -> bool:
         """Return whether there is something to learn."""
-        return True
+        return self._is_fittable
 
-    @abc.abstractmethod
-    def _fit(self, ds: dataset.Dataset) -> Stats:
-        """Return what is learnt from a data set."""
+    def _fit(self, ds: dataset.Dataset) -> Any:
+        """Return what is learnt from a data set; or keep it, and return anything else."""
+        raise NotImplementedError(f"{type(self).__name__} has no _fit(dataset). Write one; or _is_fittable = False.")
 
-    @abc.abstractmethod
     def _apply(self, block: blocks.Block) -> blocks.Block:
         """Return a block transformed. Runs in tasks."""
+        return blocks.build_from_batch(_call_own(self, block), f"What {type(self).__name__} returns")
 
-    @abc.abstractmethod
     def _apply_to_batch(self, batch: blocks.Batch) -> blocks.Batch:
         """Return a batch transformed."""
+        return _call_own(self, blocks.build_from_batch(batch, "A batch"))
 
-    @abc.abstractmethod
     def _apply_to_row(self, row: Mapping[str, object]) -> blocks.Row:
         """Return a row transformed."""
+        return next(self._apply(blocks.build_from_rows([row], "A row")).list_rows())
 
-    @abc.abstractmethod
     def _list_arguments(self) -> dict[str, object]:
         """Return what it was made from."""
+        return {name: value for name, value in vars(self).items() if name not in ("stats_", "_has_learnt")}
 
     def _list_dropped(self) -> Sequence[str]:
         """Return the columns that are left out."""
@@ -265,7 +271,7 @@ class Preprocessor(abc.ABC):
     @classmethod
     def _build(cls, arguments: Mapping[str, object], stats: Stats) -> Self:
         """Return what `_list_arguments` and `stats_` describe."""
-        made = cls(**arguments)
+        made = _build_own(cls, arguments) or cls(**arguments)
         made.stats_ = stats
         return made
 
@@ -273,12 +279,42 @@ class Preprocessor(abc.ABC):
         """Return one that a later `fit` does not change."""
         return copy.copy(self)
 
-    def _check_fitted(self, verb: str) -> None:
-        if self.fit_status() in (FitStatus.NOT_FITTED, FitStatus.PARTIALLY_FITTED):
-            raise PreprocessorNotFittedException(
-                f"{self!r} cannot {verb}(), because it has not learnt from data yet. Call fit(dataset) first, or "
-                "fit_transform(dataset)."
-            )
+
+def check_fitted(one: Preprocessor, verb: str) -> None:
+    """Raise if it has not learnt."""
+    if one.fit_status() in (FitStatus.NOT_FITTED, FitStatus.PARTIALLY_FITTED):
+        raise PreprocessorNotFittedException(
+            f"{one!r} cannot {verb}(), because it has not learnt from data yet. Call fit(dataset) first, or "
+            "fit_transform(dataset)."
+        )
+
+
+P = TypeVar("P", bound=Preprocessor)
+
+
+def _find_transform(own: Preprocessor) -> tuple[str, Callable[[Any], Any]]:
+    """Return in which form a class of the program's own takes batches, and its method that does."""
+    for form, name in (("numpy", "numpy"), ("pandas", "pandas"), ("pyarrow", "arrow")):
+        function: Callable[[Any], Any] | None = getattr(own, f"_transform_{name}", None)
+        if function is not None:
+            return form, function
+    raise NotImplementedError(
+        f"{type(own).__name__} transforms nothing. Write _transform_numpy(self, batch), or _transform_pandas."
+    )
+
+
+def _call_own(own: Preprocessor, block: blocks.Block) -> Any:
+    form, function = _find_transform(own)
+    return function(block.to_batch(form, is_owned=True))
+
+
+def _build_own(kind: type[P], attributes: Mapping[str, object]) -> P | None:
+    """Return an instance of a class of the program's own, whose constructor nobody knows; None if it is one of ours."""
+    if kind._list_arguments is not Preprocessor._list_arguments:
+        return None
+    made = kind.__new__(kind)
+    vars(made).update(attributes, _has_learnt=True)
+    return made
 
 
 @final

@@ -223,7 +223,7 @@ class LabelEncoder(single.Single):
             KeyError: There is no column of numbers. Raised when rows are asked for.
         """
         base.check_dataset("LabelEncoder.inverse_transform", ds)
-        self._check_fitted("inverse_transform")
+        base.check_fitted(self, "inverse_transform")
         labels = {number: label for label, number in self.stats_[f"unique_values({self.label_column})"].items()}
         decode = functools.partial(_decode, self.get_output_columns()[0], self.label_column, labels)
         return base.add_step(ds, "inverse_transform", base.NamedStep(repr(self), decode))

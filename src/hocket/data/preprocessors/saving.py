@@ -73,7 +73,7 @@ def read(text: str, *, allow_functions: bool) -> object:
 
 def _list_parts(preprocessor: Saved) -> dict[str, object]:
     arguments = {name: _encode(name, value) for name, value in preprocessor._list_arguments().items()}
-    stats = {name: _encode(name, value) for name, value in preprocessor.stats_.items()}
+    stats = {name: _encode(name, value) for name, value in getattr(preprocessor, "stats_", {}).items()}
     return {"name": type(preprocessor).__name__, "arguments": arguments, "stats": stats}
 
 

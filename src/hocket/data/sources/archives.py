@@ -12,6 +12,7 @@ from typing import Any, Final, TypeAlias, final
 
 import numpy as np
 
+from hocket import extras
 from hocket.data import blocks, settings
 from hocket.data.sources import filesystems, formats
 
@@ -27,7 +28,7 @@ Renaming: TypeAlias = Sequence[tuple[str, str]] | Callable[[str], str]
 @dataclass(frozen=True, kw_only=True)
 class WebDataset:
     """Samples of a tar archive: the files that have the same name up to the first dot are a row, with a column for
-    each ending, and the name as ``__key__``.
+    each ending, the name as ``__key__``, and the archive's path as ``__url__``.
 
     Args:
         decoder: Whether texts, numbers, JSON, arrays and pictures are what they say; if not, all are bytes. Or a
@@ -59,7 +60,7 @@ class WebDataset:
                     if num_bytes > most:
                         yield self._build(rows)
                         rows, num_bytes = [], 0
-                    rows.append({"__key__": key})
+                    rows.append({"__key__": key, "__url__": file.path})
                 if self.suffixes is None or _is_meant(ending, self.suffixes):
                     encoded = content.read()
                     num_bytes += len(encoded)
@@ -143,12 +144,23 @@ PICTURES: Final = ("jpg", "jpeg", "png", "ppm", "pgm", "pbm", "webp")
 """What is in the files of an archive, by the ends of their names."""
 
 
+def load_msgpack(caller: str) -> Any:
+    """Return msgpack.
+
+    Raises:
+        MissingExtraError: It is not installed.
+    """
+    return extras.load("msgpack", caller, "msgpack", "Run pip install msgpack.")
+
+
 def _decode(ending: str, encoded: bytes) -> object:
     match ending.rpartition(".")[2].lower():
         case "txt" | "text":
             return encoded.decode()
         case "npy":
             return np.load(io.BytesIO(encoded), allow_pickle=False)
+        case "mp" | "msgpack":
+            return load_msgpack("read_webdataset()").unpackb(encoded)
         case kind if kind in NUMBERS:
             return int(encoded)
         case kind if kind in JSON:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final, final
 
 import numpy as np
@@ -49,6 +49,8 @@ class Choice:
         partitioning: How the names of folders become columns; None: not at all.
         partition_filter: Which of them are read, by the names of folders.
         shuffle: None, ``"files"`` or a `FileShuffleConfig`: in which order.
+        arrow_open_stream_args: How they are opened: keywords of Arrow's ``open_input_stream``, such as
+            ``{"compression": "gzip"}``. Default: by the ends of their names.
 
     Raises:
         TypeError: One of these is of another kind.
@@ -60,6 +62,7 @@ class Choice:
     partitioning: partitions.Partitioning | None = partitions.DEFAULT
     partition_filter: partitions.PathPartitionFilter | None = None
     shuffle: object = None
+    arrow_open_stream_args: Mapping[str, Any] | None = None
 
     def __post_init__(self) -> None:
         several: Any = self.file_extensions
@@ -78,6 +81,12 @@ class Choice:
             )
         if self.shuffle is not None and self.shuffle != "files" and not isinstance(self.shuffle, FileShuffleConfig):
             raise TypeError(f"shuffle must be 'files' or a FileShuffleConfig, but received {self.shuffle!r:.80}.")
+        opening: object = self.arrow_open_stream_args
+        if opening is not None and not (isinstance(opening, Mapping) and {*opening} <= {"compression", "buffer_size"}):
+            raise TypeError(
+                f"arrow_open_stream_args takes 'compression' and 'buffer_size', but received {opening!r:.80}. Write "
+                "{'compression': 'gzip'}."
+            )
 
 
 @final
@@ -103,6 +112,8 @@ def choose(caller: str, paths: object, endings: Sequence[str], choice: Choice) -
     shared, found = filesystems.list_files(
         caller, paths, choice.filesystem, endings, ignore_missing_paths=choice.ignore_missing_paths
     )
+    if choice.arrow_open_stream_args is not None:
+        found = [replace(file, opening=dict(choice.arrow_open_stream_args)) for file in found]
     if choice.partition_filter is not None:
         found = _filter(caller, found, choice.partition_filter)
     if choice.shuffle is not None:

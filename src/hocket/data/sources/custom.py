@@ -6,7 +6,7 @@ import abc
 import inspect
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, final
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, final
 
 import numpy as np
 
@@ -42,7 +42,7 @@ class ReadTask:
         read_fn: Gives tables: dicts of arrays, data frames or Arrow tables.
         metadata: What is known of them.
         schema: For programs written for Ray: has no effect.
-        per_task_row_limit: The same.
+        per_task_row_limit: How many rows are taken of them at most. Default: all.
 
     Raises:
         TypeError: `read_fn` is no function.
@@ -95,7 +95,8 @@ class TaskRead:
 
     @property
     def num_rows(self) -> int | None:
-        return self.task.metadata.num_rows
+        known, most = self.task.metadata.num_rows, self.task.per_task_row_limit
+        return known if known is None or most is None else min(known, most)
 
     @property
     def num_bytes(self) -> int | None:
@@ -103,8 +104,13 @@ class TaskRead:
 
     def iter_blocks(self) -> Iterator[blocks.Block]:
         """Give the rows, in blocks."""
+        left = self.task.per_task_row_limit
         for table in self.task():
-            yield blocks.build_from_batch(table, f"What a ReadTask of {self.name} gives")
+            block = blocks.build_from_batch(table, f"What a ReadTask of {self.name} gives")
+            yield block if left is None else block.cut(0, left)
+            left = None if left is None else left - block.num_rows
+            if left is not None and left <= 0:
+                return
 
     def __call__(self) -> blocks.Block:
         return blocks.join(list(self.iter_blocks()) or [blocks.Block({}, 0)])
@@ -132,9 +138,17 @@ class TaskContext:
     op_name: str = "write"
 
 
+if TYPE_CHECKING:
+    import typing_extensions
+
+    Returned = typing_extensions.TypeVar("Returned", default=Any)  # which Python has from 3.13 on
+else:
+    Returned = TypeVar("Returned")
+
+
 @final
 @dataclass(frozen=True)
-class WriteResult:
+class WriteResult(Generic[Returned]):
     """The argument of `Datasink.on_write_complete`.
 
     Args:
@@ -145,11 +159,11 @@ class WriteResult:
 
     num_rows: int
     size_bytes: int
-    write_returns: list[Any]
+    write_returns: list[Returned]
 
 
-class Datasink(abc.ABC):
-    """Where rows go, written by a user for `Dataset.write_datasink`.
+class Datasink(abc.ABC, Generic[Returned]):
+    """Where rows go, written by a user for `Dataset.write_datasink`; ``Datasink[int]`` says what `write` returns.
 
     The object is sent to tasks, which call `write` on their copies. A task that is done again calls it again.
     """
@@ -165,10 +179,10 @@ class Datasink(abc.ABC):
         """Prepare, in the caller's process."""
 
     @abc.abstractmethod
-    def write(self, blocks: Iterable[Any], ctx: TaskContext) -> Any:
+    def write(self, blocks: Iterable[Any], ctx: TaskContext) -> Returned:
         """Write Arrow tables, in a task, and return something that can be sent."""
 
-    def on_write_complete(self, write_result: WriteResult) -> None:
+    def on_write_complete(self, write_result: WriteResult[Returned]) -> None:
         """Finish, in the caller's process, when all is written."""
 
     def on_write_failed(self, error: Exception) -> None:

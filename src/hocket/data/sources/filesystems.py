@@ -6,7 +6,7 @@ from __future__ import annotations
 import os
 import posixpath
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, TypeAlias, final
@@ -33,6 +33,8 @@ class File:
     size: int
     root: str
     """The folder that was asked for, or its own."""
+    opening: Mapping[str, Any] | None = None
+    """Keywords of Arrow's ``open_input_stream``, of the user's."""
 
 
 def list_files(

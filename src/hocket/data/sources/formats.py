@@ -18,8 +18,8 @@ _PACKED: Final = (".gz", ".bz2", ".zst", ".lz4")
 
 
 def open_packed(filesystem: filesystems.FileSystem, file: filesystems.File) -> Any:
-    """Return a stream of a file's bytes, unpacked if its name says that they are packed."""
-    return filesystem.open_input_stream(file.path, compression="detect")
+    """Return a stream of a file's bytes, unpacked if its name, or the user, says that they are packed."""
+    return filesystem.open_input_stream(file.path, **{"compression": "detect", **(file.opening or {})})
 
 
 def _read_all(filesystem: filesystems.FileSystem, file: filesystems.File) -> bytes:
@@ -118,24 +118,41 @@ class Json:
     options: Mapping[str, object]
 
     def read(self, filesystem: filesystems.FileSystem, file: filesystems.File) -> Iterator[blocks.Block]:
-        read = arrow.load("read_json()", "pyarrow.json").read_json
         with open_packed(filesystem, file) as stream:
             if not _is_large(file):
                 content = stream.read()
                 if not content.strip():  # as a data set without rows is written
                     yield blocks.Block({}, 0)
-                elif content.lstrip()[:1] == b"[":
-                    yield _read_array(content)
                 else:
-                    yield _table(read(io.BytesIO(content), **self.options))
+                    array = _read_array(content) if content.lstrip()[:1] == b"[" else None
+                    yield self._read_lines(content) if array is None else array
                 return
             for part in _cut_lines(stream, settings.DataContext.get_current().get_block_bytes()):
-                yield _table(read(io.BytesIO(part), **self.options))
+                yield self._read_lines(part)
+
+    def _read_lines(self, content: bytes) -> blocks.Block:
+        """Return the rows of lines. Where Arrow has no type for their values, and the user has none either, these are
+        Python's; a line that is a list is a row of the columns ``"0"``, ``"1"``, ..."""
+        read = arrow.load("read_json()", "pyarrow.json").read_json
+        try:
+            return _table(read(io.BytesIO(content), **self.options))
+        except arrow.load("read_json()").ArrowInvalid:
+            try:
+                rows = [json.loads(line) for line in content.splitlines() if line.strip()]
+            except ValueError:
+                rows = [None]
+            if self.options or not all(isinstance(row, dict | list) for row in rows):
+                raise
+        found = [row if isinstance(row, dict) else {str(at): value for at, value in enumerate(row)} for row in rows]
+        return blocks.build_from_rows(found, "read_json()")
 
 
-def _read_array(content: bytes) -> blocks.Block:
-    """Return the objects of one JSON array."""
-    rows = json.loads(content)
+def _read_array(content: bytes) -> blocks.Block | None:
+    """Return the objects of one JSON array; None if it is not one, but a list in each line."""
+    try:
+        rows = json.loads(content)
+    except ValueError:
+        return None
     if not all(isinstance(row, dict) for row in rows):
         raise ValueError('it is a JSON array, but not of objects, such as [{"x": 1}]')
     names = list(dict.fromkeys(name for row in rows for name in row))

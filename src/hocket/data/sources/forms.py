@@ -115,6 +115,8 @@ def _encode_member(name: str, value: object) -> object:
         return encode_picture(value, ending, f"write_webdataset(): column {name!r}")
     if ending in archives.JSON:
         return json.dumps(value.tolist() if isinstance(value, np.ndarray) else value)
+    if ending in {"mp", "msgpack"}:
+        return archives.load_msgpack("write_webdataset()").packb(value)
     if ending in {"npy", "pickle", "pkl"}:
         stream = io.BytesIO()
         _DUMP[ending](value, stream)

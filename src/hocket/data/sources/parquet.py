@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, final
+
+import numpy as np
 
 from hocket.data import arrow, blocks, settings
 from hocket.data.sources import choosing, files, filesystems
@@ -25,6 +28,8 @@ class Selection:
     columns: tuple[str, ...] | None
     filter: Any
     """An expression of Arrow's, or None."""
+    hashes_rows: bool = False
+    """Whether the column ``row_hash`` is added."""
 
     def check(self, names: Sequence[str], path: str) -> None:
         """Raise if a file lacks a column.
@@ -79,6 +84,16 @@ class Selection:
         gone = {name: arrow.build_missing(table.num_rows, kind) for name, kind in self.choose(missing).items()}
         return blocks.Block({**block.columns, **gone}, block.num_rows) if gone else block
 
+    def add_hashes(self, block: blocks.Block, path: str, start: int) -> blocks.Block:
+        """Return rows with their hashes, if these are wanted, of which the first stands at a place in its file."""
+        if not self.hashes_rows:
+            return block
+        places = np.arange(start, start + block.num_rows, dtype=np.uint64)
+        mixed = places * np.uint64(0x9E3779B97F4A7C15) + np.uint64(zlib.crc32(path.encode()))  # splitmix64
+        mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+        mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+        return blocks.Block({**block.columns, "row_hash": mixed ^ (mixed >> np.uint64(31))}, block.num_rows)
+
     def _list_own(self, names: Sequence[str]) -> list[str] | None:
         return None if self.columns is None else [name for name in self.columns if name in names]
 
@@ -110,14 +125,18 @@ class ParquetRead:
     """The columns that other files have and this one lacks, and their types."""
     names: tuple[str, ...]
     """The columns of the file itself, when the data set was made."""
+    start: int = 0
+    """How many rows of the file are before its groups."""
 
     def narrow(self, names: Sequence[str]) -> ParquetRead | None:
         """Return what reads some of the columns alone; None if it lacks one, or none would be the file's."""
         whole = [*self.names, *self.missing]
-        there = [*self.constants, *(whole if self.selection.columns is None else self.selection.columns)]
+        added = [*self.constants, *(["row_hash"] if self.selection.hashes_rows else [])]
+        there = [*added, *(whole if self.selection.columns is None else self.selection.columns)]
         if not set(names) <= set(there) or not set(names) & set(self.names):
             return None
-        selection = replace(self.selection, columns=tuple(name for name in names if name not in self.constants))
+        kept = tuple(name for name in names if name not in added)
+        selection = replace(self.selection, columns=kept, hashes_rows="row_hash" in added and "row_hash" in names)
         constants = {name: value for name, value in self.constants.items() if name in names}
         return replace(self, selection=selection, constants=constants)
 
@@ -126,6 +145,7 @@ class ParquetRead:
             block = self._read()
         except (OSError, ValueError, LookupError) as error:  # Arrow's own errors are among them
             raise filesystems.explain(error, CALLER, self.file.path) from error
+        block = self.selection.add_hashes(block, self.file.path, self.start)
         return block.add_constants(self.constants) if self.constants else block
 
     def _read(self) -> blocks.Block:
@@ -145,7 +165,8 @@ class Parquet:
     def read(self, filesystem: filesystems.FileSystem, file: filesystems.File) -> Iterator[blocks.Block]:
         footer = _read_footer(filesystem, file)
         for groups in join_groups(footer.sizes, settings.DataContext.get_current().get_block_bytes()):
-            yield self.selection.read(filesystem, file.path, groups, {})
+            block = self.selection.read(filesystem, file.path, groups, {})
+            yield self.selection.add_hashes(block, file.path, sum(footer.rows[: groups[0]]))
 
 
 @final
@@ -185,13 +206,15 @@ def plan_parquet(
     include_paths: bool,
     on_error: str,
     override_num_blocks: int | None,
+    hashes_rows: bool,
 ) -> list[Any]:
     """Return what reads Parquet files: groups of rows that are small are read together."""
     choosing.check_on_error(on_error)
     arrow.load(CALLER, "pyarrow.parquet")
     chosen = choosing.choose(CALLER, paths, (".parquet",), choice)
     shared, found = chosen.filesystem, chosen.files
-    selection = Selection(columns=None if columns is None else tuple(columns), filter=condition)
+    kept = None if columns is None else tuple(columns)
+    selection = Selection(columns=kept, filter=condition, hashes_rows=hashes_rows)
     constants = [selection.choose(one) for one in chosen.values]
     if len(found) > MOST_FOOTERS or on_error == "skip":
         if on_error == "raise":
@@ -253,6 +276,7 @@ def _plan_file(
                 constants=constants,
                 missing=missing,
                 names=tuple(footer.types),
+                start=sum(rows[: groups[0]]),
             )
         )
     return reads

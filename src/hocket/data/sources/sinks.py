@@ -13,7 +13,7 @@ from hocket.data.sources import custom, forms, naming, writing
 
 
 @final
-class Sql(custom.Datasink):
+class Sql(custom.Datasink[None]):
     """A statement of a database that takes rows.
 
     Args:
@@ -96,7 +96,7 @@ _OF_RAY = ("try_create_dir", "open_stream_args", "dataset_uuid", "min_bytes_per_
 """Keywords of Ray's targets that have no effect."""
 
 
-class _FileDatasink(custom.Datasink, abc.ABC):
+class _FileDatasink(custom.Datasink[list[dict[str, Any]]], abc.ABC):
     """What the bases of users' own formats of files have in common.
 
     Args:
@@ -157,7 +157,7 @@ class _FileDatasink(custom.Datasink, abc.ABC):
             return []
         return [row for table in blocks for row in _list_rows(target, table, ctx.task_idx)]
 
-    def on_write_complete(self, write_result: custom.WriteResult) -> None:
+    def on_write_complete(self, write_result: custom.WriteResult[list[dict[str, Any]]]) -> None:
         if self._folder is not None and self._target is not None:
             found = [row for rows in write_result.write_returns for row in rows]
             writing.finish("write_datasink()", self._folder, self._target.run, found)

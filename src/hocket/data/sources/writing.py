@@ -45,6 +45,10 @@ class SaveMode(enum.StrEnum):
     """Ray's other word for ``"error"``."""
 
 
+class FolderExistsError(FileExistsError, ValueError):
+    """A folder is there that was to be new; a ValueError, too, as in Ray."""
+
+
 MODES: Final = tuple(mode.value for mode in SaveMode)
 
 
@@ -172,6 +176,8 @@ class Target:
         partition_cols: Columns whose values are folders' names instead.
         most_rows: How many rows a file has at most.
         names: Gives files their names, in the place of `run`.
+        names_columns: Whether folders' names have those of `partition_cols`, too.
+        needs_run: Whether the names that `names` gives must have `run` in them.
     """
 
     caller: str
@@ -181,6 +187,8 @@ class Target:
     partition_cols: tuple[str, ...] = ()
     most_rows: int | None = None
     names: naming.FilenameProvider | None = None
+    names_columns: bool = True
+    needs_run: bool = False
 
     def write(self, block: blocks.Block, number: int) -> blocks.Block:
         """Write a block, and return what was written: a row for each file. Runs in a task. Of a block without rows
@@ -197,7 +205,13 @@ class Target:
 
     def _name(self, part: blocks.Block, number: int, at: int) -> str:
         if self.names is not None:
-            return self.names.choose(part, self.run, number, at, is_row=self.most_rows == 1)
+            name = self.names.choose(part, self.run, number, at, is_row=self.most_rows == 1)
+            if self.needs_run and self.run not in name:
+                raise ValueError(
+                    f"{self.caller} appends to a folder, and the filename_provider gave the name {name!r}, which a "
+                    "later write would write over. Have it contain write_uuid, or write mode='overwrite'."
+                )
+            return name
         place = f"{number:06}" if self.most_rows is None else f"{number:06}_{at:06}"
         return f"{self.run}_{place}{self.form.ending}"
 
@@ -208,7 +222,10 @@ class Target:
         blocks.check_columns(self.partition_cols, list(block.columns))
         texts = [[_quote(row[name]) for row in block.select([name]).list_rows()] for name in self.partition_cols]
         folders = [
-            "".join(f"{_quote(name)}={text}/" for name, text in zip(self.partition_cols, found, strict=True))
+            "".join(
+                f"{_quote(name)}={text}/" if self.names_columns else f"{text}/"
+                for name, text in zip(self.partition_cols, found, strict=True)
+            )
             for found in zip(*texts, strict=True)
         ]
         rest = [name for name in block.columns if name not in self.partition_cols]
@@ -319,9 +336,10 @@ def open_folder(caller: str, path: object, filesystem: object, mode: str, ending
         is_unfinished = any(filesystems.is_mark(place, one) for one in inside)
         if inside and mode == "ignore" and not is_unfinished:
             return None
-        if inside and mode in ("error", "create", "ignore"):
-            how = "was not written to its end" if is_unfinished else "has files"
-            raise FileExistsError(
+        is_there = bool(inside) or place.filesystem.get_file_info(place.path).type == fs.FileType.Directory
+        if (is_there and mode in ("error", "create")) or (inside and mode == "ignore"):
+            how = "was not written to its end" if is_unfinished else "has files" if inside else "is there"
+            raise FolderExistsError(
                 f"{caller}: the folder {place.shown!r} {how}. Choose another one, or mode='"
                 f"{'overwrite' if is_unfinished else 'append'}'."
             )

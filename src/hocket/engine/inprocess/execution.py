@@ -85,9 +85,10 @@ class Execution(base.InProcessState):
         except exceptions.ActorExit:
             self.kernel.exit_actor(worker)
         except BaseException as error:  # whatever the user's code raises is the caller's to see
-            cancelled = exceptions.TaskCancelledError(f"Call `{task.options.name}` was cancelled while it ran.")
+            name = task.options.name
+            cancelled = exceptions.TaskCancelledError(f"Call `{name}` was cancelled while it ran.")
             with self.lock:
-                self._fail(worker, task, cancelled if task.cancelled else error, started)
+                self._fail(worker, task, rules.wrap_cancelled(name, cancelled) if task.cancelled else error, started)
         else:
             with self.lock:
                 self._finish(worker, task, result, started)

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import ray
 
 from hocket import exceptions, texts
-from hocket.engine import undecodable, values
+from hocket.engine import rules, undecodable, values
 from hocket.kernel import reasons
 
 _SAME_NAME = (
@@ -139,8 +139,10 @@ def _translate_task_error(error: Any, origin: Origin) -> BaseException:
         return cause.as_instanceof_cause()
     if isinstance(cause, exceptions.HocketError):
         return cause
-    if isinstance(cause, ray.exceptions.RayError):  # of an argument that was never made
-        return translate(cause, origin)
+    if isinstance(cause, ray.exceptions.RayError):  # of an argument that was never made, or cancelled while it ran
+        found = translate(cause, origin)
+        is_cancelled = isinstance(found, exceptions.TaskCancelledError)
+        return rules.wrap_cancelled(origin.name, found).as_instanceof_cause() if is_cancelled else found
     text = _strip(str(error))
     name = _find_function(text)
     if isinstance(cause, TypeError) and _UNSENDABLE.search(str(cause)):

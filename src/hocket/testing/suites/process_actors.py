@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import pickle
 import signal
 import threading
 import time
@@ -157,10 +158,11 @@ class ProcessActorContract:
         sleeping = sleeper.sleep.remote()
         programs.wait_until(lambda: bool(api.get(sleeper.look.remote())))
         api.cancel(sleeping)
-        with pytest.raises(
-            exceptions.TaskCancelledError, match=r"^(Call `\S*Sleeper.sleep`|The task) was cancelled"
-        ):  # Ray says no name
+        with pytest.raises(  # Ray says no name
+            exceptions.TaskError, match=r"^(Call `\S*Sleeper.sleep`|The task) was cancelled"
+        ) as caught:
             api.get(sleeping)
+        assert isinstance(pickle.loads(pickle.dumps(caught.value)), exceptions.TaskCancelledError)
         assert api.get(sleeper.look.remote()) == ["started", "cancelled"]
         with pytest.raises(ValueError, match="force=True is not supported"):
             api.cancel(sleeper.sleep.remote(), force=True)

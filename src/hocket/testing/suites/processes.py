@@ -90,8 +90,9 @@ class ProcessContract:
 
         ref = count.remote(gate.wait.remote(), counter)
         api.cancel(ref)
-        with pytest.raises(exceptions.TaskCancelledError, match=r"cancelled before it (started|was done)"):
+        with pytest.raises(exceptions.TaskCancelledError, match=r"cancelled before it (started|was done)") as caught:
             api.get(ref)
+        assert not isinstance(caught.value, exceptions.TaskError)
         gate.open.remote()
         assert api.get(counter.add.remote(0)) == 0
 
@@ -108,8 +109,9 @@ class ProcessContract:
         ref = run.remote(gate)
         api.get(gate.wait.remote())
         api.cancel(ref, force=force)
-        with pytest.raises(exceptions.TaskCancelledError, match="cancelled"):
+        with pytest.raises(exceptions.TaskCancelledError, match="cancelled") as caught:
             api.get(ref, timeout=20)
+        assert isinstance(caught.value, exceptions.TaskError) or force
 
     def test_cancelling_by_force_spares_the_task_in_front(self) -> None:
         gate = api.remote(programs.Gate).options(max_concurrency=8).remote()

@@ -102,9 +102,10 @@ class TrialSource:
 
     def add(self, trial: trials.Trial, folder: str | None = None) -> live_trial.LiveTrial:
         """Take a new trial."""
-        name = f"{self._settings.trainable_name}_{trial.trial_id}"
+        trial.trainable_name = self._settings.trainable_name
+        trial.name = name = f"{self._settings.trainable_name}_{trial.trial_id}"
         if self._settings.tune.trial_name_creator is not None:
-            name = str(self._settings.tune.trial_name_creator(trial))
+            trial.name = name = str(self._settings.tune.trial_name_creator(trial))
         if folder is None:
             creator = self._settings.tune.trial_dirname_creator
             folder = name if creator is None else str(creator(trial))
@@ -122,8 +123,7 @@ class TrialSource:
                 f"trial_dirname_creator has given it to trial {trial.trial_id}. Have it contain trial.trial_id."
             )
         self._folders.add(folder)
-        trial.trainable_name = self._settings.trainable_name
-        trial.name, trial.path = name, f"{self._settings.folder}/{folder}"
+        trial.path = f"{self._settings.folder}/{folder}"
         found = live_trial.LiveTrial(trial, name, folder, self._settings.request(trial.config))
         self._live[trial.trial_id] = found
         self._note(trial)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import abc
 import datetime as dt
+import inspect
 import logging
 import math
 import time
@@ -70,7 +71,7 @@ class FunctionStopper(Stopper):
         function: Called with a trial's id and its report, returns whether the trial ends.
 
     Raises:
-        TypeError: It cannot be called.
+        TypeError: It cannot be called with these two.
 
     Example:
         >>> from hocket.tune.stopper import FunctionStopper
@@ -79,10 +80,10 @@ class FunctionStopper(Stopper):
     """
 
     def __init__(self, function: Callable[[str, dict[str, Any]], bool]) -> None:
-        if not callable(function):
+        if not _takes_two(function):
             raise TypeError(
-                f"function must be a function, but received {function!r}. Write lambda trial_id, result: "
-                'result["loss"] < 0.1.'
+                f"function must be a function of (trial_id, result), but received {function!r}. Write lambda trial_id, "
+                'result: result["loss"] < 0.1.'
             )
         self._function = function
 
@@ -91,6 +92,18 @@ class FunctionStopper(Stopper):
 
     def stop_all(self) -> bool:
         return False
+
+
+def _takes_two(function: Any) -> bool:
+    if not callable(function):
+        return False
+    try:
+        inspect.signature(function).bind("", {})
+    except TypeError:
+        return False
+    except ValueError:  # of a built-in function nobody knows it
+        return True
+    return True
 
 
 @keywords.guard_init

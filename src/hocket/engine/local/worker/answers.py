@@ -182,11 +182,12 @@ class Answers(state.WorkerState):
         innermost level; what the engine says of the task itself stays what it is."""
         kind = type(error)
         if issubclass(kind, KeyboardInterrupt):
-            if self._cancelling_id == work.task_id:
-                return exceptions.TaskCancelledError(f"Task `{work.name}` was cancelled while it ran.")
-            return rules.build_interrupted(work.name, error)
+            if self._cancelling_id != work.task_id:
+                return rules.build_interrupted(work.name, error)
+            cancelled = exceptions.TaskCancelledError(f"Task `{work.name}` was cancelled while it ran.")
+            return rules.wrap_cancelled(work.name, cancelled)
         if issubclass(kind, exceptions.TaskCancelledError) and work.task_id in self._engine.cancelled:
-            return error
+            return rules.wrap_cancelled(work.name, error)
         surroundings.add_hint(error, work.extra or self._engine.actor_extra)
         return rules.wrap_error(work.name, error)
 

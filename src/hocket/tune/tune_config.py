@@ -1,0 +1,3 @@
+"""Where Ray's programs look for `TuneConfig`."""
+
+from hocket.tune.configs import TuneConfig as TuneConfig

@@ -1,0 +1,112 @@
+"""Arguments of readers and writers that programs for Ray Data pass."""
+
+from __future__ import annotations
+
+import gzip
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+
+import hocket
+from hocket import data
+from hocket.data.datasource import FilenameProvider
+
+UNTYPED: Any = data
+
+
+@pytest.fixture(scope="module", autouse=True)
+def session() -> Iterator[None]:
+    with hocket.init(num_cpus=2):
+        yield
+
+
+@pytest.mark.parametrize("read", ["read_csv", "read_json", "read_text", "read_binary_files"])
+def test_files_that_are_packed_under_another_name(read: str, tmp_path: Path) -> None:
+    content = {"read_csv": b"x\n1\n2\n", "read_json": b'{"x": 1}\n{"x": 2}\n'}.get(read, b"1\n2\n")
+    path = tmp_path / f"file.{read[5:]}"
+    path.write_bytes(gzip.compress(content))
+    rows = getattr(data, read)(str(path), arrow_open_stream_args={"compression": "gzip"})
+    assert rows.count() == (1 if read == "read_binary_files" else 2)
+
+
+@pytest.mark.parametrize("given", [5, {"mode": "r"}])
+def test_wrong_ways_to_open(given: Any, tmp_path: Path) -> None:
+    with pytest.raises(TypeError, match="arrow_open_stream_args takes 'compression' and 'buffer_size', but received"):
+        data.read_csv(str(tmp_path), arrow_open_stream_args=given)
+
+
+def write(folder: Path) -> str:
+    data.range(100, override_num_blocks=2).write_parquet(folder, row_group_size=10)
+    return str(folder)
+
+
+@pytest.mark.parametrize("num_copies", [1, 70])
+def test_hashes_of_rows(tmp_path: Path, num_copies: int) -> None:
+    """Also of more files than have their footers read first."""
+    table = pq.read_table(write(tmp_path / "a"))
+    folder = tmp_path / "b"
+    folder.mkdir()
+    for number in range(num_copies):
+        pq.write_table(table.slice(0, 30), folder / f"{number:03}.parquet", row_group_size=10)
+    first, again = (data.read_parquet(str(folder), include_row_hash=True, batch_size=7).take_all() for _ in range(2))
+    assert first == again
+    assert len({row["row_hash"] for row in first}) == len(first) == 30 * num_copies
+
+
+def test_hashes_and_chosen_columns(tmp_path: Path) -> None:
+    folder = write(tmp_path / "a")
+    rows = data.read_parquet(folder, include_row_hash=True)
+    known = {row["id"]: row["row_hash"] for row in rows.take_all()}
+    assert rows.select_columns(["id"]).take(1) == [{"id": 0}]
+    assert rows.select_columns(["row_hash"]).take(1) == [{"row_hash": known[0]}]
+    chosen = data.read_parquet(folder, columns=["id"], include_row_hash=True).sort("id").take(1)
+    assert chosen == [{"id": 0, "row_hash": known[0]}]
+    kept = data.read_parquet(folder, filter="id > 40 and id < 60", include_row_hash=True).take_all()
+    assert len({row["row_hash"] for row in kept}) == len(kept) == 19
+
+
+def test_names_of_folders(tmp_path: Path) -> None:
+    rows = data.from_items([{"k": "a", "x": 1}, {"k": "b", "x": 2}])
+    rows.write_parquet(tmp_path / "plain", partition_cols=["k"], partitioning_flavor=None)
+    rows.write_parquet(tmp_path / "hive", partition_cols=["k"], partitioning_flavor="hive")
+    assert sorted(path.name for path in (tmp_path / "plain").iterdir() if path.is_dir()) == ["a", "b"]
+    assert sorted(path.name for path in (tmp_path / "hive").iterdir() if path.is_dir()) == ["k=a", "k=b"]
+    for how in ({"partitioning_flavor": "hive"}, {"partitioning_flavor": "tree", "partition_cols": ["k"]}):
+        with pytest.raises(ValueError, match="The flavor is 'hive' or None, and needs partition_cols="):
+            rows.write_parquet(tmp_path / "c", **how)
+
+
+def test_what_the_function_says_counts_first(tmp_path: Path) -> None:
+    how: dict[str, Any] = {"row_group_size": 100, "arrow_parquet_args_fn": lambda: {"row_group_size": 5}}
+    data.range(20, override_num_blocks=1).write_parquet(tmp_path, **how)
+    (path,) = tmp_path.glob("*.parquet")
+    assert pq.ParquetFile(path).num_row_groups == 4
+
+
+def test_a_folder_that_is_there(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"the folder '.*' is there. Choose another one") as caught:
+        data.range(1).write_parquet(tmp_path, mode="error")
+    assert isinstance(caught.value, FileExistsError)
+    data.range(1).write_parquet(tmp_path / "new", mode="error")
+
+
+class Plain(FilenameProvider):
+    def get_filename_for_task(self, write_uuid: str, task_index: int) -> str:
+        return f"rows-{task_index}.parquet"
+
+
+class Whole(FilenameProvider):
+    def get_filename_for_task(self, write_uuid: str, task_index: int) -> str:
+        return f"{write_uuid}-{task_index}.parquet"
+
+
+def test_names_that_a_later_write_would_write_over(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"gave the name 'rows-0.parquet', which a later write would write over"):
+        data.range(1).write_parquet(tmp_path / "a", filename_provider=Plain())
+    data.range(1).write_parquet(tmp_path / "b", filename_provider=Plain(), mode="overwrite")
+    for _ in range(2):
+        data.range(1).write_parquet(tmp_path / "c", filename_provider=Whole())
+    assert data.read_parquet(str(tmp_path / "c")).count() == 2
