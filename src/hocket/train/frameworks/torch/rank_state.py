@@ -9,7 +9,7 @@ import contextlib
 import sys
 import warnings
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, Final, TypeAlias, final
 
 import numpy as np
@@ -69,11 +69,14 @@ class RankState:
         """What `accelerate` was asked for; None if it was not called."""
         self._models: list[weakref.ref[torch.nn.Module]] = []
         self._prepared: weakref.WeakSet[torch.optim.Optimizer] = weakref.WeakSet()
-        self._unrelated: weakref.WeakSet[torch.optim.Optimizer] = weakref.WeakSet()
+        #: The optimizers whose first step was seen.
+        self._known: weakref.WeakSet[torch.optim.Optimizer] = weakref.WeakSet()
         self._closing = contextlib.ExitStack()
         self._closing.callback(self.exchange.close)
-        if self.exchange.needs_optimizer:
-            hook = torch_optimizer.register_optimizer_step_pre_hook(self._check_step)
+        #: The parameters that models had before they were prepared, and have no longer.
+        self._replaced: list[weakref.ref[torch.nn.Parameter]] = []
+        if self.exchange.needs_optimizer or info.world_size > 1:
+            hook = torch_optimizer.register_optimizer_step_pre_hook(self._begin_step)
             self._closing.callback(hook.remove)
         self._smallest = 0
         """How many numbers the smallest parameter has of the optimizer that has made the first step."""
@@ -93,10 +96,12 @@ class RankState:
         """Whether a model or an optimizer was prepared."""
         return bool(self._models) or len(self._prepared) > 0
 
-    def add_model(self, model: torch.nn.Module) -> None:
-        """Note that a model was prepared."""
+    def add_model(self, model: torch.nn.Module, before: Sequence[torch.nn.Parameter]) -> None:
+        """Note that a model was prepared, which had these parameters before."""
         self._models.append(weakref.ref(model))
-        self._unrelated.clear()
+        now = {id(parameter) for parameter in model.parameters()}
+        self._replaced += [weakref.ref(parameter) for parameter in before if id(parameter) not in now]
+        self._known.clear()
         self._stepped.clear()
 
     def add_optimizer(self, optimizer: torch.optim.Optimizer) -> None:
@@ -176,18 +181,42 @@ class RankState:
         is_ours = dist.is_initialized() and dist.get_backend() == collective_torch.NAME
         return is_ours and traffic.find_largest() < self._smallest
 
-    def _check_step(self, optimizer: torch.optim.Optimizer, args: object, kwargs: object) -> None:
+    def _begin_step(self, optimizer: torch.optim.Optimizer, args: tuple[object, ...], kwargs: dict[str, object]) -> Any:
         """Called before each step of any optimizer in this process."""
-        if optimizer in self._prepared or optimizer in self._unrelated:
-            return
-        known = self._list_parameters()
-        if any(id(p) in known for group in optimizer.param_groups for p in group["params"]):
+        if worker_session.get_optional_session() is not self._session:
+            return None  # of another rank, of those that take turns
+        if optimizer not in self._known:
+            self._check_first(optimizer)
+            self._known.add(optimizer)
+        return self.exchange.begin_step(optimizer, args, kwargs)
+
+    def _check_first(self, optimizer: torch.optim.Optimizer) -> None:
+        """Raise if the steps of an optimizer would not go through the strategy."""
+        mine = {id(p) for group in optimizer.param_groups for p in group["params"]}
+        name, related = type(optimizer).__name__, not mine.isdisjoint(self._list_parameters())
+        if any(id(one) in mine for one in (ref() for ref in self._replaced) if one is not None):
             raise RuntimeError(
-                f"{type(self.strategy).__name__} works in the optimizer's step, but this {type(optimizer).__name__} "
-                "was not prepared. Write optimizer = hocket.train.torch.prepare_optimizer(optimizer) before the "
-                "first step."
+                f"This {name} has the parameters that the model had before prepare_model() spread them, so it would "
+                "train nothing. Make the optimizer after model = prepare_model(model)."
             )
-        self._unrelated.add(optimizer)
+        if related and self.exchange.needs_optimizer and optimizer not in self._prepared:
+            raise RuntimeError(
+                f"{type(self.strategy).__name__} works in the optimizer's step, but this {name} was not prepared. "
+                "Write optimizer = hocket.train.torch.prepare_optimizer(optimizer) before the first step."
+            )
+        if not related and self._is_for_spread(optimizer):
+            raise RuntimeError(
+                f"This {name} has no parameter of the model, and none with a gradient, but as many of the same shapes, "
+                "so it would train nothing. It was made while the model's parameters were put together, as after a "
+                "forward pass: make it right after model = prepare_model(model)."
+            )
+
+    def _is_for_spread(self, optimizer: torch.optim.Optimizer) -> bool:
+        """Tell whether an optimizer has parameters that stand for those of a spread model for a while."""
+        mine = [p for group in optimizer.param_groups for p in group["params"]]
+        spread = [p for model in self._list_models() for p in model.parameters() if hasattr(p, "placements")]
+        shapes = {tuple(p.shape) for p in spread if p.grad is not None}
+        return bool(mine) and all(p.grad is None and tuple(p.shape) in shapes for p in mine)
 
 
 def _unwrap(model: torch.nn.Module) -> torch.nn.Module:

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import inspect
+import weakref
 from collections.abc import Callable, Mapping
-from typing import Any, Final, final
+from typing import Any, Final, NamedTuple, final
 
 import torch
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
 from torch.nn import parallel
 
 from hocket.train import strategies
-from hocket.train.frameworks.torch.strategies import averaging, closures, sharding, strategy
+from hocket.train.frameworks.torch.strategies import averaging, closures, sharding, strategy, wrapping
 
 _HOOKS: Final[Mapping[str, Callable[..., object]]] = {
     "fp16": default_hooks.fp16_compress_hook,
@@ -20,11 +20,14 @@ _HOOKS: Final[Mapping[str, Callable[..., object]]] = {
     "bf16": lambda group, bucket: default_hooks.bf16_compress_hook(group, bucket),  # noqa: PLW0108 (so it has no name)
 }
 
-_BUFFERS: Final = (
-    "forward_sync_buffers"
-    if "forward_sync_buffers" in inspect.signature(parallel.DistributedDataParallel).parameters  # new in torch 2.13
-    else "broadcast_buffers"
-)
+
+class _Plan(NamedTuple):
+    """What a step of an optimizer takes."""
+
+    wrappers: list[wrapping.Wrapper]
+    """Of the models that it steps."""
+    outside: list[torch.Tensor]
+    """Its parameters that none of them covers: their gradients are averaged before the step."""
 
 
 @final
@@ -36,6 +39,13 @@ class Exchange(strategy.Exchange):
         self._ranks = ranks
         self._hooks: list[Any] = []
         self._alike = strategies.Alike.ALL
+        self._wrappers: list[wrapping.Wrapper] = []
+        #: The models that are sharded.
+        self._sharded: list[torch.nn.Module] = []
+        #: What was found out of each optimizer, and how many parameters and makings of wrappers ago.
+        self._plans: weakref.WeakKeyDictionary[torch.optim.Optimizer, tuple[object, _Plan]] = (
+            weakref.WeakKeyDictionary()
+        )
 
     def adapt_model(
         self, model: torch.nn.Module, parallel_strategy: str, options: Mapping[str, Any], device: torch.device
@@ -47,6 +57,8 @@ class Exchange(strategy.Exchange):
                     "strategy out, and give parallel_strategy_kwargs={'mp_policy': "
                     "MixedPrecisionPolicy(reduce_dtype=torch.bfloat16)} to send fewer bytes."
                 )
+            if self._ranks.world_size > 1:
+                self._sharded.append(model)
             return sharding.shard(model, self._ranks, options, device)
         if self._ranks.world_size == 1:
             return model
@@ -54,19 +66,13 @@ class Exchange(strategy.Exchange):
             "gradient_as_bucket_view": True,
             **options,
         }  # measured: a tenth of a step less, and a copy of the gradients
-        shares = all(options.get(name) in (None, True) for name in ("forward_sync_buffers", "broadcast_buffers"))
-        if shares:  # after a forward pass, and not before the next
-            options = {**options, "broadcast_buffers": None, _BUFFERS: False}
         if self._settings.bucket_mb is not None:
             options = {"bucket_cap_mb": self._settings.bucket_mb, **options}
-        wrapped = parallel.DistributedDataParallel(model, **options)
-        if shares:
-            averaging.copy_from_first(model.buffers())
-            averaging.share_buffers(wrapped, lambda: wrapped.require_backward_grad_sync)
-        else:
+        made = wrapping.Wrapper(model, options, self._compress, self._ranks.world_size)
+        self._wrappers.append(made)
+        if not made.shares_buffers:
             self._alike &= ~strategies.Alike.BUFFERS
-        self._compress(wrapped)
-        return wrapped
+        return made.wrapped
 
     def _compress(self, wrapped: parallel.DistributedDataParallel) -> None:
         compression = self._settings.compression
@@ -89,6 +95,54 @@ class Exchange(strategy.Exchange):
             self._hooks.append(optimizer.register_step_pre_hook(self._share_loss))
         return optimizer
 
+    def begin_step(
+        self, optimizer: torch.optim.Optimizer, args: tuple[object, ...], kwargs: dict[str, object]
+    ) -> object:
+        plan = self._find_plan(optimizer)
+        for wrapper in plan.wrappers:
+            wrapper.check_step()
+            wrapper.average()
+        if not plan.outside:
+            return None
+
+        def average() -> None:
+            averaging.average_gradients(plan.outside, [True] * len(plan.outside), self._ranks.world_size)
+
+        closure = closures.get_optional_closure(args, kwargs)
+        if closure is None:
+            average()
+            return None
+
+        def compute() -> object:
+            loss = closure()
+            average()
+            return loss
+
+        return closures.replace_closure(args, kwargs, compute)
+
+    def _find_plan(self, optimizer: torch.optim.Optimizer) -> _Plan:
+        state = (sum(len(group["params"]) for group in optimizer.param_groups), [w.generation for w in self._wrappers])
+        known = self._plans.get(optimizer)
+        if known is not None and known[0] == state:
+            return known[1]
+        parameters = [one for group in optimizer.param_groups for one in group["params"]]
+        wrappers = [one for one in self._wrappers if any(map(one.covers, parameters))]
+        for wrapper in wrappers:
+            wrapper.check_current(parameters, type(optimizer).__name__)
+        sharded = {one for model in self._sharded for one in model.parameters()}
+        plan = _Plan(wrappers, [])
+        if wrappers or not sharded.isdisjoint(parameters):
+            left = {one for wrapper in wrappers for one in wrapper.list_ignored()}
+            plan.outside.extend(
+                one
+                for one in parameters
+                if one not in left and not hasattr(one, "placements") and not any(w.covers(one) for w in wrappers)
+            )
+            before = known[1].outside if known is not None else []
+            averaging.copy_from_first(one for one in plan.outside if not any(one is other for other in before))
+        self._plans[optimizer] = state, plan
+        return plan
+
     def _share_loss(self, optimizer: torch.optim.Optimizer, args: tuple[object, ...], kwargs: dict[str, object]) -> Any:
         """Have LBFGS decide by the mean loss how far to go: by its own each rank would go another way, with the same
         gradients. Called before ``step``."""
@@ -103,3 +157,5 @@ class Exchange(strategy.Exchange):
     def close(self) -> None:
         for hook in self._hooks:
             hook.remove()
+        for wrapper in self._wrappers:
+            wrapper.close()

@@ -158,25 +158,9 @@ class _Meetings:
         for hook in self._hooks:
             hook.remove()
 
-    @torch.no_grad()
     def _average_gradients(self) -> None:
-        """Put the mean gradient into each rank. A parameter that only some ranks used counts as zero in the others."""
-        if self._world_size == 1:
-            return
         parameters = list_parameters(self._optimizer)
-        kinds = [[float(p.grad is not None), float(p.grad is not None and p.grad.is_sparse)] for p in parameters]
-        flags = torch.tensor(kinds, device=parameters[0].device, dtype=torch.float32)
-        shares, *_ = averaging.compute_means([flags], self._world_size)
-        dense: list[torch.Tensor] = []
-        sparse: list[torch.Tensor] = []
-        for parameter, (share, sparse_share) in zip(parameters, shares.tolist(), strict=True):
-            if share:
-                (sparse if sparse_share else dense).append(parameter)
-        given = [torch.zeros_like(p) if p.grad is None else p.grad for p in dense]
-        for parameter, mean in zip(dense, averaging.compute_means(given, self._world_size), strict=True):
-            parameter.grad = mean.to(parameter.dtype)
-        for parameter in sparse:
-            parameter.grad = averaging.compute_sparse_mean(parameter, self._world_size)
+        averaging.average_gradients(parameters, [True] * len(parameters), self._world_size)
 
     def _drop_anchors(self) -> None:
         """Note where each parameter is that has no anchor yet: before the first step, and those that were added

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import weakref
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final, final
@@ -83,7 +82,6 @@ class Exchange(strategy.Exchange):
         self._closing.enter_context(self._meter.follow_steps())
         for parameter in planned:
             parameter.data = parameter.new_empty(0)  # what still refers to it keeps no memory
-        self._refuse_steps_of(set(planned))
         names = {id(parameter): name for name, parameter in model.named_parameters()}
         look = functools.partial(_compare_gradients, names, self._meter)
         self._closing.callback(torch_optimizer.register_optimizer_step_pre_hook(look).remove)
@@ -199,22 +197,6 @@ class Exchange(strategy.Exchange):
             backend.list_placements(stored)  # it refuses an order that torch does not know
             shown.OWN.note_spread(name, stored, shapes[name], parameter.element_size())
             yield parameter, sharded_units.Part(stored, spreading.find_used(stored, batch_dims), batch_dims, parts)
-
-    def _refuse_steps_of(self, replaced: set[nn.Parameter]) -> None:
-        """Have a step of an optimizer fail that was made before the model was spread: it would train nothing."""
-        seen: weakref.WeakSet[torch.optim.Optimizer] = weakref.WeakSet()
-
-        def check(stepped: torch.optim.Optimizer, args: object, kwargs: object) -> None:
-            if stepped in seen:
-                return
-            if any(parameter in replaced for group in stepped.param_groups for parameter in group["params"]):
-                raise RuntimeError(
-                    f"This {type(stepped).__name__} has the parameters that the model had before prepare_model() "
-                    "spread them, so it would train nothing. Make the optimizer after model = prepare_model(model)."
-                )
-            seen.add(stepped)
-
-        self._closing.callback(torch_optimizer.register_optimizer_step_pre_hook(check).remove)
 
     def close(self) -> None:
         if self._meter is not None:
