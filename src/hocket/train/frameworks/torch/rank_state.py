@@ -121,8 +121,16 @@ class RankState:
     def close(self) -> None:
         """Give everything back. If the training function has ended well, compare what the ranks have, and say what it
         has forgotten."""
-        if sys.exception() is None:
+        error = sys.exception()
+        if error is None:
             self._session.watch.end()
+        elif isinstance(error, Exception) and self._is_of_sharding(error):
+            error.add_note(
+                "The model is sharded by torch's fully_shard, which may be why. Compute with model(x), and not with a "
+                "layer or a method by itself (or name the method to torch.distributed.fsdp."
+                "register_fsdp_forward_method). It has no gradients of gradients, none with respect to parameters by "
+                "torch.autograd.grad, no sparse ones, and no copies. parallel_strategy='ddp' has all of these."
+            )
         self._held = None
         self._closing.close()
         if sys.exception() is None and self._trains_apart():
@@ -132,6 +140,14 @@ class RankState:
                 "model of its own. Write model = hocket.train.torch.prepare_model(model) before the optimizer is made.",
                 stacklevel=2,
             )
+
+    def _is_of_sharding(self, error: Exception) -> bool:
+        """Tell whether torch has raised an error where a model was sharded."""
+        frame, last = error.__traceback__, ""
+        while frame is not None:
+            frame, last = frame.tb_next, frame.tb_frame.f_globals.get("__name__", "")
+        parameters = (p for model in self._list_models() for p in model.parameters())
+        return last.startswith("torch.") and any(hasattr(p, "placements") for p in parameters)
 
     def _list_models(self) -> list[torch.nn.Module]:
         return [model for model in (ref() for ref in self._models) if model is not None]

@@ -11,7 +11,7 @@ from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_
 from torch.nn import parallel
 
 from hocket.train import strategies
-from hocket.train.frameworks.torch.strategies import averaging, closures, sharding, strategy, wrapping
+from hocket.train.frameworks.torch.strategies import closures, sharding, strategy, wrapping
 
 _HOOKS: Final[Mapping[str, Callable[..., object]]] = {
     "fp16": default_hooks.fp16_compress_hook,
@@ -24,10 +24,14 @@ _HOOKS: Final[Mapping[str, Callable[..., object]]] = {
 class _Plan(NamedTuple):
     """What a step of an optimizer takes."""
 
+    parameters: list[Any]
+    """What it steps."""
     wrappers: list[wrapping.Wrapper]
     """Of the models that it steps."""
     outside: list[torch.Tensor]
     """Its parameters that none of them covers: their gradients are averaged before the step."""
+    is_sharded: bool
+    """Whether it steps a model that is sharded."""
 
 
 @final
@@ -39,9 +43,10 @@ class Exchange(strategy.Exchange):
         self._ranks = ranks
         self._hooks: list[Any] = []
         self._alike = strategies.Alike.ALL
-        self._wrappers: list[wrapping.Wrapper] = []
-        #: The models that are sharded.
-        self._sharded: list[torch.nn.Module] = []
+        #: The wrappers, each as long as a program has it, and the models that are sharded.
+        self._wrappers: list[weakref.ref[wrapping.Wrapper]] = []
+        self._sharded: list[weakref.ref[torch.nn.Module]] = []
+        self._outside = closures.Outside(ranks.world_size)
         #: What was found out of each optimizer, and how many parameters and makings of wrappers ago.
         self._plans: weakref.WeakKeyDictionary[torch.optim.Optimizer, tuple[object, _Plan]] = (
             weakref.WeakKeyDictionary()
@@ -58,7 +63,7 @@ class Exchange(strategy.Exchange):
                     "MixedPrecisionPolicy(reduce_dtype=torch.bfloat16)} to send fewer bytes."
                 )
             if self._ranks.world_size > 1:
-                self._sharded.append(model)
+                self._sharded.append(weakref.ref(model))
             return sharding.shard(model, self._ranks, options, device)
         if self._ranks.world_size == 1:
             return model
@@ -69,7 +74,7 @@ class Exchange(strategy.Exchange):
         if self._settings.bucket_mb is not None:
             options = {"bucket_cap_mb": self._settings.bucket_mb, **options}
         made = wrapping.Wrapper(model, options, self._compress, self._ranks.world_size)
-        self._wrappers.append(made)
+        self._wrappers.append(weakref.ref(made))
         if not made.shares_buffers:
             self._alike &= ~strategies.Alike.BUFFERS
         return made.wrapped
@@ -99,47 +104,36 @@ class Exchange(strategy.Exchange):
         self, optimizer: torch.optim.Optimizer, args: tuple[object, ...], kwargs: dict[str, object]
     ) -> object:
         plan = self._find_plan(optimizer)
+        has_none = all(one.grad is None for one in plan.parameters)
+        if plan.is_sharded and has_none and closures.get_optional_closure(args, kwargs) is None:
+            raise RuntimeError(
+                f"This {type(optimizer).__name__} steps a sharded model, and no parameter has a gradient: all backward "
+                "passes were in no_sync(). Leave the last one before the step outside of it."
+            )
         for wrapper in plan.wrappers:
-            wrapper.check_step()
-            wrapper.average()
-        if not plan.outside:
-            return None
-
-        def average() -> None:
-            averaging.average_gradients(plan.outside, [True] * len(plan.outside), self._ranks.world_size)
-
-        closure = closures.get_optional_closure(args, kwargs)
-        if closure is None:
-            average()
-            return None
-
-        def compute() -> object:
-            loss = closure()
-            average()
-            return loss
-
-        return closures.replace_closure(args, kwargs, compute)
+            wrapper.begin_step(plan.parameters)
+        return self._outside.begin_step(optimizer, plan.outside, args, kwargs)
 
     def _find_plan(self, optimizer: torch.optim.Optimizer) -> _Plan:
-        state = (sum(len(group["params"]) for group in optimizer.param_groups), [w.generation for w in self._wrappers])
+        everyone = [wrapper for wrapper in (ref() for ref in self._wrappers) if wrapper is not None]
+        state = sum(len(group["params"]) for group in optimizer.param_groups), [one.generation for one in everyone]
         known = self._plans.get(optimizer)
         if known is not None and known[0] == state:
             return known[1]
         parameters = [one for group in optimizer.param_groups for one in group["params"]]
-        wrappers = [one for one in self._wrappers if any(map(one.covers, parameters))]
+        wrappers = [one for one in everyone if any(map(one.covers, parameters))]
         for wrapper in wrappers:
             wrapper.check_current(parameters, type(optimizer).__name__)
-        sharded = {one for model in self._sharded for one in model.parameters()}
-        plan = _Plan(wrappers, [])
-        if wrappers or not sharded.isdisjoint(parameters):
+        models = [model for model in (ref() for ref in self._sharded) if model is not None]
+        sharded = {one for model in models for one in model.parameters()}
+        plan = _Plan(parameters, wrappers, [], not sharded.isdisjoint(parameters))
+        if wrappers or plan.is_sharded:
             left = {one for wrapper in wrappers for one in wrapper.list_ignored()}
             plan.outside.extend(
                 one
                 for one in parameters
                 if one not in left and not hasattr(one, "placements") and not any(w.covers(one) for w in wrappers)
             )
-            before = known[1].outside if known is not None else []
-            averaging.copy_from_first(one for one in plan.outside if not any(one is other for other in before))
         self._plans[optimizer] = state, plan
         return plan
 
@@ -157,5 +151,5 @@ class Exchange(strategy.Exchange):
     def close(self) -> None:
         for hook in self._hooks:
             hook.remove()
-        for wrapper in self._wrappers:
+        for wrapper in filter(None, (ref() for ref in self._wrappers)):
             wrapper.close()

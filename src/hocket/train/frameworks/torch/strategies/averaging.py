@@ -91,6 +91,28 @@ def average_gradients(parameters: Sequence[torch.Tensor], wanted: Sequence[bool]
         parameter.grad = compute_sparse_mean(parameter, world_size)
 
 
+@torch.no_grad()
+def require_equal(tensors: Sequence[torch.Tensor], what: str) -> None:
+    """Raise in all ranks if one has other values than rank 0.
+
+    Args:
+        tensors: The same in all ranks.
+        what: What they are, for the message.
+    """
+    mine = [tensor.detach().clone() for tensor in tensors]
+    copy_from_first(mine)
+    differ = [not torch.equal(one, other) for one, other in zip(mine, tensors, strict=True)]
+    if tensors:
+        flag = torch.tensor([float(any(differ))], device=tensors[0].device)
+        dist.all_reduce(flag)
+        if flag.item():
+            raise RuntimeError(
+                f"An optimizer steps {what}, and they differ between the ranks, so their first gradients are of other "
+                "values. Make them part of the model before prepare_model(), or give them the same values in all "
+                "ranks, as with torch.manual_seed(0)."
+            )
+
+
 @torch.compiler.disable  # type: ignore[untyped-decorator]
 def _share_buffers(called: Any, args: object, result: object) -> None:
     """Called after a forward pass."""

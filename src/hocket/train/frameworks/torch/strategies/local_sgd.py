@@ -101,6 +101,8 @@ class _Meetings:
         self._models = models
         self._settings = settings
         self._world_size = world_size
+        #: The parameters that are known to have begun equal in all ranks.
+        self._seen = set(list_parameters(optimizer))
         self._count = 0
         #: Steps since the last meeting that the ranks took each for itself.
         self._apart = 0
@@ -124,6 +126,10 @@ class _Meetings:
 
     def _begin_step(self, optimizer: torch.optim.Optimizer, args: tuple[object, ...], kwargs: dict[str, object]) -> Any:
         """Called before ``step``; return other arguments for it, or None."""
+        new = [one for one in list_parameters(optimizer) if one not in self._seen]
+        if new and self._world_size > 1:
+            averaging.require_equal(new, "parameters that were added later")
+        self._seen.update(new)
         if self._count >= self._settings.begin_after:
             if self._settings.outer is not None:
                 self._drop_anchors()

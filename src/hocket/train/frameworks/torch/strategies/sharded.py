@@ -34,6 +34,7 @@ from hocket.train.frameworks import spreading
 from hocket.train.frameworks.torch import nested
 from hocket.train.frameworks.torch.strategies import (
     averaging,
+    closures,
     sharded_hooks,
     sharded_units,
     sharded_usage,
@@ -52,6 +53,7 @@ class Exchange(strategy.Exchange):
         self._ranks = ranks
         self._closing = contextlib.ExitStack()
         self._meter: sharded_usage.Meter | None = None
+        self._outside = closures.Outside(ranks.world_size)
 
     def adapt_model(
         self, model: nn.Module, parallel_strategy: str, options: Mapping[str, object], device: torch.device
@@ -90,6 +92,13 @@ class Exchange(strategy.Exchange):
     @property
     def alike(self) -> strategies.Alike:
         return strategies.Alike.ALL
+
+    def begin_step(
+        self, optimizer: torch.optim.Optimizer, args: tuple[object, ...], kwargs: dict[str, object]
+    ) -> object:
+        parameters = [one for group in optimizer.param_groups for one in group["params"]]
+        outside = [one for one in parameters if not isinstance(one, torch_tensor.DTensor)]
+        return self._outside.begin_step(optimizer, outside if len(outside) < len(parameters) else [], args, kwargs)
 
     def _attach(
         self, model: nn.Module, parts: Mapping[nn.Parameter, sharded_units.Part], meter: sharded_usage.Meter
@@ -222,6 +231,11 @@ class _Layer:
 
         def begin(module: nn.Module, args: object) -> None:
             parameters: dict[str, Any] = module._parameters
+            if any(name not in parameters for name in self._names):
+                raise RuntimeError(
+                    f"A {type(module).__name__} has lost the parameters {self._names} since prepare_model() spread "
+                    "them, as weight_norm() takes them. Change the layers before, and prepare the model then."
+                )
             kept = {name: parameters[name] for name in self._names}
             self._begun.append(kept)
             for name, parameter in kept.items():

@@ -66,7 +66,7 @@ class Wrapper:
         self._hooks: list[Any] = []
         #: Whether the next backward pass is one of those that the wrapper averages.
         self._armed = False
-        #: The parameters whose gradients came in it.
+        #: The parameters whose gradients are the mean of all ranks.
         self._reduced: set[torch.nn.Parameter] = set()
         #: Those whose gradients have a part that is this rank's own.
         self._own: set[torch.nn.Parameter] = set()
@@ -118,7 +118,9 @@ class Wrapper:
                 "backward pass to average. Leave static_graph out."
             )
         trainable = self._list_trainable()
-        if trainable and list(trainable) != list(self._covered):  # all frozen for a while: torch copes with that
+        if trainable and [*map(id, trainable)] != [
+            *map(id, self._covered)
+        ]:  # all frozen for a while: torch copes with that
             self._make_again(trainable)
         self._armed = syncs
         self._reduced.clear()
@@ -159,11 +161,22 @@ class Wrapper:
             own, covered = self._own, list(self._covered)
             self._own = set()
             averaging.average_gradients(covered, [one in own for one in covered], self._world_size)
+            self._reduced |= own
 
-    def check_step(self) -> None:
+    def begin_step(self, parameters: Iterable[torch.nn.Parameter]) -> None:
+        """See that an optimizer steps these with the mean of all ranks' gradients, also of those that a program has
+        written itself."""
+        self._check_finished()
+        mine = [one for one in parameters if one in self._covered]
+        self._own.update(one for one in mine if one.grad is not None and one not in self._reduced)
+        self.average()
+        self._reduced.difference_update(mine)  # what has a gradient at the next step is no longer this mean
+
+    def _check_finished(self) -> None:
         """Raise if an optimizer is about to step before the wrapper has averaged all gradients."""
         if not (self._armed and self._reduced):
             return
+        self._armed = False
         try:
             self.wrapped._check_reducer_finalized()
         except RuntimeError as error:
