@@ -6,15 +6,19 @@ from __future__ import annotations
 import contextlib
 import copy
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, Protocol
 
 import torch
+import torch.distributed as dist
 from torch import nn
 from torch.optim import swa_utils
+from torch.utils import checkpoint, data
 
 from hocket import train
 from hocket.train import torch as hocket_torch
+from hocket.train.frameworks.torch import framework
+from hocket.train.frameworks.torch.strategies import all_reduce, wrapping
 
 ROWS, STEPS, LR = 8, 6, 0.05
 
@@ -538,8 +542,6 @@ def gradient_penalty(tools: Tools) -> Any:
 
 
 def recomputed(tools: Tools) -> Any:
-    from torch.utils import checkpoint
-
     class Recomputed(Net):
         def forward(self, x: torch.Tensor, skips: bool = False) -> torch.Tensor:
             found: torch.Tensor = checkpoint.checkpoint(super().forward, x, use_reentrant=False)
@@ -691,24 +693,188 @@ def read_weights(model: Any) -> list[torch.Tensor]:
 
 
 def run_all(config: dict[str, Any]) -> dict[str, Any]:
-    """Train in each way; return the weights, or the error. Rank 0's count; the others are compared with them here."""
+    """Train in each way; return the weights, if they are the same in all ranks, or what is wrong."""
     found: dict[str, Any] = {}
     for name in config["ways"]:
         try:
             model = WAYS[name](Ranks(config["parallel_strategy"]))
             hocket_torch.synchronize()
             mine = read_weights(model)
-            everyone: list[Any] = [None] * train.get_context().get_world_size()
-            torch.distributed.all_gather_object(everyone, [one.tolist() for one in mine])
-            found[name] = mine if all(one == everyone[0] for one in everyone) else "the ranks differ"
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 (each is compared with what is expected)
             found[name] = f"{type(error).__name__}: {error}"
+            continue
+        everyone: list[Any] = [None] * train.get_context().get_world_size()
+        dist.all_gather_object(everyone, [one.tolist() for one in mine])
+        found[name] = mine if all(one == everyone[0] for one in everyone) else "the ranks differ"
     return found
 
 
-def watch_one(config: dict[str, Any]) -> None:
+def run_one(config: dict[str, Any]) -> None:
     WAYS[config["way"]](Ranks(config["parallel_strategy"]))
 
 
-def count_ways() -> Iterator[str]:
-    yield from WAYS
+DIVERGING = [
+    "parameter_outside",
+    "unfrozen_later",
+    "appended",
+    "parameter_registered_later",
+    "around",
+    "around_by_a_method",
+    "around_every_other_step",
+    "around_then_clipped",
+    "around_with_a_layer_unfrozen",
+    "second_loss_around",
+    "layer_alone",
+    "functional_call",
+    "two_forward_passes_first",
+    "sparse_table_around",
+    "all_accumulated",
+    "written_gradients",
+    "gradient_penalty",
+]
+"""What DistributedDataParallel trains apart without a word."""
+
+
+def run_bare(config: dict[str, Any]) -> None:
+    """Train with all of it switched off that makes loops right, and report."""
+    wrapping.Wrapper.begin_forward = lambda self, wrapped: None  # type: ignore[method-assign]
+    wrapping.Wrapper._take_gradient = lambda self, parameter: None  # type: ignore[method-assign]
+    all_reduce.Exchange.begin_step = lambda self, *_: None  # type: ignore[method-assign]
+    model = WAYS[config["way"]](Ranks())
+    train.report({"weights": len(read_weights(model))})
+
+
+# --- one rank does something else -------------------------------------------------------------------------------------
+
+
+def lower_the_rate(model: Any, optimizer: Any, step: int) -> None:
+    optimizer.param_groups[0]["lr"] = LR / 2
+
+
+def load_weights(model: Any, optimizer: Any, step: int) -> None:
+    open_model(model).load_state_dict({**build().state_dict(), "counted": torch.zeros(1)})
+
+
+def write_a_buffer(model: Any, optimizer: Any, step: int) -> None:
+    open_model(model).counted += 1
+
+
+def change_gradients(model: Any, optimizer: Any, step: int) -> None:
+    open_model(model).head.bias.grad += 0.1
+
+
+def leave_out_a_step(model: Any, optimizer: Any, step: int) -> None:
+    for one in model.parameters():
+        one.grad = None
+
+
+UNEQUAL_WAYS = {
+    "lower_the_rate": "in report 1 .after 6 steps. rank 1 has other values of the parameter `first.weight` than rank 0",
+    "load_weights": "other values of the parameter `first.weight`.* one rank alone has loaded or changed weights",
+    "write_a_buffer": "rank 1 has other values of the buffer `counted` than rank 0, by up to 1 in",
+    "change_gradients": "rank 1 has other values of the parameter `head.bias`",
+    "leave_out_a_step": "rank 1 has other values of the parameter `first.weight`",
+    "unused_in_one": "has not used the layers of `second.weight`, `second.bias` in this rank",
+    "around_in_one": "another operation|other operations|CollectiveMismatchError",
+    "unfrozen_in_one": "another operation|other operations|CollectiveMismatchError",
+}
+"""What rank 1 alone does, and what is said."""
+
+
+def run_unequal(config: dict[str, Any]) -> None:
+    way, tools = config["way"], Ranks()
+    net = build()
+    net.register_buffer("counted", torch.zeros(1))
+    if way == "unfrozen_in_one":
+        net.first.requires_grad_(False)
+    model, optimizer = _begin(tools, net)
+    for step in range(STEPS):
+        is_now = tools.rank == 1 and step >= STEPS - 2
+        if way == "unfrozen_in_one":
+            net.first.requires_grad_(is_now)
+        optimizer.zero_grad()
+        called = net if way == "around_in_one" and is_now else model
+        _loss(called(tools.rows(step), skips=way == "unused_in_one" and is_now)).backward()
+        if is_now and way in globals():
+            globals()[way](model, optimizer, step)
+        optimizer.step()
+    train.report({})
+
+
+def accumulate_statically() -> None:
+    tools = Ranks()
+    model, _ = _begin(tools, static_graph=True)
+    with model.no_sync():
+        _loss(model(tools.rows(0))).backward()
+
+
+def clip_in_float16() -> dict[str, Any]:
+    hocket_torch.accelerate(amp=True, dtype=torch.float16)
+
+    class Each(nn.Module):
+        def __init__(self, count: int) -> None:
+            super().__init__()
+            self.parts = nn.ModuleList(nn.Linear(4, 1, bias=False) for _ in range(count))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return torch.stack([part(x).mean() for part in self.parts])
+
+    def prepare(count: int) -> tuple[Any, Any, list[Any], list[torch.Tensor]]:
+        model = hocket_torch.prepare_model(Each(count))
+        parts = list(open_model(model).parts)
+        made = [hocket_torch.prepare_optimizer(torch.optim.SGD(part.parameters(), lr=1.0)) for part in parts]
+        return model, parts, made, [part.weight.detach().clone() for part in parts]
+
+    found: dict[str, Any] = {"moved": []}
+    ones = torch.ones(2, 4)
+    for clip in (lambda p: nn.utils.clip_grad_norm_(p, 2.0), lambda p: nn.utils.clip_grad_value_(p, 0.1)):
+        model, parts, (optimizer,), (before,) = prepare(1)
+        hocket_torch.backward(model(ones).sum() * 0.5)  # each of four gradients is 0.5: their norm is 1
+        norm = clip(model.parameters())
+        found.setdefault("norm", float(norm) if norm is not None else 0.0)
+        optimizer.step()
+        found["moved"].append((parts[0].weight - before).detach().norm().item())
+    scale = framework.FRAMEWORK.get_state("test").precision.scaler  # type: ignore[union-attr]
+    model, parts, (first, second), (before, _) = prepare(2)
+    hocket_torch.backward((model(ones) * torch.tensor([1e38 * 1e38, 1.0])).sum())
+    nn.utils.clip_grad_value_(model.parameters(), 0.1)
+    first.step()
+    found["overflow"] = {"moved": (parts[0].weight - before).detach().norm().item()}
+    second.step()
+    model, parts, made, starts = prepare(2)
+    hocket_torch.backward(model(ones).sum() * 0.5)
+    found["overflow"]["scale"] = scale.scale
+    for one in made:
+        one.step()
+    found["two optimizers"] = [
+        (part.weight - start).detach().abs().max().item() for part, start in zip(parts, starts, strict=True)
+    ]
+    model, parts, (optimizer,), (before,) = prepare(1)
+    for _ in range(2):
+        hocket_torch.backward(model(ones).sum() * 0.25)
+    optimizer.step()
+    found["accumulated"] = (parts[0].weight - before).detach().norm().item()
+    return found
+
+
+def read_buffers(config: dict[str, Any]) -> list[Any]:
+    tools = Ranks(config.get("parallel_strategy", "ddp"))
+    torch.manual_seed(0)
+    model, optimizer = _begin(tools, nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4), nn.Linear(4, 1)))
+    _train(tools, model, optimizer)
+    train.report({})
+    everyone: list[Any] = [None, None]
+    dist.all_gather_object(everyone, [buffer.tolist() for buffer in open_model(model).buffers()])
+    return everyone
+
+
+def load_unprepared(config: dict[str, Any]) -> None:
+    torch.manual_seed(0)
+    loader: Any = data.DataLoader(torch.randn(32, 4), batch_size=4, shuffle=True)
+    if config["prepares"]:
+        loader = hocket_torch.prepare_data_loader(loader)
+    model, optimizer = _begin(Ranks())
+    for rows in loader:
+        optimizer.zero_grad()
+        _loss(model(rows)).backward()
+        optimizer.step()

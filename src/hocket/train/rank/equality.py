@@ -29,6 +29,9 @@ import numpy.typing as npt
 SAMPLES: Final = 4
 """How many values of each tensor a look has."""
 
+BATCHES: Final = 3
+"""How many of the first batches of each rank are compared."""
+
 _DIRECT_BYTES: Final = 8192
 _ROW_BYTES: Final = 509 * 8
 
@@ -73,6 +76,18 @@ class Look:
     """By kind, why a tensor may differ, and what to do. With the tensors only."""
 
 
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """The first batches that one rank has computed with. Ranks that have the same ones train on the same rows."""
+
+    digests: tuple[int, ...]
+    """Of each."""
+
+
+Item: TypeAlias = Look | Rows
+"""What travels to the driver."""
+
+
 def compute_digest(array: npt.NDArray[Any]) -> int:
     """Return the digest of an array's bytes.
 
@@ -108,7 +123,7 @@ class Watch:
         send: Takes looks to the driver; None if nothing is to be compared.
     """
 
-    def __init__(self, every_n_steps: int, send: Callable[[Look], None] | None) -> None:
+    def __init__(self, every_n_steps: int, send: Callable[[Item], None] | None) -> None:
         self._every = every_n_steps
         self._send = send
         self._sources: list[tuple[Source, Mapping[str, str]]] = []
@@ -117,6 +132,7 @@ class Watch:
         """How many steps there were at the last look."""
         self._keys: tuple[Key, ...] = ()
         self._lock = threading.Lock()
+        self._rows: list[int] = []
 
     def add(self, source: Source, causes: Mapping[str, str]) -> None:
         """Have a framework's tensors compared from now on.
@@ -132,6 +148,15 @@ class Watch:
         self._steps += 1
         if self._every and self._steps % self._every == 0:
             self.look("step", self._steps)
+
+    def take_rows(self, batch: npt.NDArray[Any]) -> bool:
+        """Take one of the first batches that the rank trains with, if ranks are to have different ones; return whether
+        more are wanted."""
+        self._rows.append(compute_digest(batch))
+        is_enough = len(self._rows) == BATCHES
+        if self._send is not None and is_enough:
+            self._send(Rows(tuple(self._rows)))
+        return self._send is not None and not is_enough
 
     def end(self) -> None:
         """Look at what the last steps have made, if nothing has; the training function has returned."""

@@ -14,7 +14,7 @@ class Mark:
     """Comes after all that was reported when the controller asked for it."""
 
 
-Item = reports.Report | equality.Look | cache.Request | questions.Question | preemption_signals.PreemptionSignal | Mark
+Item = reports.Report | equality.Item | cache.Request | questions.Question | preemption_signals.PreemptionSignal | Mark
 """What a rank sends to the controller."""
 
 

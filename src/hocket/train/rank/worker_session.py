@@ -58,7 +58,7 @@ class WorkerSession:
     def __init__(
         self,
         info: rank_info.RankInfo,
-        deliver: Callable[[reports.Report | equality.Look], None],
+        deliver: Callable[[reports.Report | equality.Item], None],
         inquiry: questions.Inquiry,
         fail: Callable[[Exception], None],
         checkpoint_cache: cache.CheckpointCache | None = None,

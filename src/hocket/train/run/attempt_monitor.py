@@ -133,7 +133,7 @@ class AttemptMonitor:
         else:
             self._ask_reports(rank)
         for item in batch:
-            if isinstance(item, equality.Look):
+            if isinstance(item, equality.Item):
                 self._attempt.divergence.take(rank, item)
             elif isinstance(item, cache.Request):
                 self._sender.take(rank, item)

@@ -68,13 +68,17 @@ class DivergenceWatch:
         self._causes: dict[str, str] = {}
         self._open: dict[tuple[str, int], dict[int, _Seen]] = {}
         self._warned = False
+        self._rows: dict[int, tuple[int, ...]] = {}
 
-    def take(self, rank: int, look: equality.Look) -> None:
-        """Take a rank's look; compare, if all ranks have looked.
+    def take(self, rank: int, look: equality.Item) -> None:
+        """Take a rank's look, or its first rows; compare, if all ranks have looked.
 
         Raises:
             RanksDivergedError: Ranks differ that should not, and this is not to be a warning.
         """
+        if isinstance(look, equality.Rows):
+            self._take_rows(rank, look)
+            return
         if look.keys is not None:
             self._keys[rank] = look.keys
             self._causes.update(look.causes or {})
@@ -85,6 +89,18 @@ class DivergenceWatch:
         self._settle(look.place)
         if len(self._open) > MOST_OPEN:
             del self._open[next(iter(self._open))]
+
+    def _take_rows(self, rank: int, rows: equality.Rows) -> None:
+        self._rows[rank] = rows.digests
+        is_same = self._rows.keys() >= self._looking and len({*self._rows.values()}) == 1
+        if len(self._rows) > 1 and is_same and len({*rows.digests}) > 1:  # and not one batch again and again
+            _log.warning(
+                "All %d ranks compute with the same rows: the first %d batches of each are equal, so that ranks repeat "
+                "each other's work. Write loader = prepare_data_loader(loader), or get_dataset_shard(), which give "
+                "each rank its own part; or leave out rows by get_context().get_world_rank().",
+                len(self._rows),
+                equality.BATCHES,
+            )
 
     def end(self, rank: int) -> None:
         """Note that a rank looks no more: nothing waits for it.

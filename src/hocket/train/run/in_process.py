@@ -103,9 +103,9 @@ class _Ranks:
         if self._run.validation is not None:
             validation_queue.run_here(self._run.validation, self._run.manager)
 
-    def _deliver(self, rank: int, report: reports.Report | equality.Look) -> None:
+    def _deliver(self, rank: int, report: reports.Report | equality.Item) -> None:
         with self._lock:
-            if isinstance(report, equality.Look):
+            if isinstance(report, equality.Item):
                 self._divergence.take(rank, report)
                 return
             for done in self._run.book.add(rank, [report]):

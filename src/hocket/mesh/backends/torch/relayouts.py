@@ -82,7 +82,16 @@ def settle(native: torch_tensor.DTensor) -> torch_tensor.DTensor:
         elif placement.is_replicate() or placement == _SUM:
             continue
         placements[axis] = torch_tensor.Replicate()
-    return native if placements == list(native.placements) else native.redistribute(placements=placements)
+    if placements == list(native.placements):
+        return native
+    settled: torch_tensor.DTensor = native.redistribute(placements=placements)
+    if settled.requires_grad:  # what comes as terms of a sum cannot be turned into what torch has for the norm's parts
+        settled.register_hook(lambda slope: slope.redistribute(placements=_add_up(slope.placements)))
+    return settled
+
+
+def _add_up(placements: Sequence[Any]) -> list[Any]:
+    return [torch_tensor.Replicate() if one.is_partial() else one for one in placements]
 
 
 # --- the mesh ---------------------------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ import contextlib
 import sys
 import warnings
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any, Final, TypeAlias, final
 
 import numpy as np
@@ -100,6 +100,8 @@ class RankState:
         """Note that a model was prepared, which had these parameters before."""
         self._models.append(weakref.ref(model))
         now = {id(parameter) for parameter in model.parameters()}
+        if self._info.world_size > 1 and self._session.batch_part == (self._info.rank, self._info.world_size):
+            model.register_forward_pre_hook(_TakeRows(self._session.watch))
         self._replaced += [weakref.ref(parameter) for parameter in before if id(parameter) not in now]
         self._known.clear()
         self._stepped.clear()
@@ -164,12 +166,13 @@ class RankState:
         for number, model in enumerate(self._list_models()):
             prefix = f"model {number}: " if number else ""
             inner = _unwrap(model)
+            left: Collection[str] = getattr(model, "parameters_to_ignore", ())  # of DistributedDataParallel
             for name, parameter in inner.named_parameters():
-                names[id(parameter)] = prefix + name
-                if strategies.Alike.PARAMETERS in alike:
+                names[id(parameter)] = prefix + name if name not in left else ""
+                if strategies.Alike.PARAMETERS in alike and name not in left:
                     yield from _read("parameter", prefix + name, parameter)
             if strategies.Alike.BUFFERS in alike:
-                for name, buffer in inner.named_buffers():
+                for name, buffer in ((name, one) for name, one in inner.named_buffers() if name not in left):
                     yield from _read("buffer", prefix + name, buffer)
         if strategies.Alike.OPTIMIZERS in alike:
             for optimizer, is_related in self._stepped.items():
@@ -235,6 +238,28 @@ class RankState:
         return bool(mine) and all(p.grad is None and tuple(p.shape) in shapes for p in mine)
 
 
+@final
+class _TakeRows:
+    """A hook that shows the net the first batches. Copies of the model have one that does nothing."""
+
+    def __init__(self, watch: equality.Watch | None = None) -> None:
+        self._watch = watch
+
+    @torch.compiler.disable  # type: ignore[untyped-decorator]
+    def __call__(self, model: torch.nn.Module, args: tuple[object, ...]) -> None:
+        if self._watch is None or not (model.training and torch.is_grad_enabled()):
+            return
+        batch = next((one for one in args if isinstance(one, torch.Tensor) and one.layout == torch.strided), None)
+        if batch is not None and not self._watch.take_rows(batch.detach().cpu().contiguous().view(torch.uint8).numpy()):
+            self._watch = None
+
+    def __deepcopy__(self, memo: object) -> _TakeRows:
+        return _TakeRows()
+
+    def __reduce__(self) -> tuple[type[_TakeRows], tuple[()]]:
+        return _TakeRows, ()
+
+
 def _unwrap(model: torch.nn.Module) -> torch.nn.Module:
     """Return the model that DistributedDataParallel has wrapped, or the model."""
     return model.module if isinstance(model, torch.nn.parallel.DistributedDataParallel) else model
@@ -268,14 +293,23 @@ def _read(kind: str, name: str, tensor: Any) -> Iterator[_Read]:
 
 
 def _read_optimizer(optimizer: torch.optim.Optimizer, names: dict[int, str]) -> Iterator[_Read]:
-    """Give what an optimizer keeps for the parameters of prepared models, and its learning rates."""
+    """Give what an optimizer keeps, its learning rates, and its parameters that no model has.
+
+    Args:
+        optimizer: It steps a prepared model.
+        names: The models' parameters; empty names of those that are left alone.
+    """
     for number, group in enumerate(optimizer.param_groups):
         where = f" of group {number}" if number else ""
         yield from _read("optimizer", f"learning rate{where}", torch.as_tensor(group.get("lr", 0.0)))
-        for parameter in group["params"]:
-            for key, value in optimizer.state.get(parameter, {}).items() if id(parameter) in names else ():
+        for place, parameter in enumerate(group["params"]):
+            name = names.get(id(parameter))
+            if name is None:
+                name = f"{place} of {type(optimizer).__name__}{where}"
+                yield from _read("parameter", name, parameter)
+            for key, value in optimizer.state.get(parameter, {}).items() if name else ():
                 if isinstance(value, torch.Tensor):
-                    yield from _read("optimizer", f"{key} of `{names[id(parameter)]}`", value)
+                    yield from _read("optimizer", f"{key} of `{name}`", value)
 
 
 def _bring_home(found: list[_Read]) -> Iterator[equality.Equal]:

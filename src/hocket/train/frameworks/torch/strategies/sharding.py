@@ -50,7 +50,7 @@ class _CheckParameters:
         ]
         if new or len(now) < len(self._known):
             raise RuntimeError(
-                f"The model has other parameters than when prepare_model() sharded it: {', '.join(new[:4]) or 'fewer'}. "
+                f"The model has other parameters than when prepare_model() sharded it: {', '.join(new[:4]) or 'less'}. "
                 "Append, replace, tie and parametrize layers before, and prepare the model then; or use "
                 "parallel_strategy='ddp'."
             )
