@@ -100,6 +100,8 @@ def compute_digest(array: npt.NDArray[Any]) -> int:
         >>> equality.compute_digest(values) == equality.compute_digest(values[::-1])
         False
     """
+    if array.nbytes <= _DIRECT_BYTES and array.flags.c_contiguous and array.dtype.kind in "fiub":
+        return zlib.crc32(array)  # what most tensors of small models need
     flat = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
     if flat.nbytes <= _DIRECT_BYTES:
         return zlib.crc32(flat)
@@ -130,6 +132,8 @@ class Watch:
         self._steps = 0
         self._looked = 0
         """How many steps there were at the last look."""
+        self._ended_epoch: int | None = None
+        """The epoch that has ended, if nothing was looked at since."""
         self._keys: tuple[Key, ...] = ()
         self._lock = threading.Lock()
         self._rows: list[int] = []
@@ -146,7 +150,9 @@ class Watch:
     def count_step(self) -> None:
         """Note that an optimizer has taken a step."""
         self._steps += 1
-        if self._every and self._steps % self._every == 0:
+        if self._ended_epoch is not None:
+            self.look(f"epoch {self._ended_epoch}", self._steps)
+        elif self._every and self._steps % self._every == 0:
             self.look("step", self._steps)
 
     def take_rows(self, batch: npt.NDArray[Any]) -> bool:
@@ -164,16 +170,17 @@ class Watch:
             self.look("end", 0)
 
     def end_epoch(self, number: int) -> None:
-        """Look, at the end of an epoch. A rank may have loops that others do not have, as for an evaluation, so the
-        steps belong to the moment."""
+        """Look once more before the epoch is forgotten: at the report that mostly follows, or else after the next step.
+        A rank may have loops that others do not have, as for an evaluation, so the steps belong to the moment."""
         if self._steps > self._looked:
-            self.look(f"epoch {number}", self._steps)
+            self._ended_epoch = number
 
     def look(self, kind: str, number: int) -> None:
         """Send what the rank has now."""
         if self._send is None or not self._sources:
             return
         with self._lock:
+            self._ended_epoch = None
             keys: list[Key] = []
             digests: list[int] = []
             samples: list[npt.NDArray[Any]] = []

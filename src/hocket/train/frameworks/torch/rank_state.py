@@ -45,6 +45,7 @@ _DEVICE_WORDS: Final = 1021
 """A tensor on a device is read as rows of so many words of 4 bytes, whose sums travel."""
 
 _NUMPY: Final = (torch.float32, torch.float64, torch.int64, torch.int32, torch.bool, torch.float16, torch.uint8)
+_PLAIN: Final = (torch.nn.Parameter, torch.Tensor)
 _NOTHING: Final = np.zeros(0)
 
 _Read: TypeAlias = tuple[equality.Equal, torch.Tensor | None, torch.Tensor | None]
@@ -159,25 +160,24 @@ class RankState:
 
     def _list_alike(self) -> Iterator[equality.Equal]:
         """Give what the ranks should have the same of now."""
-        return _bring_home(list(self._read_alike()))
-
-    def _read_alike(self) -> Iterator[_Read]:
-        alike, names = self.exchange.alike, dict[int, str]()
+        found: list[_Read] = []
+        names = dict[int, str]()
+        alike = self.exchange.alike
+        takes_parameters = strategies.Alike.PARAMETERS in alike  # a flag answers slowly
         for number, model in enumerate(self._list_models()):
-            prefix = f"model {number}: " if number else ""
-            inner = _unwrap(model)
+            prefix, inner = f"model {number}: " if number else "", _unwrap(model)
             left: Collection[str] = getattr(model, "parameters_to_ignore", ())  # of DistributedDataParallel
             for name, parameter in inner.named_parameters():
                 names[id(parameter)] = prefix + name if name not in left else ""
-                if strategies.Alike.PARAMETERS in alike and name not in left:
-                    yield from _read("parameter", prefix + name, parameter)
-            if strategies.Alike.BUFFERS in alike:
-                for name, buffer in ((name, one) for name, one in inner.named_buffers() if name not in left):
-                    yield from _read("buffer", prefix + name, buffer)
-        if strategies.Alike.OPTIMIZERS in alike:
-            for optimizer, is_related in self._stepped.items():
-                if is_related:
-                    yield from _read_optimizer(optimizer, names)
+                if takes_parameters and name not in left:
+                    _read("parameter", prefix + name, parameter, found)
+            for name, buffer in inner.named_buffers() if strategies.Alike.BUFFERS in alike else ():
+                if name not in left:
+                    _read("buffer", prefix + name, buffer, found)
+        for optimizer, is_related in self._stepped.items() if strategies.Alike.OPTIMIZERS in alike else ():
+            if is_related:
+                _read_optimizer(optimizer, names, found)
+        return _bring_home(found)
 
     def _note_step(self, optimizer: torch.optim.Optimizer, args: object, kwargs: object) -> None:
         """Called after each step of any optimizer in this process."""
@@ -245,7 +245,7 @@ class _TakeRows:
     def __init__(self, watch: equality.Watch | None = None) -> None:
         self._watch = watch
 
-    @torch.compiler.disable  # type: ignore[untyped-decorator]
+    @torch._disable_dynamo  # compiler.disable, without an import of the compiler before the first call
     def __call__(self, model: torch.nn.Module, args: tuple[object, ...]) -> None:
         if self._watch is None or not (model.training and torch.is_grad_enabled()):
             return
@@ -265,51 +265,53 @@ def _unwrap(model: torch.nn.Module) -> torch.nn.Module:
     return model.module if isinstance(model, torch.nn.parallel.DistributedDataParallel) else model
 
 
-@torch.no_grad()
-def _read(kind: str, name: str, tensor: Any) -> Iterator[_Read]:
-    """Give a tensor, or the part of it that other ranks have too, as the net compares it."""
-    part = ""
-    if hasattr(tensor, "placements"):  # of a DTensor
+def _read(kind: str, name: str, tensor: Any, found: list[_Read]) -> None:
+    """Add a tensor, or the part of it that other ranks have too, as the net compares it."""
+    part, values = "", tensor.detach()
+    if type(tensor) not in _PLAIN and hasattr(tensor, "placements"):  # of a DTensor
         mesh, cut = tensor.device_mesh, [one.is_shard() for one in tensor.placements]
         if not all(one.is_shard() or one.is_replicate() for one in tensor.placements):
             return
         if all(is_cut or mesh.size(dim) == 1 for dim, is_cut in enumerate(cut)):
             return  # nobody else has it
         part = ",".join(str(at) for at, is_cut in zip(mesh.get_coordinate(), cut, strict=True) if is_cut)
-        tensor = tensor.to_local()
-    if tensor.is_meta or tensor.layout != torch.strided or tensor.is_quantized:
+        values = values.to_local()
+    if values.is_meta or values.layout != torch.strided or values.is_quantized:
         return
-    flat = tensor.detach().reshape(-1)
-    if flat.is_cpu and flat.dtype in _NUMPY:
-        yield equality.Equal(kind, name, flat.numpy(), part), None, None
+    if values.is_cpu and values.dtype in _NUMPY:
+        found.append((equality.Equal(kind, name, values.numpy(), part), None, None))
         return
+    flat = values.reshape(-1)
     sample = flat[:: max(1, -(-flat.numel() // equality.SAMPLES))]
     raw = flat.contiguous().view(torch.uint8)
     if not flat.is_cpu and raw.numel() >= _DEVICE_WORDS * 8:
         whole = raw.numel() // (_DEVICE_WORDS * 4) * _DEVICE_WORDS * 4
         sums = raw[:whole].view(torch.int32).view(-1, _DEVICE_WORDS).sum(0)
         raw = torch.cat([sums.view(torch.uint8), raw[whole:]])
-    yield equality.Equal(kind, name, _NOTHING, part), raw, (sample.real if sample.is_complex() else sample).double()
+    read = (sample.real if sample.is_complex() else sample).double()
+    found.append((equality.Equal(kind, name, _NOTHING, part), raw, read))
 
 
-def _read_optimizer(optimizer: torch.optim.Optimizer, names: dict[int, str]) -> Iterator[_Read]:
-    """Give what an optimizer keeps, its learning rates, and its parameters that no model has.
+def _read_optimizer(optimizer: torch.optim.Optimizer, names: dict[int, str], found: list[_Read]) -> None:
+    """Add what an optimizer keeps, its learning rates, and its parameters that no model has.
 
     Args:
         optimizer: It steps a prepared model.
         names: The models' parameters; empty names of those that are left alone.
+        found: What is added to.
     """
     for number, group in enumerate(optimizer.param_groups):
         where = f" of group {number}" if number else ""
-        yield from _read("optimizer", f"learning rate{where}", torch.as_tensor(group.get("lr", 0.0)))
+        rate = np.array(float(group.get("lr", 0.0)))
+        found.append((equality.Equal("optimizer", f"learning rate{where}", rate), None, None))
         for place, parameter in enumerate(group["params"]):
             name = names.get(id(parameter))
             if name is None:
                 name = f"{place} of {type(optimizer).__name__}{where}"
-                yield from _read("parameter", name, parameter)
+                _read("parameter", name, parameter, found)
             for key, value in optimizer.state.get(parameter, {}).items() if name else ():
                 if isinstance(value, torch.Tensor):
-                    yield from _read("optimizer", f"{key} of `{name}`", value)
+                    _read("optimizer", f"{key} of `{name}`", value, found)
 
 
 def _bring_home(found: list[_Read]) -> Iterator[equality.Equal]:

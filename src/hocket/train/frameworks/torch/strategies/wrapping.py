@@ -209,7 +209,7 @@ class _BeforeForward:
     def __init__(self, wrapper: Wrapper | None) -> None:
         self._wrapper = wrapper
 
-    @torch.compiler.disable  # type: ignore[untyped-decorator]
+    @torch._disable_dynamo  # compiler.disable, without an import of the compiler before the first call
     def __call__(self, wrapped: parallel.DistributedDataParallel, args: object) -> None:
         if self._wrapper is not None:
             self._wrapper.begin_forward(wrapped)
