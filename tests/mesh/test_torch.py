@@ -77,6 +77,13 @@ def test_operations_and_gradients_are_those_of_one_process(tmp_path: Path) -> No
     assert min(run_program(compare_all, dims, tmp_path, dims, operations.SAMPLE, 3)) > 0
 
 
+@pytest.mark.parametrize("dims", [{"cut": 2}, {"major": 2, "minor": 2}], ids=str)
+def test_reductions_of_cut_values_are_those_of_one_process(dims: dict[str, int], tmp_path: Path) -> None:
+    for count, wrong in run_program(torch_programs.compare_reductions, dims, tmp_path, dims):
+        assert count > 100
+        assert wrong == []
+
+
 @pytest.mark.long
 @pytest.mark.timeout(600)  # matmul on eight ranks takes minutes
 @pytest.mark.parametrize("names", operations.FAMILIES, ids=lambda names: names[0])

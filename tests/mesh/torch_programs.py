@@ -105,6 +105,95 @@ def compare_operation(dims: dict[str, int], name: str, most: int) -> int:
     return len(cases)
 
 
+def _along(function: Any, *args: Any, **kwargs: Any) -> Any:
+    return lambda value: function(value, *args, **kwargs)
+
+
+REDUCTIONS: dict[str, Any] = {
+    **{f"norm {order}": _along(torch.linalg.vector_norm, order, dim=1) for order in (0, 0.5, 1, 2, 3, np.inf, -np.inf)},
+    **{f"norm {order} of all": _along(torch.linalg.vector_norm, order) for order in (1, 2, 3, np.inf, -np.inf)},
+    **{
+        f"{name} {dim}": _along(getattr(torch, name), **({} if dim is None else {"dim": dim}))
+        for name in ("sum", "mean", "amax", "amin", "prod", "var", "std", "nansum", "logsumexp", "norm", "aminmax")
+        for dim in (0, 1, None)
+        if (name, dim) != ("logsumexp", None)
+    },
+    **{f"{name} with places": _along(getattr(torch, name), dim=1) for name in ("max", "min", "median")},
+    **{f"{name} of all": getattr(torch, name) for name in ("max", "min", "argmax", "count_nonzero", "any", "all")},
+    **{
+        f"{name} 0": _along(getattr(torch, name), dim=0) for name in ("argmax", "argmin", "count_nonzero", "any", "all")
+    },
+    "matrix norm": torch.linalg.matrix_norm,
+    "nuclear norm": _along(torch.linalg.matrix_norm, "nuc"),
+    "norm by name": lambda value: value.norm(p=3, dim=1),
+    "norm of a norm": lambda value: torch.linalg.vector_norm(torch.linalg.vector_norm(value, dim=1)),
+    "norm, then sum": lambda value: torch.linalg.vector_norm(value, dim=1).sum(),
+    "norm, then product": lambda value: torch.linalg.vector_norm(value, dim=1, keepdim=True).T @ value,
+    "product with norms": lambda value: value.T @ torch.linalg.vector_norm(value, dim=1, keepdim=True),
+    "norm, scaled": lambda value: torch.linalg.vector_norm(value, dim=1) * 2 + 1,
+    "norm, squared": lambda value: torch.linalg.vector_norm(value, dim=1) ** 2,
+    "two norms": lambda value: torch.linalg.vector_norm(value, dim=1) + torch.linalg.vector_norm(value, 1, dim=1),
+    "norm and sum": lambda value: torch.linalg.vector_norm(value, dim=1) + value.sum(1),
+    "mean, scaled": lambda value: value.mean(1) * 3 + 1,
+    "mean and sum": lambda value: value.mean(1) + value.sum(1),
+    "largest, negated": lambda value: -value.amax(1),
+    "largest and smallest": lambda value: value.amax(1) - value.amin(1),
+    "sum, squared": lambda value: value.sum(1) * value.sum(1),
+    "normalized": _along(functional.normalize, dim=1),
+    "softmax": _along(torch.softmax, dim=1),
+    "similarity": lambda value: functional.cosine_similarity(value, value + 1, dim=1),
+    "mean square": lambda value: functional.mse_loss(value, value * 0.5),
+    "distance": lambda value: torch.dist(value, value * 0.5),
+    "layer norm": lambda value: functional.layer_norm(value, (value.shape[1],)),
+    "norm of many": lambda value: torch._foreach_norm([value, 2 * value])[1],
+    "lookup": lambda value: functional.embedding(torch.tensor([0, 3, 5]), value),
+}
+"""What brings the values of several ranks together, for each of torch's partial placements, and what comes after it."""
+
+
+def compare_reductions(dims: dict[str, int]) -> tuple[int, list[str]]:
+    """Compute reductions and their gradients of values with every layout; return how many, and what is wrong."""
+    whole = torch.randn(_SHAPE, generator=torch.Generator().manual_seed(1), dtype=torch.float64) + 0.1
+    found: list[str] = []
+    count = 0
+    for layout, name in itertools.product(_list_layouts(dims, 2, partial=True), REDUCTIONS):
+        leaf = whole.clone().requires_grad_()
+        wanted = REDUCTIONS[name](leaf)
+        outputs = wanted if isinstance(wanted, tuple) else (wanted,)
+        variable = None if layout.partial else mesh.DVariable(whole, layout)
+        value = mesh.copy_to_mesh(whole, layout)
+        for number, output in enumerate(outputs):
+            count += 1
+            try:
+                _compare_reduction(REDUCTIONS[name], number, output, leaf, value, variable)
+            except Exception as error:  # noqa: BLE001 (all of them are listed)
+                found.append(f"{name} ({number}) of {layout}: {type(error).__name__} {str(error).strip()[:200]}")
+    return count, found
+
+
+def _compare_reduction(compute: Any, number: int, wanted: Any, leaf: Any, value: Any, variable: Any) -> None:
+    def take(given: Any) -> Any:
+        result = compute(given)
+        return result[number] if isinstance(result, tuple) else result
+
+    got = take(value)
+    replicated = Layout([UNSHARDED] * wanted.ndim, value.layout.mesh)
+    for form in (got, mesh.relayout(got, replicated), got * 1):
+        np.testing.assert_allclose(form.gather(), wanted.detach().numpy(), rtol=1e-9, atol=1e-9)
+    if variable is None or not wanted.requires_grad:
+        return
+    weights = torch.arange(1.0, wanted.numel() + 1, dtype=wanted.dtype).reshape(wanted.shape)
+    (slope,) = torch.autograd.grad((wanted * weights).sum(), leaf, retain_graph=True)
+    for moves in (False, True):
+
+        def weigh(moves: bool = moves) -> Any:
+            result = take(variable)
+            return ((mesh.relayout(result, replicated) if moves else result) * weights).sum()
+
+        _, (found,) = mesh.value_and_gradients(weigh, [variable])
+        np.testing.assert_allclose(found.gather(), slope.numpy(), rtol=1e-9, atol=1e-9)
+
+
 def differentiate_relayouts(dims: dict[str, int]) -> None:
     whole = np.arange(128.0).reshape(_SHAPE) / 128
     layouts = _list_layouts(dims, 2)

@@ -277,6 +277,38 @@ def _cumulate(function: Callable[..., Any], mesh: meshes.Mesh, value: Any, dim: 
     return map_leaves(found, lambda one: relayouts.build_dtensor(one, layout))
 
 
+def _reduce(function: Callable[..., Any], mesh: meshes.Mesh, value: Any, *args: Any, **kwargs: Any) -> Any:
+    """What takes elements together by no sum: along these dims the value is put together, along others it stays cut.
+    Which of the elements is the largest is for the gradient to know, and no rank knows it of its part."""
+    dims = kwargs.get("dim", args[0] if args else ())
+    if isinstance(dims, torch.Tensor) or not isinstance(value, torch_tensor.DTensor):
+        return NotImplemented  # the larger ones of two values
+    numbers = [dims] if isinstance(dims, int) else list(dims or ())
+    if not numbers:
+        return _compute_whole(function, mesh, (value, *args), kwargs, None)
+    taken = {number % value.ndim for number in numbers}
+    axes = [() if dim in taken else one for dim, one in enumerate(read_layout(value, mesh).axes)]
+    found = function(relayouts.move(value, layouts.Layout(axes, mesh)), *args, **kwargs)
+    left = [one for dim, one in enumerate(axes) if dim not in taken]
+
+    def wrap(one: torch.Tensor) -> object:
+        return relayouts.build_dtensor(one, layouts.Layout(axes if one.ndim == value.ndim else left, mesh))
+
+    return map_leaves(found, wrap)
+
+
+def _compute_norm(function: Callable[..., Any], mesh: meshes.Mesh, value: Any, *args: Any, **kwargs: Any) -> Any:
+    """A norm that is the largest or the smallest, as those are; torch knows the others."""
+    order, dim = kwargs.pop("ord", args[0] if args else 2), kwargs.pop("dim", args[1] if args[1:] else None)
+    if not (isinstance(order, (int, float)) and math.isinf(order)):
+        return NotImplemented
+
+    def compute(one: torch.Tensor, dim: Any, *more: Any, **named: Any) -> Any:
+        return function(one, order, dim, *more, **named)
+
+    return _reduce(compute, mesh, value, dim, *args[2:], **kwargs)
+
+
 def _unflatten(function: Callable[..., Any], mesh: meshes.Mesh, value: Any, dim: Any, sizes: Any) -> Any:
     """A dim as several: it stays cut if its parts have whole numbers of the first of them."""
     if not isinstance(dim, int) or not isinstance(value, torch_tensor.DTensor):
@@ -404,6 +436,12 @@ _OURS: Final[Mapping[Callable[..., Any], Callable[..., Any]]] = {
         ),
         _compute_together,
     ),
+    **{
+        getattr(kind, name): _reduce
+        for kind in (torch, torch.Tensor)
+        for name in ("amax", "amin", "max", "min", "aminmax", "prod", "any", "all")
+    },
+    torch.linalg.vector_norm: _compute_norm,
     torch.mean: _compute_mean,
     torch.Tensor.mean: _compute_mean,
     **{
@@ -419,7 +457,8 @@ _OURS: Final[Mapping[Callable[..., Any], Callable[..., Any]]] = {
 is cut as the images are, without the pixels beside a cut; sums along a cut dim begin anew in each part; a table whose
 rows two axes cut is refused, or its gradient; running means are lost; logsumexp has slopes of the
 wrong parts; means of losses are of the
-rank's part, and so is a sum that becomes a number; attention: see there."""
+rank's part, and so is a sum that becomes a number; what is the largest has no gradient, or none that is a
+number; any() adds up; attention: see there."""
 
 
 # --- whole ------------------------------------------------------------------------------------------------------------

@@ -34,7 +34,8 @@ def compute(mesh: meshes.Mesh, value: Any, weight: Any, bias: Any = None) -> obj
         return NotImplemented
     if not all(isinstance(one, torch_tensor.DTensor) for one in given):
         return NotImplemented
-    value = given[0] = add_up(relayouts.settle(value), mesh)
+    given = [relayouts.settle(one) for one in given]
+    value = given[0] = add_up(given[0], mesh)
     plan = _plan(mesh, *[relayouts.read_placements(one.placements, one.ndim, mesh) for one in given])
     return NotImplemented if plan is None else _apply(value, weight, bias, plan)
 

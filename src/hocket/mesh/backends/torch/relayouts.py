@@ -28,16 +28,20 @@ _all_gather: Final[Callable[..., object]] = getattr(dist, "all_gather_single", d
 _reduce_scatter: Final[Callable[..., object]] = getattr(dist, "reduce_scatter_single", dist.reduce_scatter_tensor)
 """torch 2.13 has given them other names, and warns of the old ones."""
 
+_SUM: Final = torch_tensor.Partial("sum")
+"""The one partial placement that a layout can say. torch's others (norms, masked lookups) are classes derived from it
+whose ``is_partial("sum")`` is true, but parts of theirs do not add up."""
+
 
 # --- layouts and placements -------------------------------------------------------------------------------------------
 
 
 def read_placements(placements: Sequence[Any], rank: int, mesh: meshes.Mesh) -> layouts.Layout:
-    """Return the layout of a tensor of so many dims with these placements of torch."""
+    """Return the layout of a tensor of so many dims with these placements of torch, which `settle` has left."""
     axes: list[list[str]] = [[] for _ in range(rank)]
     partial: list[str] = []
     for name, placement in zip(mesh.dim_names, placements, strict=True):
-        if placement.is_partial():
+        if placement == _SUM:
             partial.append(name)
         elif placement.is_shard():
             axes[placement.dim].append(name)
@@ -75,10 +79,19 @@ def settle(native: torch_tensor.DTensor) -> torch_tensor.DTensor:
             length[placement.dim] *= mesh.size(axis)
             if native.shape[placement.dim] % length[placement.dim] == 0:
                 continue
-        elif placement.is_replicate() or placement.is_partial("sum"):
+        elif placement.is_replicate() or placement == _SUM:
             continue
         placements[axis] = torch_tensor.Replicate()
-    return native if placements == list(native.placements) else native.redistribute(placements=placements)
+    if placements == list(native.placements):
+        return native
+    settled: torch_tensor.DTensor = native.redistribute(placements=placements)
+    if settled.requires_grad:  # what comes as terms of a sum cannot be turned into what torch has for the norm's parts
+        settled.register_hook(lambda slope: slope.redistribute(placements=_add_up(slope.placements)))
+    return settled
+
+
+def _add_up(placements: Sequence[Any]) -> list[Any]:
+    return [torch_tensor.Replicate() if one.is_partial() else one for one in placements]
 
 
 # --- the mesh ---------------------------------------------------------------------------------------------------------

@@ -59,8 +59,9 @@ def prepare_model(
     options = dict(parallel_strategy_kwargs or {})
     if parallel_strategy == "ddp" and device.type == "cuda" and move_to_device is not False and info.world_size > 1:
         options = {"device_ids": [device], "output_device": device, **options}
+    before = list(model.parameters())
     prepared = state.exchange.adapt_model(model, parallel_strategy, options, device)
-    state.add_model(prepared)
+    state.add_model(prepared, before)
     return prepared
 
 

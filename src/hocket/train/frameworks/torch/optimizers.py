@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
+
 import torch
 
 from hocket.train.frameworks.torch import devices, framework, precision
@@ -119,7 +122,9 @@ def _choose_dtype(device: torch.device) -> torch.dtype:
 
 
 def backward(tensor: torch.Tensor, **kwargs: object) -> None:
-    """Compute gradients of a loss, scaled if `accelerate` asks for it.
+    """Compute gradients of a loss, from a scaled one if `accelerate` asks for it.
+
+    The gradients are of the loss itself, so they can be clipped before the step.
 
     Args:
         tensor: The loss.
@@ -130,5 +135,5 @@ def backward(tensor: torch.Tensor, **kwargs: object) -> None:
     """
     state = framework.FRAMEWORK.get_state("backward")
     scaler = state.precision.scaler if state.precision is not None else None
-    scaled = tensor if scaler is None else scaler.scale(tensor)
-    scaled.backward(**kwargs)  # type: ignore[no-untyped-call]
+    backward: Callable[..., None] = tensor.backward if scaler is None else functools.partial(scaler.backward, tensor)
+    backward(**kwargs)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import weakref
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final, final
 
 import torch
@@ -10,6 +11,9 @@ from torch.utils import _pytree as pytree
 
 DTYPES: Final = (torch.bfloat16, torch.float16)
 """What the forward pass can be computed in."""
+
+GROWTH_STEPS: Final = 2000
+"""As of torch's GradScaler, like the first scale and its factors."""
 
 
 @final
@@ -25,12 +29,14 @@ class Precision:
     def __init__(self, dtype: torch.dtype, device: torch.device) -> None:
         self.dtype = dtype
         self.device_type = device.type
-        self.scaler = torch.amp.GradScaler(device.type) if dtype is torch.float16 else None
+        self.scaler = LossScale() if dtype is torch.float16 else None
         """None if gradients need no scale."""
 
     def adapt_model(self, model: torch.nn.Module) -> None:
         """Have a model's forward pass computed in the dtype."""
         model.forward = _Forward(model, self.device_type, self.dtype)
+        if self.scaler is not None:
+            self.scaler.add_model(model)
 
 
 @final
@@ -54,18 +60,105 @@ def _widen(tensor: torch.Tensor) -> torch.Tensor:
 
 
 @final
+class LossScale:
+    """By what losses are multiplied before the backward pass, and gradients divided right after it: between
+    ``backward(loss)`` and ``optimizer.step()`` gradients are what they are, and may be clipped.
+
+    Whether they have overflowed is looked at there as well, since clipping may hide it. The scale is halved when they
+    have, and doubled after `GROWTH_STEPS` iterations in which they have not, however many optimizers step in one.
+    """
+
+    def __init__(self) -> None:
+        self.scale = 65536.0
+        self._models: list[weakref.ref[torch.nn.Module]] = []
+        self._optimizers: weakref.WeakKeyDictionary[torch.optim.Optimizer, bool] = weakref.WeakKeyDictionary()
+        """Whether the gradients of each have overflowed in the last backward pass."""
+        self._good_steps = 0
+        #: Whether there was a step since the scale was looked at, and whether one was left out.
+        self._stepped = self._left_out = False
+
+    def add_model(self, model: torch.nn.Module) -> None:
+        """Have the gradients of a model divided."""
+        self._models.append(weakref.ref(model))
+
+    def add_optimizer(self, optimizer: torch.optim.Optimizer) -> None:
+        """Have the gradients of what an optimizer steps divided."""
+        self._optimizers[optimizer] = False
+
+    @torch.no_grad()
+    def backward(self, loss: torch.Tensor, **kwargs: object) -> None:
+        """Compute gradients."""
+        if self._stepped:
+            self._adapt()
+        stepped = {one: _list_parameters(one) for one in self._optimizers}
+        models = [model for model in (ref() for ref in self._models) if model is not None]
+        everything = {p for parameters in (*stepped.values(), *(m.parameters() for m in models)) for p in parameters}
+        _multiply(everything, self.scale)  # those of backward passes before, which these are added to
+        with torch.enable_grad():
+            (loss * self.scale).backward(**kwargs)  # type: ignore[no-untyped-call]
+        _multiply(everything, 1 / self.scale)
+        self._optimizers.update({one: not _are_finite(parameters) for one, parameters in stepped.items()})
+
+    def take_step(self, optimizer: torch.optim.Optimizer) -> bool:
+        """Note that an optimizer is about to step; return whether it may."""
+        has_overflowed = self._optimizers[optimizer]
+        self._optimizers[optimizer] = False
+        self._stepped, self._left_out = True, self._left_out or has_overflowed
+        return not has_overflowed
+
+    def _adapt(self) -> None:
+        self._good_steps = 0 if self._left_out else self._good_steps + 1
+        if self._left_out:
+            self.scale /= 2
+        elif self._good_steps == GROWTH_STEPS:
+            self.scale, self._good_steps = self.scale * 2, 0
+        self._stepped = self._left_out = False
+
+
+def _list_parameters(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
+    return [parameter for group in optimizer.param_groups for parameter in group["params"]]
+
+
+def _list_gradients(parameters: Iterable[torch.Tensor]) -> Iterator[list[torch.Tensor]]:
+    """Give the gradients that torch takes together, sparse ones one by one."""
+    kinds: dict[object, list[torch.Tensor]] = {}
+    for one in (parameter.grad for parameter in parameters):
+        if one is not None and one.layout == torch.strided:
+            kinds.setdefault((type(one), one.dtype, one.device), []).append(one)
+        elif one is not None:
+            yield [one]
+    yield from kinds.values()
+
+
+def _multiply(parameters: Iterable[torch.Tensor], factor: float) -> None:
+    for gradients in _list_gradients(parameters):
+        torch._foreach_mul_(gradients, factor) if gradients[0].layout == torch.strided else gradients[0].mul_(factor)
+
+
+def _are_finite(parameters: Iterable[torch.Tensor]) -> bool:
+    for gradients in _list_gradients(parameters):
+        is_dense = gradients[0].layout == torch.strided
+        values = gradients if is_dense else [gradients[0].coalesce().values()]
+        largest = torch.stack(torch._foreach_norm(values, float("inf")))
+        if not bool(torch.isfinite(largest).all()):
+            return False
+    return True
+
+
+@final
 class ScaledOptimizer(torch.optim.Optimizer):
     """An optimizer whose gradients were computed from scaled losses. Everything but the step is the optimizer's own.
 
     Args:
         optimizer: What steps.
-        scaler: Scales the gradients down first, and leaves a step out whose gradients overflowed.
+        scaler: Learns whether a step was left out because its gradients had overflowed.
     """
 
-    def __init__(self, optimizer: torch.optim.Optimizer, scaler: torch.amp.GradScaler) -> None:
+    def __init__(self, optimizer: torch.optim.Optimizer, scaler: LossScale) -> None:
         # Not torch's own __init__: parameters and state are the optimizer's.
         self._optimizer = optimizer
         self._scaler = scaler
+        scaler.add_optimizer(optimizer)
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__") or name in ("_optimizer", "_scaler"):
@@ -91,9 +184,7 @@ class ScaledOptimizer(torch.optim.Optimizer):
         """Step, unless a gradient is not finite; adapt the scale."""
         if closure is not None:
             raise ValueError("With accelerate(amp=True) in float16, step() takes no closure. Use dtype=torch.bfloat16.")
-        stepped = self._scaler.step(self._optimizer)
-        self._scaler.update()
-        return stepped
+        return self._optimizer.step() if self._scaler.take_step(self._optimizer) else None
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Forget the gradients."""

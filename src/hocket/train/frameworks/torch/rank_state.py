@@ -9,8 +9,10 @@ import contextlib
 import sys
 import warnings
 import weakref
-from typing import final
+from collections.abc import Collection, Iterator, Sequence
+from typing import Any, Final, TypeAlias, final
 
+import numpy as np
 import torch
 import torch.distributed as dist
 from torch.optim import optimizer as torch_optimizer
@@ -20,7 +22,34 @@ from hocket.collective.torch import traffic
 from hocket.train import strategies
 from hocket.train.frameworks.torch import precision
 from hocket.train.frameworks.torch import strategies as torch_strategies
-from hocket.train.rank import rank_info
+from hocket.train.rank import equality, worker_session
+
+_CAUSES: Final = {
+    "parameter": (
+        "Likely causes: one rank alone has loaded or changed weights (do it in all ranks, or before prepare_model()); "
+        "gradients were written or clipped by what differs between the ranks; or an optimizer steps what the strategy "
+        "does not know (make it from the parameters of what prepare_model() returned)."
+    ),
+    "buffer": (
+        "Likely causes: one rank alone has written into the buffer, outside of the forward pass of what "
+        "prepare_model() returned; or the model was called around it, as in model.module(x): call model(x)."
+    ),
+    "optimizer": (
+        "Likely causes: a learning rate that each rank decides by its own loss, as ReduceLROnPlateau does (give it the "
+        "mean of all ranks); one rank alone has loaded the optimizer's state; or a rank left out a step."
+    ),
+}
+"""By what differs first: why ranks differ, and what to do."""
+
+_DEVICE_WORDS: Final = 1021
+"""A tensor on a device is read as rows of so many words of 4 bytes, whose sums travel."""
+
+_NUMPY: Final = (torch.float32, torch.float64, torch.int64, torch.int32, torch.bool, torch.float16, torch.uint8)
+_PLAIN: Final = (torch.nn.Parameter, torch.Tensor)
+_NOTHING: Final = np.zeros(0)
+
+_Read: TypeAlias = tuple[equality.Equal, torch.Tensor | None, torch.Tensor | None]
+"""A tensor for the net; and what a device has made of it, and some of its values, if they are not with it."""
 
 
 @final
@@ -28,39 +57,55 @@ class RankState:
     """Prepared models and optimizers of a rank, and its strategy at work.
 
     Args:
-        info: The rank's place.
+        session: The rank's.
         strategy: How updates travel.
     """
 
-    def __init__(self, info: rank_info.RankInfo, strategy: strategies.Strategy) -> None:
-        self._info = info
+    def __init__(self, session: worker_session.WorkerSession, strategy: strategies.Strategy) -> None:
+        self._session = session
+        self._info = info = session.info
         self.strategy = strategy
         self.exchange = torch_strategies.open_exchange(strategy, strategies.Ranks(info.rank, info.world_size))
         self.precision: precision.Precision | None = None
         """What `accelerate` was asked for; None if it was not called."""
         self._models: list[weakref.ref[torch.nn.Module]] = []
         self._prepared: weakref.WeakSet[torch.optim.Optimizer] = weakref.WeakSet()
-        self._unrelated: weakref.WeakSet[torch.optim.Optimizer] = weakref.WeakSet()
+        #: The optimizers whose first step was seen.
+        self._known: weakref.WeakSet[torch.optim.Optimizer] = weakref.WeakSet()
         self._closing = contextlib.ExitStack()
         self._closing.callback(self.exchange.close)
-        if self.exchange.needs_optimizer:
-            hook = torch_optimizer.register_optimizer_step_pre_hook(self._check_step)
+        #: The parameters that models had before they were prepared, and have no longer.
+        self._replaced: list[weakref.ref[torch.nn.Parameter]] = []
+        if self.exchange.needs_optimizer or info.world_size > 1:
+            hook = torch_optimizer.register_optimizer_step_pre_hook(self._begin_step)
             self._closing.callback(hook.remove)
         self._smallest = 0
         """How many numbers the smallest parameter has of the optimizer that has made the first step."""
-        if info.rank == 0 and info.world_size > 1:
+        #: The optimizers that have stepped, and whether they step prepared models.
+        self._stepped: weakref.WeakKeyDictionary[torch.optim.Optimizer, bool] = weakref.WeakKeyDictionary()
+        self._held: object = None
+        """The optimizer of the last step, so that what it stepped is there to be compared when the training function
+        has returned."""
+        if info.world_size > 1:
+            session.watch.add(self._list_alike, _CAUSES)
             self._closing.callback(torch_optimizer.register_optimizer_step_post_hook(self._note_step).remove)
-            traffic.forget_sizes()
+            if info.rank == 0:
+                traffic.forget_sizes()
 
     @property
     def has_prepared(self) -> bool:
         """Whether a model or an optimizer was prepared."""
         return bool(self._models) or len(self._prepared) > 0
 
-    def add_model(self, model: torch.nn.Module) -> None:
-        """Note that a model was prepared."""
+    def add_model(self, model: torch.nn.Module, before: Sequence[torch.nn.Parameter]) -> None:
+        """Note that a model was prepared, which had these parameters before."""
         self._models.append(weakref.ref(model))
-        self._unrelated.clear()
+        now = {id(parameter) for parameter in model.parameters()}
+        if self._info.world_size > 1 and self._session.batch_part == (self._info.rank, self._info.world_size):
+            model.register_forward_pre_hook(_TakeRows(self._session.watch))
+        self._replaced += [weakref.ref(parameter) for parameter in before if id(parameter) not in now]
+        self._known.clear()
+        self._stepped.clear()
 
     def add_optimizer(self, optimizer: torch.optim.Optimizer) -> None:
         """Have an optimizer's steps go through the strategy."""
@@ -77,7 +122,19 @@ class RankState:
         self._closing.callback(after.remove)
 
     def close(self) -> None:
-        """Give everything back. If the training function has ended well, say what it has forgotten."""
+        """Give everything back. If the training function has ended well, compare what the ranks have, and say what it
+        has forgotten."""
+        error = sys.exception()
+        if error is None:
+            self._session.watch.end()
+        elif isinstance(error, Exception) and self._is_of_sharding(error):
+            error.add_note(
+                "The model is sharded by torch's fully_shard, which may be why. Compute with model(x), and not with a "
+                "layer or a method by itself (or name the method to torch.distributed.fsdp."
+                "register_fsdp_forward_method). It has no gradients of gradients, none with respect to parameters by "
+                "torch.autograd.grad, no sparse ones, and no copies. parallel_strategy='ddp' has all of these."
+            )
+        self._held = None
         self._closing.close()
         if sys.exception() is None and self._trains_apart():
             warnings.warn(
@@ -87,32 +144,182 @@ class RankState:
                 stacklevel=2,
             )
 
+    def _is_of_sharding(self, error: Exception) -> bool:
+        """Tell whether torch has raised an error where a model was sharded."""
+        frame, last = error.__traceback__, ""
+        while frame is not None:
+            frame, last = frame.tb_next, frame.tb_frame.f_globals.get("__name__", "")
+        parameters = (p for model in self._list_models() for p in model.parameters())
+        return last.startswith("torch.") and any(hasattr(p, "placements") for p in parameters)
+
+    def _list_models(self) -> list[torch.nn.Module]:
+        return [model for model in (ref() for ref in self._models) if model is not None]
+
     def _list_parameters(self) -> set[int]:
-        models = [model for model in (ref() for ref in self._models) if model is not None]
-        return {id(parameter) for model in models for parameter in model.parameters()}
+        return {id(parameter) for model in self._list_models() for parameter in model.parameters()}
+
+    def _list_alike(self) -> Iterator[equality.Equal]:
+        """Give what the ranks should have the same of now."""
+        found: list[_Read] = []
+        names = dict[int, str]()
+        alike = self.exchange.alike
+        takes_parameters = strategies.Alike.PARAMETERS in alike  # a flag answers slowly
+        for number, model in enumerate(self._list_models()):
+            prefix, inner = f"model {number}: " if number else "", _unwrap(model)
+            left: Collection[str] = getattr(model, "parameters_to_ignore", ())  # of DistributedDataParallel
+            for name, parameter in inner.named_parameters():
+                names[id(parameter)] = prefix + name if name not in left else ""
+                if takes_parameters and name not in left:
+                    _read("parameter", prefix + name, parameter, found)
+            for name, buffer in inner.named_buffers() if strategies.Alike.BUFFERS in alike else ():
+                if name not in left:
+                    _read("buffer", prefix + name, buffer, found)
+        for optimizer, is_related in self._stepped.items() if strategies.Alike.OPTIMIZERS in alike else ():
+            if is_related:
+                _read_optimizer(optimizer, names, found)
+        return _bring_home(found)
 
     def _note_step(self, optimizer: torch.optim.Optimizer, args: object, kwargs: object) -> None:
         """Called after each step of any optimizer in this process."""
+        if worker_session.get_optional_session() is not self._session:
+            return  # of another rank, of those that take turns
+        if optimizer not in self._stepped:
+            known = self._list_parameters()
+            self._stepped[optimizer] = any(id(p) in known for group in optimizer.param_groups for p in group["params"])
+        if self._stepped[optimizer]:
+            self._held = optimizer, self._list_models()
+            self._session.watch.count_step()
         if not self._smallest:
             sizes = [parameter.numel() for group in optimizer.param_groups for parameter in group["params"]]
             self._smallest = min(sizes, default=0)
 
     def _trains_apart(self) -> bool:
         """Tell whether the ranks have trained without each other, as far as our own process group can know."""
-        if self._models or self._info.local_world_size < self._info.world_size:
+        if self._models or self._info.rank or self._info.local_world_size < self._info.world_size:
             return False
         is_ours = dist.is_initialized() and dist.get_backend() == collective_torch.NAME
         return is_ours and traffic.find_largest() < self._smallest
 
-    def _check_step(self, optimizer: torch.optim.Optimizer, args: object, kwargs: object) -> None:
+    def _begin_step(self, optimizer: torch.optim.Optimizer, args: tuple[object, ...], kwargs: dict[str, object]) -> Any:
         """Called before each step of any optimizer in this process."""
-        if optimizer in self._prepared or optimizer in self._unrelated:
-            return
-        known = self._list_parameters()
-        if any(id(p) in known for group in optimizer.param_groups for p in group["params"]):
+        if worker_session.get_optional_session() is not self._session:
+            return None  # of another rank, of those that take turns
+        if optimizer not in self._known:
+            self._check_first(optimizer)
+            self._known.add(optimizer)
+        return self.exchange.begin_step(optimizer, args, kwargs)
+
+    def _check_first(self, optimizer: torch.optim.Optimizer) -> None:
+        """Raise if the steps of an optimizer would not go through the strategy."""
+        mine = {id(p) for group in optimizer.param_groups for p in group["params"]}
+        name, related = type(optimizer).__name__, not mine.isdisjoint(self._list_parameters())
+        if any(id(one) in mine for one in (ref() for ref in self._replaced) if one is not None):
             raise RuntimeError(
-                f"{type(self.strategy).__name__} works in the optimizer's step, but this {type(optimizer).__name__} "
-                "was not prepared. Write optimizer = hocket.train.torch.prepare_optimizer(optimizer) before the "
-                "first step."
+                f"This {name} has the parameters that the model had before prepare_model() spread them, so it would "
+                "train nothing. Make the optimizer after model = prepare_model(model)."
             )
-        self._unrelated.add(optimizer)
+        if related and self.exchange.needs_optimizer and optimizer not in self._prepared:
+            raise RuntimeError(
+                f"{type(self.strategy).__name__} works in the optimizer's step, but this {name} was not prepared. "
+                "Write optimizer = hocket.train.torch.prepare_optimizer(optimizer) before the first step."
+            )
+        if not related and self._is_for_spread(optimizer):
+            raise RuntimeError(
+                f"This {name} has no parameter of the model, and none with a gradient, but as many of the same shapes, "
+                "so it would train nothing. It was made while the model's parameters were put together, as after a "
+                "forward pass: make it right after model = prepare_model(model)."
+            )
+
+    def _is_for_spread(self, optimizer: torch.optim.Optimizer) -> bool:
+        """Tell whether an optimizer has parameters that stand for those of a spread model for a while."""
+        mine = [p for group in optimizer.param_groups for p in group["params"]]
+        spread = [p for model in self._list_models() for p in model.parameters() if hasattr(p, "placements")]
+        shapes = {tuple(p.shape) for p in spread if p.grad is not None}
+        return bool(mine) and all(p.grad is None and tuple(p.shape) in shapes for p in mine)
+
+
+@final
+class _TakeRows:
+    """A hook that shows the net the first batches. Copies of the model have one that does nothing."""
+
+    def __init__(self, watch: equality.Watch | None = None) -> None:
+        self._watch = watch
+
+    @torch._disable_dynamo  # compiler.disable, without an import of the compiler before the first call
+    def __call__(self, model: torch.nn.Module, args: tuple[object, ...]) -> None:
+        if self._watch is None or not (model.training and torch.is_grad_enabled()):
+            return
+        batch = next((one for one in args if isinstance(one, torch.Tensor) and one.layout == torch.strided), None)
+        if batch is not None and not self._watch.take_rows(batch.detach().cpu().contiguous().view(torch.uint8).numpy()):
+            self._watch = None
+
+    def __deepcopy__(self, memo: object) -> _TakeRows:
+        return _TakeRows()
+
+    def __reduce__(self) -> tuple[type[_TakeRows], tuple[()]]:
+        return _TakeRows, ()
+
+
+def _unwrap(model: torch.nn.Module) -> torch.nn.Module:
+    """Return the model that DistributedDataParallel has wrapped, or the model."""
+    return model.module if isinstance(model, torch.nn.parallel.DistributedDataParallel) else model
+
+
+def _read(kind: str, name: str, tensor: Any, found: list[_Read]) -> None:
+    """Add a tensor, or the part of it that other ranks have too, as the net compares it."""
+    part, values = "", tensor.detach()
+    if type(tensor) not in _PLAIN and hasattr(tensor, "placements"):  # of a DTensor
+        mesh, cut = tensor.device_mesh, [one.is_shard() for one in tensor.placements]
+        if not all(one.is_shard() or one.is_replicate() for one in tensor.placements):
+            return
+        if all(is_cut or mesh.size(dim) == 1 for dim, is_cut in enumerate(cut)):
+            return  # nobody else has it
+        part = ",".join(str(at) for at, is_cut in zip(mesh.get_coordinate(), cut, strict=True) if is_cut)
+        values = values.to_local()
+    if values.is_meta or values.layout != torch.strided or values.is_quantized:
+        return
+    if values.is_cpu and values.dtype in _NUMPY:
+        found.append((equality.Equal(kind, name, values.numpy(), part), None, None))
+        return
+    flat = values.reshape(-1)
+    sample = flat[:: max(1, -(-flat.numel() // equality.SAMPLES))]
+    raw = flat.contiguous().view(torch.uint8)
+    if not flat.is_cpu and raw.numel() >= _DEVICE_WORDS * 8:
+        whole = raw.numel() // (_DEVICE_WORDS * 4) * _DEVICE_WORDS * 4
+        sums = raw[:whole].view(torch.int32).view(-1, _DEVICE_WORDS).sum(0)
+        raw = torch.cat([sums.view(torch.uint8), raw[whole:]])
+    read = (sample.real if sample.is_complex() else sample).double()
+    found.append((equality.Equal(kind, name, _NOTHING, part), raw, read))
+
+
+def _read_optimizer(optimizer: torch.optim.Optimizer, names: dict[int, str], found: list[_Read]) -> None:
+    """Add what an optimizer keeps, its learning rates, and its parameters that no model has.
+
+    Args:
+        optimizer: It steps a prepared model.
+        names: The models' parameters; empty names of those that are left alone.
+        found: What is added to.
+    """
+    for number, group in enumerate(optimizer.param_groups):
+        where = f" of group {number}" if number else ""
+        rate = np.array(float(group.get("lr", 0.0)))
+        found.append((equality.Equal("optimizer", f"learning rate{where}", rate), None, None))
+        for place, parameter in enumerate(group["params"]):
+            name = names.get(id(parameter))
+            if name is None:
+                name = f"{place} of {type(optimizer).__name__}{where}"
+                _read("parameter", name, parameter, found)
+            for key, value in optimizer.state.get(parameter, {}).items() if name else ():
+                if isinstance(value, torch.Tensor):
+                    _read("optimizer", f"{key} of `{name}`", value, found)
+
+
+def _bring_home(found: list[_Read]) -> Iterator[equality.Equal]:
+    """Give tensors as numpy arrays: what is on a device in one copy, since each waits for the device."""
+    away = [part.view(torch.uint8) for _, *parts in found for part in parts if part is not None]
+    home = iter(torch.split(torch.cat(away).cpu(), [one.numel() for one in away]) if away else ())
+    for equal, raw, _ in found:
+        if raw is None:
+            yield equal
+        else:
+            yield equal._replace(array=next(home).numpy(), sample=next(home).clone().view(torch.float64).numpy())

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Mapping
-from typing import Any, Final, final
+from typing import Any, Final, NamedTuple, final
 
 import torch
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
 from torch.nn import parallel
 
 from hocket.train import strategies
-from hocket.train.frameworks.torch.strategies import closures, sharding, strategy
+from hocket.train.frameworks.torch.strategies import closures, sharding, strategy, wrapping
 
 _HOOKS: Final[Mapping[str, Callable[..., object]]] = {
     "fp16": default_hooks.fp16_compress_hook,
@@ -18,6 +19,19 @@ _HOOKS: Final[Mapping[str, Callable[..., object]]] = {
     # adds bfloat16.
     "bf16": lambda group, bucket: default_hooks.bf16_compress_hook(group, bucket),  # noqa: PLW0108 (so it has no name)
 }
+
+
+class _Plan(NamedTuple):
+    """What a step of an optimizer takes."""
+
+    parameters: list[Any]
+    """What it steps."""
+    wrappers: list[wrapping.Wrapper]
+    """Of the models that it steps."""
+    outside: list[torch.Tensor]
+    """Its parameters that none of them covers: their gradients are averaged before the step."""
+    is_sharded: bool
+    """Whether it steps a model that is sharded."""
 
 
 @final
@@ -28,6 +42,15 @@ class Exchange(strategy.Exchange):
         self._settings = settings
         self._ranks = ranks
         self._hooks: list[Any] = []
+        self._alike = strategies.Alike.ALL
+        #: The wrappers, each as long as a program has it, and the models that are sharded.
+        self._wrappers: list[weakref.ref[wrapping.Wrapper]] = []
+        self._sharded: list[weakref.ref[torch.nn.Module]] = []
+        self._outside = closures.Outside(ranks.world_size)
+        #: What was found out of each optimizer, and how many parameters and makings of wrappers ago.
+        self._plans: weakref.WeakKeyDictionary[torch.optim.Optimizer, tuple[object, _Plan]] = (
+            weakref.WeakKeyDictionary()
+        )
 
     def adapt_model(
         self, model: torch.nn.Module, parallel_strategy: str, options: Mapping[str, Any], device: torch.device
@@ -39,6 +62,8 @@ class Exchange(strategy.Exchange):
                     "strategy out, and give parallel_strategy_kwargs={'mp_policy': "
                     "MixedPrecisionPolicy(reduce_dtype=torch.bfloat16)} to send fewer bytes."
                 )
+            if self._ranks.world_size > 1:
+                self._sharded.append(weakref.ref(model))
             return sharding.shard(model, self._ranks, options, device)
         if self._ranks.world_size == 1:
             return model
@@ -48,9 +73,11 @@ class Exchange(strategy.Exchange):
         }  # measured: a tenth of a step less, and a copy of the gradients
         if self._settings.bucket_mb is not None:
             options = {"bucket_cap_mb": self._settings.bucket_mb, **options}
-        wrapped = parallel.DistributedDataParallel(model, **options)
-        self._compress(wrapped)
-        return wrapped
+        made = wrapping.Wrapper(model, options, self._compress, self._ranks.world_size)
+        self._wrappers.append(weakref.ref(made))
+        if not made.shares_buffers:
+            self._alike &= ~strategies.Alike.BUFFERS
+        return made.wrapped
 
     def _compress(self, wrapped: parallel.DistributedDataParallel) -> None:
         compression = self._settings.compression
@@ -64,10 +91,51 @@ class Exchange(strategy.Exchange):
         elif compression is not None:
             wrapped.register_comm_hook(None, _HOOKS[compression])
 
+    @property
+    def alike(self) -> strategies.Alike:
+        return self._alike
+
     def adapt_optimizer(self, optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
         if isinstance(optimizer, torch.optim.LBFGS) and self._ranks.world_size > 1:
             self._hooks.append(optimizer.register_step_pre_hook(self._share_loss))
         return optimizer
+
+    def begin_step(
+        self, optimizer: torch.optim.Optimizer, args: tuple[object, ...], kwargs: dict[str, object]
+    ) -> object:
+        plan = self._find_plan(optimizer)
+        has_none = all(one.grad is None for one in plan.parameters)
+        if plan.is_sharded and has_none and closures.get_optional_closure(args, kwargs) is None:
+            raise RuntimeError(
+                f"This {type(optimizer).__name__} steps a sharded model, and no parameter has a gradient: all backward "
+                "passes were in no_sync(). Leave the last one before the step outside of it."
+            )
+        for wrapper in plan.wrappers:
+            wrapper.begin_step(plan.parameters)
+        return self._outside.begin_step(optimizer, plan.outside, args, kwargs)
+
+    def _find_plan(self, optimizer: torch.optim.Optimizer) -> _Plan:
+        everyone = [wrapper for wrapper in (ref() for ref in self._wrappers) if wrapper is not None]
+        state = sum(len(group["params"]) for group in optimizer.param_groups), [one.generation for one in everyone]
+        known = self._plans.get(optimizer)
+        if known is not None and known[0] == state:
+            return known[1]
+        parameters = [one for group in optimizer.param_groups for one in group["params"]]
+        wrappers = [one for one in everyone if any(map(one.covers, parameters))]
+        for wrapper in wrappers:
+            wrapper.check_current(parameters, type(optimizer).__name__)
+        models = [model for model in (ref() for ref in self._sharded) if model is not None]
+        sharded = {one for model in models for one in model.parameters()}
+        plan = _Plan(parameters, wrappers, [], not sharded.isdisjoint(parameters))
+        if wrappers or plan.is_sharded:
+            left = {one for wrapper in wrappers for one in wrapper.list_ignored()}
+            plan.outside.extend(
+                one
+                for one in parameters
+                if one not in left and not hasattr(one, "placements") and not any(w.covers(one) for w in wrappers)
+            )
+        self._plans[optimizer] = state, plan
+        return plan
 
     def _share_loss(self, optimizer: torch.optim.Optimizer, args: tuple[object, ...], kwargs: dict[str, object]) -> Any:
         """Have LBFGS decide by the mean loss how far to go: by its own each rank would go another way, with the same
@@ -83,3 +151,5 @@ class Exchange(strategy.Exchange):
     def close(self) -> None:
         for hook in self._hooks:
             hook.remove()
+        for wrapper in filter(None, (ref() for ref in self._wrappers)):
+            wrapper.close()

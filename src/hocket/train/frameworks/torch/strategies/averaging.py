@@ -1,8 +1,9 @@
-"""Means over the ranks, and equal starts."""
+"""Means over the ranks, equal starts, and equal buffers."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -55,3 +56,76 @@ def copy_from_first(tensors: Iterable[torch.Tensor]) -> None:
         dist.broadcast(flat, 0)
         for tensor, part in zip(members, torch.split(flat, [tensor.numel() for tensor in members]), strict=True):
             tensor.copy_(part.view(tensor.shape))
+
+
+@torch.no_grad()
+def average_gradients(parameters: Sequence[torch.Tensor], wanted: Sequence[bool], world_size: int) -> None:
+    """Put the mean gradient into each rank, of the parameters for which any rank wants it. One that only some ranks
+    have a gradient of counts as zero in the others.
+
+    Args:
+        parameters: The same in all ranks.
+        wanted: Of which of them this rank's gradient is its own.
+        world_size: How many ranks there are.
+    """
+    if world_size == 1 or not parameters:
+        return
+    gradients = [parameter.grad for parameter in parameters]
+    kinds = [
+        [float(one is not None and is_wanted), float(one is not None and one.is_sparse)]
+        for one, is_wanted in zip(gradients, wanted, strict=True)
+    ]
+    flags, *_ = compute_means([torch.tensor(kinds, device=parameters[0].device)], world_size)
+    dense: list[torch.Tensor] = []
+    sparse: list[torch.Tensor] = []
+    for parameter, (share, sparse_share) in zip(parameters, flags.tolist(), strict=True):
+        if share:
+            (sparse if sparse_share else dense).append(parameter)
+    given = [torch.zeros_like(one) if one.grad is None else one.grad for one in dense]
+    for parameter, mean in zip(dense, compute_means(given, world_size), strict=True):
+        if parameter.grad is None:
+            parameter.grad = mean.to(parameter.dtype)
+        else:
+            parameter.grad.copy_(mean)  # it may be a view of what DistributedDataParallel sends
+    for parameter in sparse:
+        parameter.grad = compute_sparse_mean(parameter, world_size)
+
+
+@torch.no_grad()
+def require_equal(tensors: Sequence[torch.Tensor], what: str) -> None:
+    """Raise in all ranks if one has other values than rank 0.
+
+    Args:
+        tensors: The same in all ranks.
+        what: What they are, for the message.
+    """
+    mine = [tensor.detach().clone() for tensor in tensors]
+    copy_from_first(mine)
+    differ = [not torch.equal(one, other) for one, other in zip(mine, tensors, strict=True)]
+    if tensors:
+        flag = torch.tensor([float(any(differ))], device=tensors[0].device)
+        dist.all_reduce(flag)
+        if flag.item():
+            raise RuntimeError(
+                f"An optimizer steps {what}, and they differ between the ranks, so their first gradients are of other "
+                "values. Make them part of the model before prepare_model(), or give them the same values in all "
+                "ranks, as with torch.manual_seed(0)."
+            )
+
+
+@torch._disable_dynamo  # compiler.disable, without an import of the compiler before the first call
+def _share_buffers(called: Any, args: object, result: object) -> None:
+    """Called after a forward pass."""
+    join: Any = getattr(called, "_join_config", None)  # of DistributedDataParallel, as the next two
+    is_joined = join is not None and join.enable
+    if called.training and getattr(called, "require_backward_grad_sync", True) and not is_joined:
+        ignored: Iterable[str] = getattr(called, "parameters_to_ignore", ())
+        inner = called.module if ignored else called
+        copy_from_first(buffer.data for name, buffer in inner.named_buffers() if name not in ignored)
+
+
+def share_buffers(model: torch.nn.Module) -> Any:
+    """Have all ranks have rank 0's buffers after each forward pass that trains, such as the means of a batch
+    normalization; return what ends that, by its ``remove()``. DistributedDataParallel does so before the next one, so
+    that what ranks evaluate or save in between differs."""
+    return model.register_forward_hook(_share_buffers)

@@ -1,10 +1,11 @@
 """Closures: functions that an optimizer's ``step`` is given and calls to compute gradients, once or, as LBFGS does,
-several times."""
+several times; and what is done to gradients after them."""
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Mapping
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, final
 
 import torch
 
@@ -30,3 +31,47 @@ def average_loss(loss: object, device: torch.device, world_size: int) -> object:
         return loss
     (mean,) = averaging.compute_means([torch.as_tensor(loss, device=device)], world_size)
     return mean if isinstance(loss, torch.Tensor) else mean.item()
+
+
+@final
+class Outside:
+    """Parameters of optimizers that no prepared model has, such as a temperature beside the model: averages their
+    gradients before each step. They must begin equal in all ranks.
+
+    Args:
+        world_size: How many ranks there are.
+    """
+
+    def __init__(self, world_size: int) -> None:
+        self._world_size = world_size
+        self._seen: weakref.WeakKeyDictionary[torch.optim.Optimizer, list[torch.Tensor]] = weakref.WeakKeyDictionary()
+
+    def begin_step(
+        self,
+        optimizer: torch.optim.Optimizer,
+        outside: list[torch.Tensor],
+        args: tuple[object, ...],
+        kwargs: Mapping[str, object],
+    ) -> object:
+        """Average the gradients; return other arguments for the step, or None, as a hook before it does."""
+        if not outside:
+            return None
+        seen = self._seen.setdefault(optimizer, [])
+        new = [one for one in outside if not any(one is other for other in seen)]
+        averaging.require_equal(new, "parameters that no prepared model has")
+        seen.extend(new)
+
+        def average() -> None:
+            averaging.average_gradients(outside, [True] * len(outside), self._world_size)
+
+        closure = get_optional_closure(args, kwargs)
+        if closure is None:
+            average()
+            return None
+
+        def compute() -> object:
+            loss = closure()
+            average()
+            return loss
+
+        return replace_closure(args, kwargs, compute)

@@ -41,6 +41,11 @@ class Exchange(strategy.Exchange):
         self._models.append(model)
         return model
 
+    @property
+    def alike(self) -> strategies.Alike:
+        is_met = all(meetings.is_over for meetings in self._meetings.values())
+        return strategies.Alike.PARAMETERS if is_met else strategies.Alike.NOTHING
+
     def adapt_optimizer(self, optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
         mine = set(list_parameters(optimizer))
         models = [model for model in self._models if not mine.isdisjoint(model.parameters())]
@@ -96,6 +101,8 @@ class _Meetings:
         self._models = models
         self._settings = settings
         self._world_size = world_size
+        #: The parameters that are known to have begun equal in all ranks.
+        self._seen = set(list_parameters(optimizer))
         self._count = 0
         #: Steps since the last meeting that the ranks took each for itself.
         self._apart = 0
@@ -112,8 +119,17 @@ class _Meetings:
             optimizer.register_step_pre_hook(self._begin_step),
         ]
 
+    @property
+    def is_over(self) -> bool:
+        """Whether no step was taken since the last meeting that the ranks took each for itself."""
+        return not self._apart
+
     def _begin_step(self, optimizer: torch.optim.Optimizer, args: tuple[object, ...], kwargs: dict[str, object]) -> Any:
         """Called before ``step``; return other arguments for it, or None."""
+        new = [one for one in list_parameters(optimizer) if one not in self._seen]
+        if new and self._world_size > 1:
+            averaging.require_equal(new, "parameters that were added later")
+        self._seen.update(new)
         if self._count >= self._settings.begin_after:
             if self._settings.outer is not None:
                 self._drop_anchors()
@@ -148,25 +164,9 @@ class _Meetings:
         for hook in self._hooks:
             hook.remove()
 
-    @torch.no_grad()
     def _average_gradients(self) -> None:
-        """Put the mean gradient into each rank. A parameter that only some ranks used counts as zero in the others."""
-        if self._world_size == 1:
-            return
         parameters = list_parameters(self._optimizer)
-        kinds = [[float(p.grad is not None), float(p.grad is not None and p.grad.is_sparse)] for p in parameters]
-        flags = torch.tensor(kinds, device=parameters[0].device, dtype=torch.float32)
-        shares, *_ = averaging.compute_means([flags], self._world_size)
-        dense: list[torch.Tensor] = []
-        sparse: list[torch.Tensor] = []
-        for parameter, (share, sparse_share) in zip(parameters, shares.tolist(), strict=True):
-            if share:
-                (sparse if sparse_share else dense).append(parameter)
-        given = [torch.zeros_like(p) if p.grad is None else p.grad for p in dense]
-        for parameter, mean in zip(dense, averaging.compute_means(given, self._world_size), strict=True):
-            parameter.grad = mean.to(parameter.dtype)
-        for parameter in sparse:
-            parameter.grad = averaging.compute_sparse_mean(parameter, self._world_size)
+        averaging.average_gradients(parameters, [True] * len(parameters), self._world_size)
 
     def _drop_anchors(self) -> None:
         """Note where each parameter is that has no anchor yet: before the first step, and those that were added

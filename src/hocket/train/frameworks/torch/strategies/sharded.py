@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import weakref
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final, final
@@ -25,7 +24,6 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed import tensor as torch_tensor
 from torch.distributed.tensor import experimental
-from torch.nn.modules import batchnorm
 from torch.optim import optimizer as torch_optimizer
 
 from hocket import mesh as meshes
@@ -36,6 +34,7 @@ from hocket.train.frameworks import spreading
 from hocket.train.frameworks.torch import nested
 from hocket.train.frameworks.torch.strategies import (
     averaging,
+    closures,
     sharded_hooks,
     sharded_units,
     sharded_usage,
@@ -54,6 +53,7 @@ class Exchange(strategy.Exchange):
         self._ranks = ranks
         self._closing = contextlib.ExitStack()
         self._meter: sharded_usage.Meter | None = None
+        self._outside = closures.Outside(ranks.world_size)
 
     def adapt_model(
         self, model: nn.Module, parallel_strategy: str, options: Mapping[str, object], device: torch.device
@@ -84,11 +84,21 @@ class Exchange(strategy.Exchange):
         self._closing.enter_context(self._meter.follow_steps())
         for parameter in planned:
             parameter.data = parameter.new_empty(0)  # what still refers to it keeps no memory
-        self._refuse_steps_of(set(planned))
         names = {id(parameter): name for name, parameter in model.named_parameters()}
         look = functools.partial(_compare_gradients, names, self._meter)
         self._closing.callback(torch_optimizer.register_optimizer_step_pre_hook(look).remove)
         return model
+
+    @property
+    def alike(self) -> strategies.Alike:
+        return strategies.Alike.ALL
+
+    def begin_step(
+        self, optimizer: torch.optim.Optimizer, args: tuple[object, ...], kwargs: dict[str, object]
+    ) -> object:
+        parameters = [one for group in optimizer.param_groups for one in group["params"]]
+        outside = [one for one in parameters if not isinstance(one, torch_tensor.DTensor)]
+        return self._outside.begin_step(optimizer, outside if len(outside) < len(parameters) else [], args, kwargs)
 
     def _attach(
         self, model: nn.Module, parts: Mapping[nn.Parameter, sharded_units.Part], meter: sharded_usage.Meter
@@ -197,22 +207,6 @@ class Exchange(strategy.Exchange):
             shown.OWN.note_spread(name, stored, shapes[name], parameter.element_size())
             yield parameter, sharded_units.Part(stored, spreading.find_used(stored, batch_dims), batch_dims, parts)
 
-    def _refuse_steps_of(self, replaced: set[nn.Parameter]) -> None:
-        """Have a step of an optimizer fail that was made before the model was spread: it would train nothing."""
-        seen: weakref.WeakSet[torch.optim.Optimizer] = weakref.WeakSet()
-
-        def check(stepped: torch.optim.Optimizer, args: object, kwargs: object) -> None:
-            if stepped in seen:
-                return
-            if any(parameter in replaced for group in stepped.param_groups for parameter in group["params"]):
-                raise RuntimeError(
-                    f"This {type(stepped).__name__} has the parameters that the model had before prepare_model() "
-                    "spread them, so it would train nothing. Make the optimizer after model = prepare_model(model)."
-                )
-            seen.add(stepped)
-
-        self._closing.callback(torch_optimizer.register_optimizer_step_pre_hook(check).remove)
-
     def close(self) -> None:
         if self._meter is not None:
             usage.note(self._meter.tell())
@@ -237,6 +231,11 @@ class _Layer:
 
         def begin(module: nn.Module, args: object) -> None:
             parameters: dict[str, Any] = module._parameters
+            if any(name not in parameters for name in self._names):
+                raise RuntimeError(
+                    f"A {type(module).__name__} has lost the parameters {self._names} since prepare_model() spread "
+                    "them, as weight_norm() takes them. Change the layers before, and prepare the model then."
+                )
             kept = {name: parameters[name] for name in self._names}
             self._begun.append(kept)
             for name, parameter in kept.items():
@@ -319,13 +318,9 @@ def _check_complete(model: nn.Module) -> None:
 def _share_buffers(model: nn.Module) -> Iterator[None]:
     """Have what is written into buffers, such as the means of a batch normalization, be rank 0's, as DDP does."""
     _check_complete(model)
-    before = {id(buffer): buffer._version for buffer in model.buffers()}
     yield
     if model.training and torch.is_grad_enabled():
-        norms = [one for one in model.modules() if isinstance(one, batchnorm._NormBase) and one.training]
-        means = {id(buffer) for one in norms for buffer in one.buffers(recurse=False)}  # torch does not count these
-        changed = [one for one in model.buffers() if id(one) in means or before.get(id(one)) != one._version]
-        averaging.copy_from_first([buffer.data for buffer in changed])
+        averaging.copy_from_first(buffer.data for buffer in model.buffers())
 
 
 def _make_whole(tensor: torch.Tensor) -> torch.Tensor:

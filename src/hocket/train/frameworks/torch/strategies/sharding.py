@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 from collections.abc import Iterator, Mapping
-from typing import Any, cast
+from typing import Any, cast, final
 
 import torch
 
@@ -29,7 +29,31 @@ def shard(
 
     if "mesh" not in given:
         given["mesh"] = device_mesh.init_device_mesh(device.type, (ranks.world_size,))
-    return cast("torch.nn.Module", fsdp.fully_shard(model, **given))
+    averaging.share_buffers(model)
+    sharded = cast("torch.nn.Module", fsdp.fully_shard(model, **given))
+    sharded.register_forward_pre_hook(_CheckParameters(sharded), prepend=True)
+    return sharded
+
+
+@final
+class _CheckParameters:
+    """A hook that raises if a model has got other parameters since it was sharded: they would be each rank's own."""
+
+    def __init__(self, model: torch.nn.Module) -> None:
+        self._known = dict(model.named_parameters(remove_duplicate=False))
+
+    def __call__(self, model: torch.nn.Module, args: object) -> None:
+        now = dict(model.named_parameters(remove_duplicate=False))
+        is_apart = all(hasattr(one, "placements") for one in now.values())  # else torch has put them together
+        new = [
+            name for name, one in now.items() if name not in self._known or (is_apart and one is not self._known[name])
+        ]
+        if new or len(now) < len(self._known):
+            raise RuntimeError(
+                f"The model has other parameters than when prepare_model() sharded it: {', '.join(new[:4]) or 'less'}. "
+                "Append, replace, tie and parametrize layers before, and prepare the model then; or use "
+                "parallel_strategy='ddp'."
+            )
 
 
 @contextlib.contextmanager

@@ -49,6 +49,13 @@ class Exchange(strategies.NativeStrategy):
         """
         return optimizer
 
+    def begin_step(
+        self, optimizer: torch.optim.Optimizer, args: tuple[object, ...], kwargs: dict[str, object]
+    ) -> object:
+        """Called before a step of any optimizer that this rank steps, prepared or not, as a hook of torch's: return
+        other arguments for the step, or None."""
+        return None
+
     def before_step(self, optimizer: torch.optim.Optimizer) -> None:
         """Called when the gradients are there and the step is not taken yet."""
 

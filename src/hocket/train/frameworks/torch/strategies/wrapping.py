@@ -1,0 +1,225 @@
+"""DistributedDataParallel around a model that changes, or is not always called through the wrapper.
+
+torch's wrapper averages the gradients of the parameters that were trainable when it was made, in the first backward
+pass after each forward pass through it. All else trains each rank by itself, in silence: a layer that is unfrozen,
+appended, replaced or tied later, a loss through ``model.module``, a second backward pass, a step whose backward passes
+were all in ``no_sync``. And it waits for gradients of layers that are frozen later. Two rules make these right:
+
+- Before a forward pass the wrapper is made again, in place, if the model's trainable parameters are others. All of its
+  parameters begin equal then, as at first.
+- A gradient that came to a parameter in any other backward pass is averaged when that pass ends; in ``no_sync``, before
+  the step. A mean that all ranks have already does not change by that.
+
+Both are decided by what the program does, which is the same in all ranks. A rank that alone does something else comes
+to a collective that the others do not call, which ends in an error of it.
+"""
+
+from __future__ import annotations
+
+import inspect
+import weakref
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Final, final
+
+import torch
+from torch.autograd import Variable
+from torch.nn import parallel
+
+from hocket.train.frameworks.torch.strategies import averaging
+
+_BUFFERS: Final = (
+    "forward_sync_buffers"
+    if "forward_sync_buffers" in inspect.signature(parallel.DistributedDataParallel).parameters  # new in torch 2.13
+    else "broadcast_buffers"
+)
+
+
+@final
+class Wrapper:
+    """A model's wrapper, and what of the model it covers.
+
+    Args:
+        model: The model.
+        options: Of DistributedDataParallel.
+        compress: Called with the wrapper each time it is made.
+        world_size: How many ranks there are.
+    """
+
+    def __init__(
+        self,
+        model: torch.nn.Module,
+        options: Mapping[str, Any],
+        compress: Callable[[parallel.DistributedDataParallel], None],
+        world_size: int,
+    ) -> None:
+        self.shares_buffers = all(options.get(name) in (None, True) for name in {_BUFFERS, "broadcast_buffers"})
+        """Whether all ranks have rank 0's buffers after each forward pass that trains."""
+        if self.shares_buffers:  # not before the next, as torch does
+            options = {**options, "broadcast_buffers": None, _BUFFERS: False}
+        self._options = options
+        self._compress = compress
+        self._world_size = world_size
+        self.generation = 0
+        """How often the wrapper was made again."""
+        self._covered: dict[torch.nn.Parameter, str] = {}
+        self._dropped: list[weakref.ref[torch.nn.Parameter]] = []
+        self._hooks: list[Any] = []
+        #: Whether the next backward pass is one of those that the wrapper averages.
+        self._armed = False
+        #: The parameters whose gradients are the mean of all ranks.
+        self._reduced: set[torch.nn.Parameter] = set()
+        #: Those whose gradients have a part that is this rank's own.
+        self._own: set[torch.nn.Parameter] = set()
+        self._is_queued = False
+        self.wrapped: Final = parallel.DistributedDataParallel(model, **options)
+        self._follow()
+        self._closing = [self.wrapped.register_forward_pre_hook(_BeforeForward(self), prepend=True)]
+        if self.shares_buffers:
+            averaging.copy_from_first(model.buffers())
+            self._closing.append(averaging.share_buffers(self.wrapped))
+
+    def close(self) -> None:
+        """Let the model go."""
+        for hook in [*self._hooks, *self._closing]:
+            hook.remove()
+
+    # --- what is covered ----------------------------------------------------------------------------------------------
+
+    def _list_trainable(self) -> dict[torch.nn.Parameter, str]:
+        ignored = self.wrapped.parameters_to_ignore
+        named = self.wrapped.module.named_parameters()
+        return {one: name for name, one in named if one.requires_grad and name not in ignored}
+
+    def list_ignored(self) -> set[torch.nn.Parameter]:
+        """Return what the user wants to be left alone."""
+        ignored: Iterable[str] = self.wrapped.parameters_to_ignore
+        return {one for name, one in self.wrapped.module.named_parameters() if name in ignored} if ignored else set()
+
+    def covers(self, parameter: torch.Tensor) -> bool:
+        """Tell whether the wrapper averages a parameter's gradients."""
+        return parameter in self._covered
+
+    def _follow(self) -> None:
+        for hook in self._hooks:
+            hook.remove()
+        self._covered = self._list_trainable()
+        self._hooks = [one.register_post_accumulate_grad_hook(self._take_gradient) for one in self._covered]
+        self._reduced.clear()
+        self._compress(self.wrapped)
+
+    def begin_forward(self, wrapped: parallel.DistributedDataParallel) -> None:
+        """Called before each forward pass through the wrapper, or through a copy of it."""
+        if wrapped is not self.wrapped or not torch.is_grad_enabled():
+            return
+        syncs = wrapped.require_backward_grad_sync
+        if wrapped.static_graph and not syncs:
+            raise ValueError(
+                "no_sync() does not work with parallel_strategy_kwargs={'static_graph': True}: torch counts on each "
+                "backward pass to average. Leave static_graph out."
+            )
+        trainable = self._list_trainable()
+        if trainable and [*map(id, trainable)] != [
+            *map(id, self._covered)
+        ]:  # all frozen for a while: torch copes with that
+            self._make_again(trainable)
+        self._armed = syncs
+        self._reduced.clear()
+
+    def _make_again(self, trainable: Mapping[torch.nn.Parameter, str]) -> None:
+        wrapped = self.wrapped
+        there = set(wrapped.module.parameters())
+        self._dropped += [weakref.ref(one) for one in self._covered if one not in there]
+        kept = {name: value for name, value in vars(wrapped).items() if name.endswith("_hooks")}
+        kept |= {name: getattr(wrapped, name) for name in ("training", "require_backward_grad_sync")}
+        wrapped.__init__(wrapped.module, **self._options)  # type: ignore[misc]  # in place: programs have it
+        vars(wrapped).update(kept)
+        self.generation += 1
+        self._follow()
+
+    # --- gradients ----------------------------------------------------------------------------------------------------
+
+    def _take_gradient(self, parameter: torch.nn.Parameter) -> None:
+        """Called when a backward pass has added to a parameter's gradient."""
+        if self._armed and parameter not in self._reduced:
+            self._reduced.add(parameter)
+            self._own.discard(parameter)
+            return
+        self._own.add(parameter)
+        if self.wrapped.require_backward_grad_sync and not self._is_queued:
+            self._is_queued = True
+            Variable._execution_engine.queue_callback(self._end_backward)
+
+    def _end_backward(self) -> None:
+        self._is_queued = False
+        self.average()
+        if self.shares_buffers and self.wrapped.training:  # the forward pass was not through the wrapper
+            averaging.copy_from_first(buffer.data for buffer in self.wrapped.module.buffers())
+
+    def average(self) -> None:
+        """Average the gradients that have a part of this rank's own."""
+        if self._own:
+            own, covered = self._own, list(self._covered)
+            self._own = set()
+            averaging.average_gradients(covered, [one in own for one in covered], self._world_size)
+            self._reduced |= own
+
+    def begin_step(self, parameters: Iterable[torch.nn.Parameter]) -> None:
+        """See that an optimizer steps these with the mean of all ranks' gradients, also of those that a program has
+        written itself."""
+        self._check_finished()
+        mine = [one for one in parameters if one in self._covered]
+        self._own.update(one for one in mine if one.grad is not None and one not in self._reduced)
+        self.average()
+        self._reduced.difference_update(mine)  # what has a gradient at the next step is no longer this mean
+
+    def _check_finished(self) -> None:
+        """Raise if an optimizer is about to step before the wrapper has averaged all gradients."""
+        if not (self._armed and self._reduced):
+            return
+        self._armed = False
+        try:
+            self.wrapped._check_reducer_finalized()
+        except RuntimeError as error:
+            missing = [name for one, name in self._covered.items() if one not in self._reduced]
+            raise RuntimeError(
+                f"The forward pass has not used the layers of {_list_names(missing)} in this rank, so the gradients "
+                "were not averaged. Write prepare_model(model, parallel_strategy_kwargs={'find_unused_parameters': "
+                "True}) if ranks or steps use other layers, or freeze what is not used with requires_grad_(False)."
+            ) from error
+
+    def check_current(self, parameters: Sequence[torch.Tensor], optimizer: str) -> None:
+        """Raise if an optimizer has parameters that the model has no longer, and lacks some that took their place."""
+        gone = [one for one in (ref() for ref in self._dropped) if one is not None]
+        mine = {id(one) for one in parameters}
+        if not any(id(one) in mine for one in gone):
+            return
+        lacking = [name for one, name in self._covered.items() if id(one) not in mine and one.grad is not None]
+        if lacking:
+            raise RuntimeError(
+                f"The model has got {_list_names(lacking)} in place of parameters that this {optimizer} still has, so "
+                "they would not be trained. Make the optimizer after the model was changed, or call its "
+                "add_param_group()."
+            )
+
+
+@final
+class _BeforeForward:
+    """A hook of a wrapper. Copies of the wrapper have the same, and pickles one that does nothing."""
+
+    def __init__(self, wrapper: Wrapper | None) -> None:
+        self._wrapper = wrapper
+
+    @torch._disable_dynamo  # compiler.disable, without an import of the compiler before the first call
+    def __call__(self, wrapped: parallel.DistributedDataParallel, args: object) -> None:
+        if self._wrapper is not None:
+            self._wrapper.begin_forward(wrapped)
+
+    def __deepcopy__(self, memo: object) -> _BeforeForward:
+        return self
+
+    def __reduce__(self) -> tuple[type[_BeforeForward], tuple[None]]:
+        return _BeforeForward, (None,)
+
+
+def _list_names(names: Sequence[str]) -> str:
+    return ", ".join(f"`{name}`" for name in names[:4]) + (f" and {len(names) - 4} more" if names[4:] else "")

@@ -1,0 +1,191 @@
+"""Unusual loops of PyTorch: right, or refused in words, with each strategy; and what the net finds by itself."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="needs PyTorch: pip install 'hocket[torch]'")
+
+from hocket import train  # noqa: E402 (torch may be missing)
+from hocket.train import strategies  # noqa: E402 (the same)
+from hocket.train.torch import TorchTrainer  # noqa: E402 (the same)
+from tests.train import unusual_loops  # noqa: E402 (the same)
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.usefixtures("shared_session"),
+    pytest.mark.about_local("memory that the processes of one machine share"),
+]
+
+SHARDED = strategies.Sharded(mesh={"data": 2}, shard_along=["data"])
+REPLICATED = strategies.Sharded(mesh={"data": 2})
+
+NO_SPREADING = "The model has other parameters than when prepare_model|no prepared model has, and they differ"
+APPENDED = "The model has got the parameter"
+ONLY_DDP = "find_unused_parameters"
+BY_TORCH = "got mixed torch.Tensor and DTensor|appears to not have been used|setStorage|not support deepcopy|chunk_cat"
+UNEQUAL = "parameters that were added later, and they differ between the ranks"
+OUTSIDE = "LocalSGD averages parameters of prepared models"
+
+REFUSED: dict[str, dict[str, str]] = {
+    "AllReduce": {
+        "replaced_and_forgotten": "in place of parameters that this SGD still has",
+        "unused_layer": "has not used the layers of `second.weight`, `second.bias`",
+    },
+    "fsdp": {
+        "optimizer_before": r"This SGD has the parameters that the model had before prepare_model\(\) spread them",
+        "optimizer_after_a_forward_pass": "made while the model's parameters were put together",
+        **dict.fromkeys(
+            ["appended", "replaced", "tied_later", "parameter_registered_later", "normed_later"], NO_SPREADING
+        ),
+        "unused_layer_that_is_found": ONLY_DDP,
+        "all_accumulated": r"all backward passes were in no_sync\(\)",
+        **dict.fromkeys(
+            [
+                *[
+                    "around_by_a_method",
+                    "around_then_clipped",
+                    "second_loss_around",
+                    "layer_alone",
+                    "written_gradients",
+                ],
+                *["gradient_penalty", "averaged_copy", "sparse_table", "sparse_table_around"],
+            ],
+            BY_TORCH,
+        ),
+    },
+    "Sharded": {
+        "optimizer_before": r"This SGD has the parameters that the model had before prepare_model\(\) spread them",
+        **dict.fromkeys(["appended", "replaced", "replaced_and_forgotten", "parameter_registered_later"], APPENDED),
+        "normed_later": r"has lost the parameters \['weight', 'bias'\]",
+        "unused_layer_that_is_found": ONLY_DDP,
+        **dict.fromkeys(
+            ["sparse_table", "sparse_table_around"], "has a sparse gradient, which Sharded does not add up"
+        ),
+    },
+    "LocalSGD": {
+        **dict.fromkeys(["parameter_outside", "parameter_outside_with_a_closure"], OUTSIDE),
+        **dict.fromkeys(["appended", "replaced"], UNEQUAL),
+        "unused_layer_that_is_found": ONLY_DDP,
+    },
+}
+REFUSED["Sharded, replicated"] = REFUSED["Sharded"]
+REFUSED["ZeRO"] = REFUSED["AllReduce"]
+
+OWN_STEPS = {"scaled_by_hand", "around_then_clipped", "clipped", "clipped_by_value"}
+"""With local SGD each rank clips its own gradient, which is no mean yet."""
+
+
+def fit(loop: Any, path: Path, strategy: Any = None, action: str = "error", **config: Any) -> Any:
+    trainer = TorchTrainer(
+        loop,
+        train_loop_config=config or None,
+        strategy=strategy or strategies.AllReduce(),
+        scaling_config=train.ScalingConfig(num_workers=2),
+        run_config=train.RunConfig(storage_path=path, divergence_config=train.DivergenceConfig(action)),
+    )
+    return trainer.fit().return_value
+
+
+@pytest.fixture(scope="module")
+def alone() -> dict[str, list[Any]]:
+    return {name: unusual_loops.read_weights(way(unusual_loops.Alone())) for name, way in unusual_loops.WAYS.items()}
+
+
+@pytest.mark.timeout(240)
+@pytest.mark.parametrize(
+    ("name", "strategy", "parallel_strategy"),
+    [
+        ("AllReduce", strategies.AllReduce(), "ddp"),
+        ("fsdp", strategies.AllReduce(), "fsdp"),
+        ("Sharded", SHARDED, "ddp"),
+        ("Sharded, replicated", REPLICATED, "ddp"),
+        ("LocalSGD", strategies.LocalSGD(1), "ddp"),
+    ],
+)
+def test_a_loop_is_one_process_with_the_whole_batch_or_refused(
+    name: str, strategy: Any, parallel_strategy: str, alone: dict[str, list[Any]], tmp_path: Path
+) -> None:
+    found = fit(
+        unusual_loops.run_all,
+        tmp_path,
+        strategy,
+        "ignore",  # models whose training was refused half way differ
+        ways=list(unusual_loops.WAYS),
+        parallel_strategy=parallel_strategy,
+    )
+    right = 0
+    for way, weights in found.items():
+        if way in REFUSED[name]:
+            with pytest.raises(AssertionError, match=REFUSED[name][way]):
+                assert isinstance(weights, list), weights
+            continue
+        assert isinstance(weights, list), f"{way}: {weights}"
+        if name != "LocalSGD" or way not in OWN_STEPS:
+            for one, other in zip(weights, alone[way], strict=True):
+                torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-5, msg=lambda text, way=way: f"{way}: {text}")
+        right += 1
+    assert right + len(REFUSED[name]) == len(unusual_loops.WAYS) >= 50
+
+
+# --- one rank does something else -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("way", "match"), unusual_loops.UNEQUAL_WAYS.items(), ids=str)
+def test_what_one_rank_does_alone_ends_the_run(way: str, match: str, tmp_path: Path) -> None:
+    with pytest.raises(train.TrainingFailedError, match=match):
+        fit(unusual_loops.run_unequal, tmp_path, way=way)
+
+
+def test_sharded_models_say_what_torch_refuses(tmp_path: Path) -> None:
+    with pytest.raises(train.TrainingFailedError, match=r"(?s)mixed torch\.Tensor.*Compute with model"):
+        fit(unusual_loops.run_one, tmp_path, way="around_by_a_method", parallel_strategy="fsdp")
+
+
+def test_static_graphs_refuse_no_sync(tmp_path: Path) -> None:
+    with pytest.raises(train.TrainingFailedError, match=r"no_sync\(\) does not work with .*static_graph"):
+        fit(unusual_loops.accumulate_statically, tmp_path)
+
+
+def test_clipping_in_float16_sees_true_gradients(tmp_path: Path) -> None:
+    found = fit(unusual_loops.clip_in_float16, tmp_path)
+    assert found["norm"] == pytest.approx(1, rel=1e-3)
+    assert found["moved"] == pytest.approx([1, 0.2], rel=1e-3)  # by the norm, by each of four values
+    assert found["overflow"] == {"moved": 0.0, "scale": 32768.0}  # clip_grad_value_ has made it finite
+    assert found["two optimizers"] == pytest.approx([0.5, 0.5], rel=1e-3)
+    assert found["accumulated"] == pytest.approx(1, rel=1e-3)
+
+
+@pytest.mark.parametrize("parallel_strategy", ["ddp", "fsdp", None])
+def test_buffers_are_rank_zeros_whenever_a_rank_looks(parallel_strategy: str | None, tmp_path: Path) -> None:
+    config = {"parallel_strategy": parallel_strategy} if parallel_strategy else {"sharded": True}
+    first, second = fit(unusual_loops.read_buffers, tmp_path, None if parallel_strategy else SHARDED, **config)
+    assert first == second
+
+
+def test_the_same_rows_in_all_ranks_are_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING, "hocket.train"):
+        fit(unusual_loops.load_unprepared, tmp_path, prepares=True)
+        assert caplog.messages == []
+        fit(unusual_loops.load_unprepared, tmp_path, prepares=False)
+    assert ["compute with the same rows" in message for message in caplog.messages] == [True]
+
+
+# --- the net alone ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.timeout(300)
+def test_the_net_finds_what_is_not_made_right(tmp_path: Path) -> None:
+    """Without all that makes these loops right, DistributedDataParallel trains another model in each rank."""
+    found = {}
+    for way in unusual_loops.DIVERGING:
+        try:
+            fit(unusual_loops.run_bare, tmp_path, way=way)
+        except train.RanksDivergedError as error:
+            found[way] = str(error)
+    assert found.keys() == set(unusual_loops.DIVERGING)
+    assert all("in report 1 (after" in message for message in found.values())
