@@ -35,6 +35,7 @@ if _typing.TYPE_CHECKING:
     from hocket.train.compat.classic.trainer import Trainer as Trainer
     from hocket.train.compat.classic.training_callbacks import TrainingCallback as TrainingCallback
     from hocket.train.configs import CheckpointConfig as CheckpointConfig
+    from hocket.train.configs import DivergenceConfig as DivergenceConfig
     from hocket.train.configs import FailureConfig as FailureConfig
     from hocket.train.configs import LoggingConfig as LoggingConfig
     from hocket.train.configs import RunConfig as RunConfig
@@ -42,6 +43,7 @@ if _typing.TYPE_CHECKING:
     from hocket.train.data_parallel_trainer import DataParallelTrainer as DataParallelTrainer
     from hocket.train.errors import ControllerError as ControllerError
     from hocket.train.errors import PreemptionError as PreemptionError
+    from hocket.train.errors import RanksDivergedError as RanksDivergedError
     from hocket.train.errors import TrainingFailedError as TrainingFailedError
     from hocket.train.errors import TransferError as TransferError
     from hocket.train.errors import WorkerGroupError as WorkerGroupError

@@ -213,6 +213,44 @@ class FailureConfig:
         _check_seconds(self, "preemption_grace_s")
 
 
+@constructors.explained()
+@dataclass(frozen=True)
+class DivergenceConfig:
+    """What happens when ranks that should have equal models do not.
+
+    Each rank sends a digest of its parameters, buffers and optimizer state at each report, at the end of each epoch
+    that Hocket sees, and at the end of the training function, where its strategy says that ranks are equal then.
+
+    Raises:
+        ValueError: The action is unknown, or `every_n_steps` is below 0.
+        TypeError: `every_n_steps` is no int.
+
+    Example:
+        >>> from hocket import train
+        >>> train.RunConfig(divergence_config=train.DivergenceConfig(action="warn")).divergence_config
+        DivergenceConfig(action='warn', every_n_steps=0)
+    """
+
+    action: str = "error"
+    """``"error"`` ends the run with a `RanksDivergedError`, ``"warn"`` logs the first difference, ``"ignore"`` compares
+    nothing."""
+    every_n_steps: int = 0
+    """Compare after so many steps of the optimizers, too. 0: only at reports and ends. A look costs about as much as
+    reading what it compares once."""
+
+    def __post_init__(self) -> None:
+        if self.action not in ("error", "warn", "ignore"):
+            raise ValueError(
+                f"action must be 'error', 'warn' or 'ignore', but received {texts.safe_repr(self.action)}. Leave it "
+                "out for 'error'."
+            )
+        steps: object = self.every_n_steps
+        if isinstance(steps, bool) or not isinstance(steps, int):
+            raise TypeError(f"every_n_steps must be an int, but received {texts.safe_repr(steps)}. Write 100.")
+        if steps < 0:
+            raise ValueError(f"every_n_steps must be 0 or more, but received {steps}. Leave it out for 0.")
+
+
 @constructors.explained(aliases={"level": "log_level"})
 @dataclass(frozen=True)
 class LoggingConfig:
@@ -291,6 +329,7 @@ class CheckpointConfig:
         "failure_config": FailureConfig,
         "checkpoint_config": CheckpointConfig,
         "logging_config": LoggingConfig,
+        "divergence_config": DivergenceConfig,
     },
 )
 @dataclass(frozen=True)
@@ -334,6 +373,8 @@ class RunConfig:
     """See `sync_config`."""
     log_to_file: None = None
     """See `sync_config`."""
+    divergence_config: DivergenceConfig = field(default_factory=DivergenceConfig)
+    """What happens when ranks that should have equal models do not."""
 
     def __repr__(self) -> str:
         return places.show_record(self)
@@ -373,6 +414,7 @@ class RunConfig:
             "failure_config": FailureConfig(),
             "checkpoint_config": CheckpointConfig(),
             "logging_config": LoggingConfig(),
+            "divergence_config": DivergenceConfig(),
             "callbacks": (),
             "worker_runtime_env": {},
         }

@@ -7,6 +7,7 @@
         ├── WorkerGroupError        ranks failed: read ``.worker_failures``
         ├── ControllerError         the group could not be started: read ``.controller_failure``
         ├── PreemptionError         ranks were told to end (SIGTERM): read ``.preemption_info``
+        ├── RanksDivergedError      ranks that should have equal models do not
         └── TransferError           files of a checkpoint did not arrive as they were sent
 """
 
@@ -93,6 +94,14 @@ class PreemptionError(TrainingFailedError):
             f"{who} told to end (SIGTERM). The run's folder has its last checkpoint: fit with the same name and "
             "storage_path goes on from it."
         )
+
+
+class RanksDivergedError(TrainingFailedError):
+    """Ranks that should have equal models do not: the training function trains another model in each.
+
+    The message names the first tensor that differs, the ranks, the step, by how much, and what the causes may be.
+    `DivergenceConfig` makes it a warning.
+    """
 
 
 class TransferError(TrainingFailedError):

@@ -30,6 +30,10 @@ class AttemptInfo:
     """Whether the trainer was given a `ValidationConfig`."""
     datasets: Mapping[str, Any] = field(default_factory=dict)
     """The trainer's datasets, by name (`datasets.Supply`)."""
+    compares: bool = False
+    """Whether ranks that should be equal are compared (`equality`)."""
+    compares_every: int = 0
+    """After how many steps beside reports; 0: not."""
     stays: bool = False
     """Whether the rank runs another function afterwards, as one of `Trainer`: its collectives stay open, and what the
     function returns is wanted from every rank, not only from rank 0."""

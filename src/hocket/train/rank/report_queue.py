@@ -6,7 +6,7 @@ import queue
 from dataclasses import dataclass
 
 from hocket.train.checkpoints import cache
-from hocket.train.rank import preemption_signals, questions, reports
+from hocket.train.rank import equality, preemption_signals, questions, reports
 
 
 @dataclass(frozen=True, slots=True)
@@ -14,7 +14,7 @@ class Mark:
     """Comes after all that was reported when the controller asked for it."""
 
 
-Item = reports.Report | cache.Request | questions.Question | preemption_signals.PreemptionSignal | Mark
+Item = reports.Report | equality.Look | cache.Request | questions.Question | preemption_signals.PreemptionSignal | Mark
 """What a rank sends to the controller."""
 
 

@@ -24,7 +24,7 @@ from hocket.stores import names
 from hocket.train import validation
 from hocket.train.checkpoints import cache, file_chunks, reported, storage, uploads
 from hocket.train.checkpoints import checkpoint as checkpoint_module
-from hocket.train.rank import questions, rank_info, reports
+from hocket.train.rank import equality, questions, rank_info, reports
 
 MOST_BYTES = 1 << 20
 """How much `broadcast_from_rank_zero` takes. Ray warns above a kilobyte; a megabyte still goes through the driver in
@@ -58,7 +58,7 @@ class WorkerSession:
     def __init__(
         self,
         info: rank_info.RankInfo,
-        deliver: Callable[[reports.Report], None],
+        deliver: Callable[[reports.Report | equality.Look], None],
         inquiry: questions.Inquiry,
         fail: Callable[[Exception], None],
         checkpoint_cache: cache.CheckpointCache | None = None,
@@ -81,6 +81,8 @@ class WorkerSession:
         """What goes to the driver with what the training function returns; see `usage`."""
         self.shards: dict[str, Any] = {}
         """This rank's parts of the trainer's datasets, as far as they were asked for."""
+        self.watch = equality.Watch(info.compares_every, deliver if info.compares and not info.bystander else None)
+        """Compares this rank's model with those of the others."""
         self._trackers: dict[str, Callable[[], Mapping[str, object]]] = {}
         self._count = 0
         self._last_saved = -1
@@ -148,6 +150,7 @@ class WorkerSession:
         with self._lock:  # reports of several threads are numbered in the order in which they are delivered
             self._raise_failure()
             index, made_at = self._count, time.time()
+            self.watch.look("report", index + 1)
             spent = self._stretch.end() if turns.get_optional_turns() is None else None
             positions = self._read_positions() if checkpoint is not None else {}  # now, and not when files are uploaded
             names = _list_expected(checkpoint, upload) if checkpoint is not None else []

@@ -8,6 +8,7 @@ from typing import final
 from hocket.train.checkpoints import storage
 from hocket.train.rank import rank_info
 from hocket.train.run import (
+    divergence,
     preemption_policy,
     question_resolver,
     roles,
@@ -48,6 +49,7 @@ class Attempt:
         obstacle = validations.find_obstacle(held) if validations else ""
         grace = run.config.failure_config.preemption_grace_s
         self.preemption = preemption_policy.PreemptionPolicy(run.book, group.places, grace)
+        self.divergence = divergence.DivergenceWatch(run.config.divergence_config, self.num_reporting)
         self.questions = question_resolver.QuestionResolver(
             run.manager, run.book, self.num_reporting, obstacle, self.preemption
         )

@@ -19,7 +19,7 @@ from hocket import exceptions, texts
 from hocket.core import api
 from hocket.train import errors
 from hocket.train.checkpoints import cache, storage
-from hocket.train.rank import preemption_signals, questions, report_queue, reports
+from hocket.train.rank import equality, preemption_signals, questions, report_queue, reports
 from hocket.train.run import attempt as attempt_module
 from hocket.train.run import (
     checkpoint_sender,
@@ -133,7 +133,9 @@ class AttemptMonitor:
         else:
             self._ask_reports(rank)
         for item in batch:
-            if isinstance(item, cache.Request):
+            if isinstance(item, equality.Look):
+                self._attempt.divergence.take(rank, item)
+            elif isinstance(item, cache.Request):
                 self._sender.take(rank, item)
             elif isinstance(item, questions.Question):
                 self._attempt.questions.take(rank, item)
@@ -141,6 +143,7 @@ class AttemptMonitor:
                 self._attempt.preemption.take(rank, item)
         if has_ended and rank < self._attempt.num_reporting:
             self._attempt.questions.end(rank)
+            self._attempt.divergence.end(rank)
         self._intake.take(rank, _list_reports(batch), has_ended=has_ended)
         self._attempt.answer()
 

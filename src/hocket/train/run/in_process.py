@@ -23,8 +23,8 @@ from hocket.collective import turns
 from hocket.core import api, placement
 from hocket.train import configs
 from hocket.train.checkpoints import cache
-from hocket.train.rank import questions, rank_info, rank_placement, reports, usage, worker_session, world
-from hocket.train.run import question_resolver, training_run, validation_queue, worker_group
+from hocket.train.rank import equality, questions, rank_info, rank_placement, reports, usage, worker_session, world
+from hocket.train.run import divergence, question_resolver, training_run, validation_queue, worker_group
 
 
 def train(run: training_run.Run) -> Any:
@@ -69,6 +69,7 @@ class _Ranks:
         self.places = ranks_places
         size = len(ranks_places)
         self._resolver = question_resolver.QuestionResolver(run.manager, run.book, size)
+        self._divergence = divergence.DivergenceWatch(run.config.divergence_config, size)
         self._lock = threading.RLock()  # an asynchronous upload delivers its report from its own thread
         run.book.begin_attempt(size)
         shared = run.describe_attempt(size)
@@ -94,6 +95,7 @@ class _Ranks:
         with self._lock:
             self._run.book.add(rank, [], has_ended=True)
             self._resolver.end(rank)
+            self._divergence.end(rank)
             self._reply()
         return returned
 
@@ -101,8 +103,11 @@ class _Ranks:
         if self._run.validation is not None:
             validation_queue.run_here(self._run.validation, self._run.manager)
 
-    def _deliver(self, rank: int, report: reports.Report) -> None:
+    def _deliver(self, rank: int, report: reports.Report | equality.Look) -> None:
         with self._lock:
+            if isinstance(report, equality.Look):
+                self._divergence.take(rank, report)
+                return
             for done in self._run.book.add(rank, [report]):
                 self._validate()
                 for session in self._sessions:

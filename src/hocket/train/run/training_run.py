@@ -59,6 +59,8 @@ class Run:
             name_prefix=f"checkpoint_{self.manager.next_number:06d}_{(mark or secrets.token_hex(3))[:6]}",
             validates=self.validation is not None,
             datasets=self.supplies,
+            compares=self.config.divergence_config.action != "ignore" and world_size > 1,
+            compares_every=self.config.divergence_config.every_n_steps,
         )
 
 

@@ -13,6 +13,7 @@ from hocket.train.strategies.local_sgd import LocalSGD as LocalSGD
 from hocket.train.strategies.local_sgd import Nesterov as Nesterov
 from hocket.train.strategies.parameter_server import ParameterServer as ParameterServer
 from hocket.train.strategies.sharded import Sharded as Sharded
+from hocket.train.strategies.strategy import Alike as Alike
 from hocket.train.strategies.strategy import Array as Array
 from hocket.train.strategies.strategy import Collectives as Collectives
 from hocket.train.strategies.strategy import HostModel as HostModel

@@ -121,6 +121,10 @@ class _Runtime(strategy.StrategyRuntime):
         self._short = None if compression is None else _find_dtype(_SHORT[compression])
         self.averages_gradients = joined.size > 1
 
+    @property
+    def alike(self) -> strategy.Alike:
+        return strategy.Alike.ALL
+
     def average(self, flat: strategy.Array, rows: float) -> None:
         average_rows(self._world, flat, rows, self._short)
 

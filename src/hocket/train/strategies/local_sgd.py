@@ -142,6 +142,10 @@ class _Runtime(strategy.StrategyRuntime):
         #: Steps since the last meeting.
         self._apart = 0
 
+    @property
+    def alike(self) -> strategy.Alike:
+        return strategy.Alike.NOTHING if self._apart else strategy.Alike.PARAMETERS
+
     def open_next(self) -> strategy.StrategyRuntime:
         return _Runtime(self._settings, self._outer_settings, self._world)  # each model has its own steps and anchor
 

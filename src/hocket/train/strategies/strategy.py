@@ -14,6 +14,7 @@ computes. Each method's default does nothing, so a strategy is as long as what i
 from __future__ import annotations
 
 import abc
+import enum
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeAlias
@@ -59,6 +60,18 @@ class Collectives(Protocol):
 
     def barrier(self) -> None:
         """Wait until all ranks have called it."""
+
+
+class Alike(enum.Flag):
+    """What all ranks have the same of at a moment between steps. The net compares it (`hocket.train.rank.equality`)."""
+
+    NOTHING = 0
+    PARAMETERS = enum.auto()
+    BUFFERS = enum.auto()
+    """What else a model keeps, such as the means of a batch normalization."""
+    OPTIMIZERS = enum.auto()
+    """What optimizers keep, and their learning rates."""
+    ALL = PARAMETERS | BUFFERS | OPTIMIZERS
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,6 +196,11 @@ class StrategyRuntime:
     has_begun: bool = False
     """Whether the ranks' parameters may be other than rank 0's when a training loop begins."""
 
+    @property
+    def alike(self) -> Alike:
+        """What all ranks have the same of now, so that a difference is a fault of the program. Default: nothing."""
+        return Alike.NOTHING
+
     def open_next(self) -> StrategyRuntime:
         """Return what is at work for one more model, which trains beside those before it or after them.
 
@@ -261,6 +279,11 @@ class NativeStrategy:
     shares_gradients: bool = True
     """Whether all ranks step with the same gradients, so that what is decided from them (to leave out a step) is the
     same everywhere."""
+
+    @property
+    def alike(self) -> Alike:
+        """What all ranks have the same of now, or of tensors that are cut the same part. Default: nothing."""
+        return Alike.NOTHING
 
     def close(self) -> None:
         """Give back what is held.

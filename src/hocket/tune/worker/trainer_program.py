@@ -37,6 +37,7 @@ class TrainerProgram:
             callbacks=[*run.callbacks, TuneReportCallback()],
             worker_runtime_env=run.worker_runtime_env,
             logging_config=run.logging_config,
+            divergence_config=run.divergence_config,
         )
         trainer = self._derive(session.assignment.config).derive(run_config=own)
         # A search knows which of its trials go on, so each of them need not warn of it.

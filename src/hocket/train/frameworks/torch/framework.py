@@ -36,7 +36,7 @@ class TorchFramework(contract.Framework[rank_state.RankState]):
     def open(
         self, session: worker_session.WorkerSession, strategy: strategies.Strategy, caller: str
     ) -> rank_state.RankState:
-        return rank_state.RankState(session.info, strategy)
+        return rank_state.RankState(session, strategy)
 
     def get_collectives(self, caller: str) -> strategies.Collectives:
         return on_arrays.GroupCollectives() if dist.is_initialized() else World(0, [[0]])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Mapping
 from typing import Any, Final, final
 
@@ -10,7 +11,7 @@ from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_
 from torch.nn import parallel
 
 from hocket.train import strategies
-from hocket.train.frameworks.torch.strategies import closures, sharding, strategy
+from hocket.train.frameworks.torch.strategies import averaging, closures, sharding, strategy
 
 _HOOKS: Final[Mapping[str, Callable[..., object]]] = {
     "fp16": default_hooks.fp16_compress_hook,
@@ -18,6 +19,12 @@ _HOOKS: Final[Mapping[str, Callable[..., object]]] = {
     # adds bfloat16.
     "bf16": lambda group, bucket: default_hooks.bf16_compress_hook(group, bucket),  # noqa: PLW0108 (so it has no name)
 }
+
+_BUFFERS: Final = (
+    "forward_sync_buffers"
+    if "forward_sync_buffers" in inspect.signature(parallel.DistributedDataParallel).parameters  # new in torch 2.13
+    else "broadcast_buffers"
+)
 
 
 @final
@@ -28,6 +35,7 @@ class Exchange(strategy.Exchange):
         self._settings = settings
         self._ranks = ranks
         self._hooks: list[Any] = []
+        self._alike = strategies.Alike.ALL
 
     def adapt_model(
         self, model: torch.nn.Module, parallel_strategy: str, options: Mapping[str, Any], device: torch.device
@@ -46,9 +54,17 @@ class Exchange(strategy.Exchange):
             "gradient_as_bucket_view": True,
             **options,
         }  # measured: a tenth of a step less, and a copy of the gradients
+        shares = all(options.get(name) in (None, True) for name in ("forward_sync_buffers", "broadcast_buffers"))
+        if shares:  # after a forward pass, and not before the next
+            options = {**options, "broadcast_buffers": None, _BUFFERS: False}
         if self._settings.bucket_mb is not None:
             options = {"bucket_cap_mb": self._settings.bucket_mb, **options}
         wrapped = parallel.DistributedDataParallel(model, **options)
+        if shares:
+            averaging.copy_from_first(model.buffers())
+            averaging.share_buffers(wrapped, lambda: wrapped.require_backward_grad_sync)
+        else:
+            self._alike &= ~strategies.Alike.BUFFERS
         self._compress(wrapped)
         return wrapped
 
@@ -63,6 +79,10 @@ class Exchange(strategy.Exchange):
             wrapped.register_comm_hook(state, powerSGD_hook.powerSGD_hook)
         elif compression is not None:
             wrapped.register_comm_hook(None, _HOOKS[compression])
+
+    @property
+    def alike(self) -> strategies.Alike:
+        return self._alike
 
     def adapt_optimizer(self, optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
         if isinstance(optimizer, torch.optim.LBFGS) and self._ranks.world_size > 1:

@@ -1,8 +1,9 @@
-"""Means over the ranks, and equal starts."""
+"""Means over the ranks, equal starts, and equal buffers."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -55,3 +56,26 @@ def copy_from_first(tensors: Iterable[torch.Tensor]) -> None:
         dist.broadcast(flat, 0)
         for tensor, part in zip(members, torch.split(flat, [tensor.numel() for tensor in members]), strict=True):
             tensor.copy_(part.view(tensor.shape))
+
+
+def share_buffers(model: torch.nn.Module, syncs: Callable[[], bool] = lambda: True) -> Any:
+    """Have all ranks have rank 0's buffers after each forward pass that trains, such as the means of a batch
+    normalization. DistributedDataParallel does so before the next one, so that what ranks evaluate or save in between
+    differs.
+
+    Args:
+        model: What the ranks call.
+        syncs: Whether this pass is one of those after which ranks meet.
+
+    Returns:
+        What removes it: its ``remove()``.
+    """
+
+    @torch.compiler.disable  # type: ignore[untyped-decorator]
+    def share(called: torch.nn.Module, args: object, result: object) -> None:
+        if called.training and syncs():
+            ignored: Iterable[str] = getattr(called, "parameters_to_ignore", ())  # of DistributedDataParallel
+            inner = getattr(called, "module", called) if ignored else called
+            copy_from_first(buffer.data for name, buffer in inner.named_buffers() if name not in ignored)
+
+    return model.register_forward_hook(share)

@@ -41,6 +41,11 @@ class Exchange(strategy.Exchange):
         self._models.append(model)
         return model
 
+    @property
+    def alike(self) -> strategies.Alike:
+        is_met = all(meetings.is_over for meetings in self._meetings.values())
+        return strategies.Alike.PARAMETERS if is_met else strategies.Alike.NOTHING
+
     def adapt_optimizer(self, optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
         mine = set(list_parameters(optimizer))
         models = [model for model in self._models if not mine.isdisjoint(model.parameters())]
@@ -111,6 +116,11 @@ class _Meetings:
             optimizer.register_load_state_dict_pre_hook(self._take_state),
             optimizer.register_step_pre_hook(self._begin_step),
         ]
+
+    @property
+    def is_over(self) -> bool:
+        """Whether no step was taken since the last meeting that the ranks took each for itself."""
+        return not self._apart
 
     def _begin_step(self, optimizer: torch.optim.Optimizer, args: tuple[object, ...], kwargs: dict[str, object]) -> Any:
         """Called before ``step``; return other arguments for it, or None."""

@@ -159,6 +159,13 @@ class OnArrays(strategy.Exchange):
         self._models.append(model)
         return model
 
+    @property
+    def alike(self) -> strategies.Alike:
+        found = strategies.Alike.ALL
+        for runtime in [self._first, *(runtime for runtime, _ in self._driven.values())]:
+            found &= runtime.alike
+        return found & ~strategies.Alike.BUFFERS
+
     def adapt_optimizer(self, optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
         names: dict[torch.Tensor, str] = {
             parameter: name for model in self._models for name, parameter in model.named_parameters()

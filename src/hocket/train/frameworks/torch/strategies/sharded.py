@@ -25,7 +25,6 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed import tensor as torch_tensor
 from torch.distributed.tensor import experimental
-from torch.nn.modules import batchnorm
 from torch.optim import optimizer as torch_optimizer
 
 from hocket import mesh as meshes
@@ -89,6 +88,10 @@ class Exchange(strategy.Exchange):
         look = functools.partial(_compare_gradients, names, self._meter)
         self._closing.callback(torch_optimizer.register_optimizer_step_pre_hook(look).remove)
         return model
+
+    @property
+    def alike(self) -> strategies.Alike:
+        return strategies.Alike.ALL
 
     def _attach(
         self, model: nn.Module, parts: Mapping[nn.Parameter, sharded_units.Part], meter: sharded_usage.Meter
@@ -319,13 +322,9 @@ def _check_complete(model: nn.Module) -> None:
 def _share_buffers(model: nn.Module) -> Iterator[None]:
     """Have what is written into buffers, such as the means of a batch normalization, be rank 0's, as DDP does."""
     _check_complete(model)
-    before = {id(buffer): buffer._version for buffer in model.buffers()}
     yield
     if model.training and torch.is_grad_enabled():
-        norms = [one for one in model.modules() if isinstance(one, batchnorm._NormBase) and one.training]
-        means = {id(buffer) for one in norms for buffer in one.buffers(recurse=False)}  # torch does not count these
-        changed = [one for one in model.buffers() if id(one) in means or before.get(id(one)) != one._version]
-        averaging.copy_from_first([buffer.data for buffer in changed])
+        averaging.copy_from_first(buffer.data for buffer in model.buffers())
 
 
 def _make_whole(tensor: torch.Tensor) -> torch.Tensor:

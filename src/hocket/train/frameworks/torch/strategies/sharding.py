@@ -29,6 +29,7 @@ def shard(
 
     if "mesh" not in given:
         given["mesh"] = device_mesh.init_device_mesh(device.type, (ranks.world_size,))
+    averaging.share_buffers(model)
     return cast("torch.nn.Module", fsdp.fully_shard(model, **given))
 
 
