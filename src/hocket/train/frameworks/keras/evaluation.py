@@ -78,7 +78,7 @@ def read_results(model: Any) -> dict[str, float]:
     for number, metric in enumerate(model.metrics):
         if metric.variables:
             found[f"{number} {metric.name}"] = metric.result()
-    return {name: float(value) for name, value in found.items() if _is_number(value)}
+    return {name: _to_float(value) for name, value in found.items() if _is_number(value)}
 
 
 def merge_logs(
@@ -96,7 +96,7 @@ def merge_logs(
         joined: The ranks.
         rows: How many the rank had in that step; 0 if they do not count.
     """
-    numbers = {name: float(value) for name, value in logs.items() if _is_number(value)}
+    numbers = {name: _to_float(value) for name, value in logs.items() if _is_number(value)}
     matches = {
         name: [key for key, result in before.items() if np.isclose(result, value, rtol=1e-6, equal_nan=True)]
         for name, value in numbers.items()
@@ -112,6 +112,10 @@ def merge_logs(
     return found
 
 
+def _to_float(value: Any) -> float:
+    return float(keras.ops.convert_to_numpy(value) if keras.ops.is_tensor(value) else value)
+
+
 def _is_number(value: object) -> bool:
     return np.ndim(value) == 0 and not isinstance(value, str | bytes | Mapping) and value is not None  # type: ignore[arg-type]
 
@@ -119,9 +123,21 @@ def _is_number(value: object) -> bool:
 # --- what layers keep -------------------------------------------------------------------------------------------------
 
 
+def list_states(model: Any) -> list[Any]:
+    """Return what a model keeps without training it and ranks have in common: all but what stateful layers remember of
+    each row."""
+    of_rows = {
+        id(state)
+        for layer in model._flatten_layers()
+        if getattr(layer, "stateful", False)
+        for state in keras.tree.flatten(getattr(layer, "states", None))
+    }
+    return [state for state in model.non_trainable_weights if id(state) not in of_rows]
+
+
 def list_counts(model: Any) -> list[Any]:
     """Return what a model's layers count: weights that are to be added up over the ranks."""
-    return [state for state in model.non_trainable_weights if _find_kind(state) == "sum"]
+    return [state for state in list_states(model) if _find_kind(state) == "sum"]
 
 
 def _find_kind(state: Any) -> str:
@@ -140,7 +156,7 @@ def level_state(model: Any, joined: World, before: Sequence[Any]) -> None:
         joined: The ranks.
         before: The values of `list_counts` when the ranks had them in common.
     """
-    states = list(model.non_trainable_weights)
+    states = list_states(model)
     if joined.size == 1 or not states:
         return
     exact = [state for state in states if _find_kind(state) in ("sum", "only_first_replica")]
@@ -154,7 +170,7 @@ def level_state(model: Any, joined: World, before: Sequence[Any]) -> None:
         joined.all_reduce(flat)
         flat /= joined.size
         variables.write_flat(floats, flat)
-    common = iter(before)
+        common = iter(before)
     arrays = []
     for state in exact:
         array = variables.read(state).astype(np.float64)

@@ -34,11 +34,17 @@ class Prepared(Protocol):
     def begin_fit(self) -> None:
         """Begin the strategy; weights are equal."""
 
-    def begin_epoch(self, filler: int | None) -> None:
-        """Note that an epoch begins, and which of its steps does not count here."""
+    def begin_epoch(self) -> None:
+        """Note that an epoch begins."""
+
+    def begin_filler(self) -> None:
+        """Note that the next step does not count here; those before are over."""
 
     def after_steps(self, count: int) -> None:
         """Note that steps are taken."""
+
+    def end_epoch(self, number: int) -> None:
+        """Note that callbacks have ended an epoch."""
 
 
 def surround(callbacks: Any, first: Follower, last: object, model: Any, *, writes: bool) -> Any:
@@ -100,12 +106,14 @@ class Follower(keras.callbacks.Callback):  # type: ignore[misc]  # Keras is not 
     def on_epoch_begin(self, epoch: int, logs: dict[str, object] | None = None) -> None:
         self._taken = 0
         self._filler = None if self._data is None else self._data.begin_epoch()
-        self._prepared.begin_epoch(self._filler)
+        self._prepared.begin_epoch()
 
     def on_train_batch_begin(self, batch: int, logs: dict[str, object] | None = None) -> None:
         if batch == self._filler:
             variables.attach(self.model)
             self._states = [variables.read(one) for one in self._list_states()]
+            variables.read(self.model.weights[0])  # waits, on JAX, until the step before is over
+            self._prepared.begin_filler()
 
     def on_train_batch_end(self, batch: int, logs: dict[str, object] | None = None) -> None:
         count = batch + 1 - self._taken
@@ -149,6 +157,7 @@ class Closer(keras.callbacks.Callback):  # type: ignore[misc]  # the same
         self._prepared.begin_fit()
 
     def on_epoch_end(self, epoch: int, logs: dict[str, object] | None = None) -> None:
+        self._prepared.end_epoch(epoch)
         self._world.barrier()
 
     def on_train_end(self, logs: dict[str, object] | None = None) -> None:

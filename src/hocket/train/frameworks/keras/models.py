@@ -14,6 +14,7 @@ import contextlib
 import functools
 import inspect
 import os
+import re
 import warnings
 import weakref
 from collections.abc import Iterator, Sequence, Set
@@ -22,6 +23,7 @@ from typing import Any, Final, final
 import keras
 import numpy as np
 
+from hocket.train import strategies
 from hocket.train.frameworks.keras import (
     bridges,
     evaluation,
@@ -33,8 +35,10 @@ from hocket.train.frameworks.keras import (
     steps,
     variables,
 )
+from hocket.train.rank import equality
 from hocket.train.strategies import strategy
 
+_COUNTED: Final = re.compile(r"_\d+(?=[/_]|$)")
 _NEEDS_LEAD: Final = ("begin", "begin_epoch", "after_steps", "synchronize")
 """What a strategy may do between steps, which something must lead."""
 
@@ -142,15 +146,18 @@ class _Prepared:
         self._originals: dict[str, Any] = {}
         #: How many rows the batch has whose step is computed or traced; None if that is not known.
         self._rows: object = None
-        #: Steps of this epoch whose gradients have come, the one whose gradients do not count, and the rows of the last.
-        self._step = 0
-        self._filler: int | None = None
+        #: Whether what a step computes does not count, and how many rows the last step had.
+        self._is_filler = False
         self._last_rows = 1.0
         self._is_in_epoch = False
         #: Whether ``fit`` or ``train_on_batch`` takes the steps, which tells the strategy of them.
         self._is_led = False
         #: Whether the ranks have begun with the same weights, and the strategy with ``train_on_batch``.
         self._is_equal = state.world.size == 1
+        self.was_stepped_by_hand = False
+        self._watch = state.watch
+        #: Optimizers that have stepped it, beside its own.
+        self._others: weakref.WeakSet[Any] = weakref.WeakSet()
         self._has_begun = False
         #: What layers count, as the ranks had it in common last; None if the ranks' layers may differ.
         self._counts: Sequence[Any] = ()
@@ -195,6 +202,7 @@ class _Prepared:
         """Return the gradients with which all ranks step."""
         if not self._is_led:
             self._check_loop(optimizer)
+        self._others.add(optimizer)
         return self._crossing.average(list(gradients), 1.0 if self._rows is None else self._rows)
 
     def take_step(self, optimizer: Any, gradients: Sequence[object]) -> None:
@@ -229,22 +237,45 @@ class _Prepared:
                 "prepare_model(), so the ranks have begun with different ones. Build it first, with keras.Input(...) "
                 "or model.build(...), or use fit()."
             )
+        self.was_stepped_by_hand = True
+
+    # --- what the net looks at ----------------------------------------------------------------------------------------
+
+    def list_alike(self, prefix: str) -> Iterator[equality.Equal]:
+        """Give what the ranks should have the same of now."""
+        model, alike = self.model, self.runtime.alike
+        if model is None or not alike or not self._is_equal:
+            return
+        variables.attach(model)
+        given = {"parameter": [], "buffer": [], "optimizer": []}
+        if strategies.Alike.PARAMETERS in alike:
+            given["parameter"] = model.trainable_variables
+        if strategies.Alike.BUFFERS in alike and self._is_level:
+            given["buffer"] = evaluation.list_states(model)
+        if strategies.Alike.OPTIMIZERS in alike:
+            mine = [one for one in (getattr(model, "optimizer", None), *self._others) if one is not None and one.built]
+            given["optimizer"] = [variable for one in dict.fromkeys(mine) for variable in one.variables]
+        for kind, found in given.items():
+            for number, variable in enumerate(found):
+                name = _COUNTED.sub("", variable.path)  # Keras numbers names in each process
+                yield equality.Equal(kind, f"{prefix}{name} (number {number})", variables.read(variable))
 
     def _share(self, loss: Any, count: object) -> object:
-        """Turn the mean over some entries of this rank's rows into its part of that over all ranks'."""
-        counts = keras.ops.stack(
-            [keras.ops.cast(one, "float32") for one in (count, 1 if self._rows is None else self._rows)]
-        )
-        counts = keras.ops.stop_gradient(counts)
-        sums = self._counting.average([counts], 0.0)[0]
-        part = keras.ops.divide_no_nan(counts[0] * sums[1], counts[1] * sums[0])
+        """Turn the mean over some entries of this rank's rows (None: a sum) into its part of that over all ranks'."""
+        rows = 1 if self._rows is None else self._rows
+        mine = keras.ops.stack([keras.ops.cast(one, "float32") for one in (1 if count is None else count, rows)])
+        mine = keras.ops.stop_gradient(mine)
+        all_of_them = self._counting.average([mine], 0.0)[0]
+        part = all_of_them[1] / mine[1]
+        if count is not None:
+            part = keras.ops.divide_no_nan(mine[0] * part, all_of_them[0])
         return loss * keras.ops.cast(keras.ops.stop_gradient(part), loss.dtype)
 
     # --- on the host, in the middle of a step -------------------------------------------------------------------------
 
     def _on_host(self, flat: Any, rows: float) -> None:
         """Do the strategy's part; `rows` is the learning rate if that is to take the step."""
-        is_filler = self._step == self._filler
+        is_filler = self._is_filler
         self._last_rows = 0.0 if is_filler else 1.0 if self.runtime.takes_steps else rows
         if self.runtime.takes_steps:
             strategy.take_step(self.runtime, flat, rows, counts=not is_filler)
@@ -252,12 +283,12 @@ class _Prepared:
             strategy.average(self.runtime, flat, 0.0 if is_filler else rows)
 
     def _add_counts(self, flat: Any, _: float) -> None:
-        if self._step == self._filler:
+        if self._is_filler:
             flat[:] = 0
         self._world.all_reduce(flat)
 
     def _gather(self, slices: Sequence[strategy.Slices], rows: float) -> Sequence[strategy.Slices]:
-        return self.runtime.gather(slices, 0.0 if self._step == self._filler else rows)
+        return self.runtime.gather(slices, 0.0 if self._is_filler else rows)
 
     # --- the methods that are replaced --------------------------------------------------------------------------------
 
@@ -332,11 +363,11 @@ class _Prepared:
             self._has_begun = True
         elif not trains and not self._is_level:
             self.synchronize()
-        self._step, self._filler, self._is_same = 0, None, False
+        self._is_filler = self._is_same = False
+        self._is_level = self._is_level and not trains
         with self._raise_own_error(), self._lead():
             logs = self._originals[name](*bound.args, **bound.kwargs)
         if trains:
-            self._is_level = False
             self.after_steps(1)
         logs = self._originals["_get_metrics_result_or_logs"](self._merge(logs))
         logs = {name: float(value) if np.ndim(value) == 0 else value for name, value in logs.items()}
@@ -531,7 +562,7 @@ class _Prepared:
             variables.attach(model)
             optimizer = getattr(model, "optimizer", None)
             theirs = list(optimizer.variables) if optimizer is not None and optimizer.built else []
-            given = [*model.weights, *theirs]
+            given = [*model.trainable_variables, *evaluation.list_states(model), *theirs]
             floats = [one for one in given if keras.backend.is_float_dtype(one.dtype)]
             flat = variables.read_flat(floats)
             self._world.broadcast(flat)
@@ -552,14 +583,24 @@ class _Prepared:
             self._note_level()
         self.runtime.begin(self._host_model)
 
-    def begin_epoch(self, filler: int | None) -> None:
-        """Note that an epoch begins, and which of its steps does not count here."""
-        self._step, self._filler, self._is_in_epoch = 0, filler, True
+    def begin_epoch(self) -> None:
+        """Note that an epoch begins."""
+        self._is_filler, self._is_level, self._is_in_epoch = False, False, True
         self._is_same = False if self._reads_parts else None
         if self._spread is not None:
             self._spread.begin_epoch()
         self.runtime.begin_epoch(self._host_model)
 
+    def begin_filler(self) -> None:
+        """Note that the next step, the last of the epoch, does not count here."""
+        self._is_filler = True
+
     def after_steps(self, count: int) -> None:
         """Note that steps are taken."""
         self.runtime.after_steps(self._host_model, count)
+        for _ in range(count):
+            self._watch.count_step()
+
+    def end_epoch(self, number: int) -> None:
+        """Note that callbacks have ended an epoch."""
+        self._watch.end_epoch(number)

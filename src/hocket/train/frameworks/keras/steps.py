@@ -25,7 +25,8 @@ import keras
 from hocket.train.frameworks.keras import framework
 
 Share = Callable[[Any, object], Any]
-"""Turns the mean over this rank's entries into its part of the mean over all ranks': given how many they are."""
+"""Turns the mean over this rank's entries into its part of the mean over all ranks': given how many they are, None for
+a sum."""
 
 _losses: Final[Any] = importlib.import_module("keras.src.losses.loss")
 
@@ -186,16 +187,16 @@ def _hook_reduction(original: Any) -> Any:
         found = original(values, sample_weight=sample_weight, mask=mask, reduction=reduction, dtype=dtype)
         if _place.share is None:
             return found
+        if reduction in ("sum", "none", None):
+            return _place.share(found, None) if _place.adds_up else found
         count = _count(values, sample_weight, mask, reduction)
         return found if count is None else _place.share(found, count)
 
     return reduce_weighted_values
 
 
-def _count(values: Any, sample_weight: Any, mask: Any, reduction: str | None) -> object:
+def _count(values: Any, sample_weight: Any, mask: Any, reduction: str) -> object:
     """Return what a loss is divided by; None if that goes with the rows."""
-    if reduction in ("sum", "none", None):
-        return 1.0 if _place.adds_up else None
     if not len(values.shape):  # whoever computed it has reduced it
         return None
     if reduction == "mean_with_sample_weight" and not (sample_weight is None and mask is None):
