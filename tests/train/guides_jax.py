@@ -77,7 +77,9 @@ def refused(message: str) -> Callable[[Program], Program]:
 def compare() -> Mapping[str, tuple[Any, list[Any]]]:
     """A training function: return what one process and the ranks make of the programs."""
     joined = world.get_world("jax.guides")
-    alone = {name: run(Kit(None), name) if joined.rank == 0 else None for name in PROGRAMS}  # before anything is prepared
+    alone = {
+        name: run(Kit(None), name) if joined.rank == 0 else None for name in PROGRAMS
+    }  # before anything is prepared
     return {name: (alone[name], joined.all_gather_object(run(Kit(joined.rank), name))) for name in PROGRAMS}
 
 
@@ -143,7 +145,9 @@ def steps_that_accumulate(kit: Kit) -> Sequence[Any]:
 @guide
 def steps_that_accumulate_around_a_prepared_one(kit: Kit) -> Sequence[Any]:
     # what is accumulated between two steps is of the rank's own rows
-    params, state = train(kit, optax.adam(0.1), lambda prepared: optax.MultiSteps(prepared, 2).gradient_transformation())
+    params, state = train(
+        kit, optax.adam(0.1), lambda prepared: optax.MultiSteps(prepared, 2).gradient_transformation()
+    )
     return [params]
 
 

@@ -160,7 +160,6 @@ class _Average:
     """Exchanges an optimizer's gradients."""
 
     crossing: bridges.Crossing
-    exchanges_gradients: bool = True
     takes_steps: bool = False
 
     def average(self, optimizer: object, gradients: Sequence[object]) -> Sequence[object]:

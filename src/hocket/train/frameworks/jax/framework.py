@@ -23,8 +23,8 @@ from hocket.train.rank import worker_session, world
 _CAUSES: Final = {
     "parameter": (
         "Likely causes: parameters that each rank has made or loaded by itself (give them to prepare_params()); or a "
-        "step that one rank alone takes or leaves out, by its own loss or gradients (decide by what average_gradients() "
-        "returns)."
+        "step that one rank alone takes or leaves out, by its own loss or gradients (decide by what "
+        "average_gradients() returns)."
     ),
     "optimizer": (
         "Likely causes: a state or a learning rate that each rank has by itself (give the state to prepare_params()); "

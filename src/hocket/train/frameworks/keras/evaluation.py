@@ -104,10 +104,10 @@ def merge_logs(
     found = dict(logs)
     given = [one for one in joined.all_gather_object((rows, numbers, matches)) if one[0]] or [(1.0, numbers, matches)]
     total = sum(count for count, _, _ in given)
-    for name in numbers:
+    for name, number in numbers.items():
         common = [key for key in after if all(key in keys.get(name, ()) for _, _, keys in given)]
         common.sort(key=lambda key: key.partition(" ")[2] != name)
-        mean = sum(count * values.get(name, numbers[name]) for count, values, _ in given) / total
+        mean = sum(count * values.get(name, number) for count, values, _ in given) / total
         found[name] = after[common[0]] if common else mean
     return found
 

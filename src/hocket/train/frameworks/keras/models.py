@@ -17,7 +17,9 @@ import os
 import re
 import warnings
 import weakref
-from collections.abc import Iterator, Sequence, Set
+from collections.abc import Iterator, Sequence
+from collections.abc import Set as AbstractSet
+from pathlib import Path
 from typing import Any, Final, final
 
 import keras
@@ -186,14 +188,10 @@ class _Prepared:
     # --- what optimizers and losses call (`steps`) --------------------------------------------------------------------
 
     @property
-    def exchanges_gradients(self) -> bool:
-        return self.runtime.averages_gradients
-
-    @property
     def takes_steps(self) -> bool:
         return self.runtime.takes_steps
 
-    def has_any(self, numbers: Set[int]) -> bool:
+    def has_any(self, numbers: AbstractSet[int]) -> bool:
         """Tell whether the model trains one of some variables, given by the numbers of their objects."""
         model = self.model
         return model is not None and any(id(one) in numbers for one in model.trainable_variables)
@@ -203,6 +201,8 @@ class _Prepared:
         if not self._is_led:
             self._check_loop(optimizer)
         self._others.add(optimizer)
+        if not self.runtime.averages_gradients:
+            return gradients
         return self._crossing.average(list(gradients), 1.0 if self._rows is None else self._rows)
 
     def take_step(self, optimizer: Any, gradients: Sequence[object]) -> None:
@@ -406,18 +406,16 @@ class _Prepared:
     def _write(self, name: str, filepath: Any, *args: Any, **kwargs: Any) -> object:
         """Write beside the path and rename, so that ranks which write the same model to the same path do no harm."""
         original = self._originals[name]
-        path = os.fspath(filepath) if isinstance(filepath, str | os.PathLike) else ""
-        overwrite = kwargs.get("overwrite", args[0] if args else True)
-        if not path.endswith((".keras", ".h5")) or "://" in path or not (overwrite or not os.path.exists(path)):
+        path = Path(filepath if isinstance(filepath, str | os.PathLike) else "")
+        overwrites = kwargs.get("overwrite", args[0] if args else True)
+        if path.suffix not in (".keras", ".h5") or "://" in str(filepath) or not (overwrites or not path.exists()):
             return original(filepath, *args, **kwargs)
-        folder, base = os.path.split(path)
-        beside = os.path.join(folder, f".{self._world.rank}-{os.getpid()}-{base}")
+        beside = path.with_name(f".{self._world.rank}-{os.getpid()}-{path.name}")
         try:
-            returned = original(beside, *args, **kwargs)
-            os.replace(beside, path)
+            returned = original(str(beside), *args, **kwargs)
+            beside.replace(path)
         finally:
-            with contextlib.suppress(FileNotFoundError):
-                os.remove(beside)
+            beside.unlink(missing_ok=True)
         return returned
 
     def _end_pass(self, logs: object) -> object:

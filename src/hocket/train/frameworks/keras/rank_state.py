@@ -16,8 +16,8 @@ from hocket.train.rank import equality, worker_session
 
 _CAUSES: Final = {
     "parameter": (
-        "Likely causes: a callback of one rank alone has set weights, or each rank has set others (do it in all ranks, "
-        "or before fit()); or something other than an optimizer of Keras has stepped them."
+        "Likely causes: a callback of one rank alone has set weights, or each rank has set others (do it in all "
+        "ranks, or before fit()); or something other than an optimizer of Keras has stepped them."
     ),
     "buffer": (
         "Likely causes: a layer counts in whole numbers, or its weight is set in one rank alone. Say how its values are "

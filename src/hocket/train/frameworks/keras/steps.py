@@ -3,8 +3,8 @@
 - `Optimizer.apply` and ``stateless_apply`` of each class. The outermost call decides: a `LossScaleOptimizer` looks for
   overflows in what all ranks have, and the optimizer inside it is left alone. An optimizer that steps variables of a
   prepared model averages, whether or not the model was compiled with it.
-- the function that reduces the losses of a batch to one number. Not public; tests on each backend hold it. A loss with a
-  mask, an ignored class or weights is a mean over something else than rows. In a step of a prepared model it is
+- the function that reduces the losses of a batch to one number. Not public; tests on each backend hold it. A loss with
+  a mask, an ignored class or weights is a mean over something else than rows. In a step of a prepared model it is
   multiplied by this rank's part of that, so that the ranks' mean by rows is the mean over what all ranks have.
 
 Both are replaced once in a process, and change nothing for models that are not prepared.
@@ -33,10 +33,6 @@ _losses: Final[Any] = importlib.import_module("keras.src.losses.loss")
 
 class Owner(Protocol):
     """Exchanges the gradients of one model's variables."""
-
-    @property
-    def exchanges_gradients(self) -> bool:
-        """Whether it does at all; otherwise each optimizer is left alone."""
 
     @property
     def takes_steps(self) -> bool:
@@ -169,7 +165,7 @@ def _find_owner(optimizer: Any, given: Sequence[object] | None) -> Any:
         owner = next((one for one in state.prepared if one.has_any(stepped)), None)
         if owner is not None:
             own(optimizer, owner)
-    return owner if owner is not None and owner.exchanges_gradients else None
+    return owner
 
 
 # --- losses -----------------------------------------------------------------------------------------------------------
