@@ -48,7 +48,7 @@ class Prepared(Protocol):
 
 
 def surround(callbacks: Any, first: Follower, last: object, model: Any, *, writes: bool) -> Any:
-    """Return callbacks for ``fit`` with two more; those that write only where this rank shall.
+    """Return callbacks for ``fit`` with two more; those that write are left out if the rank does not write.
 
     Args:
         callbacks: What the user gave: None, one, several or Keras's list, which is changed.

@@ -20,8 +20,8 @@ _CAUSES: Final = {
         "ranks, or before fit()); or something other than an optimizer of Keras has stepped them."
     ),
     "buffer": (
-        "Likely causes: a layer counts in whole numbers, or its weight is set in one rank alone. Say how its values are "
-        "put together: add_weight(..., aggregation='sum') for counts, 'mean', or 'only_first_replica'."
+        "Likely causes: a layer counts in whole numbers, or its weight is set in one rank alone. Say how its values "
+        "are put together: add_weight(..., aggregation='sum') for counts, 'mean', or 'only_first_replica'."
     ),
     "optimizer": (
         "Likely causes: a learning rate that each rank decides by its own numbers, such as the logs of a batch (use "
