@@ -15,7 +15,7 @@ from typing import Any, Final, Protocol, final
 import keras
 
 from hocket.collective.world import World
-from hocket.train.frameworks.keras import evaluation, loaders, variables
+from hocket.train.frameworks.keras import evaluation, exchanges, loaders, variables
 
 _WRITERS: Final = tuple(
     getattr(keras.callbacks, name)
@@ -28,6 +28,9 @@ _WRITERS: Final = tuple(
 class Prepared(Protocol):
     """What follows ``fit``: a prepared model."""
 
+    exchange: exchanges.Exchange
+    """What its steps exchange."""
+
     def share_weights(self) -> None:
         """Give all ranks rank 0's weights."""
 
@@ -36,9 +39,6 @@ class Prepared(Protocol):
 
     def begin_epoch(self) -> None:
         """Note that an epoch begins."""
-
-    def begin_filler(self) -> None:
-        """Note that the next step does not count here; those before are over."""
 
     def after_steps(self, count: int) -> None:
         """Note that steps are taken."""
@@ -113,7 +113,7 @@ class Follower(keras.callbacks.Callback):  # type: ignore[misc]  # Keras is not 
             variables.attach(self.model)
             self._states = [variables.read(one) for one in self._list_states()]
             variables.read(self.model.weights[0])  # waits, on JAX, until the step before is over
-            self._prepared.begin_filler()
+            self._prepared.exchange.begin_filler()
 
     def on_train_batch_end(self, batch: int, logs: dict[str, object] | None = None) -> None:
         count = batch + 1 - self._taken
@@ -122,6 +122,8 @@ class Follower(keras.callbacks.Callback):  # type: ignore[misc]  # Keras is not 
             variables.attach(self.model)
             for state, before in zip(self._list_states(), self._states, strict=True):
                 state.assign(before)
+            variables.read(self.model.weights[0])
+            self._prepared.exchange.end_filler()
         if self._data is not None:
             self._data.take(count)
         self._prepared.after_steps(count)

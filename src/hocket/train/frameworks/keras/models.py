@@ -5,12 +5,11 @@ its methods are replaced, in this one object: ``fit`` keeps the sample ledger an
 ``train_step`` notes how many rows a batch has. Their names are public, but for one: ``_get_metrics_result_or_logs``,
 which ends an epoch and an evaluation on each backend. Gradients and losses are met where all of Keras's pass: `steps`.
 
-What a step does and what it costs is in `bridges`; the callbacks around the user's are in `followers`.
+What a step does is in `exchanges`, and what it costs in `bridges`; the callbacks around the user's are in `followers`.
 """
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import inspect
 import os
@@ -18,7 +17,6 @@ import re
 import warnings
 import weakref
 from collections.abc import Iterator, Sequence
-from collections.abc import Set as AbstractSet
 from pathlib import Path
 from typing import Any, Final, final
 
@@ -27,8 +25,8 @@ import numpy as np
 
 from hocket.train import strategies
 from hocket.train.frameworks.keras import (
-    bridges,
     evaluation,
+    exchanges,
     followers,
     framework,
     loaders,
@@ -41,8 +39,6 @@ from hocket.train.rank import equality
 from hocket.train.strategies import strategy
 
 _COUNTED: Final = re.compile(r"_\d+(?=[/_]|$)")
-_NEEDS_LEAD: Final = ("begin", "begin_epoch", "after_steps", "synchronize")
-"""What a strategy may do between steps, which something must lead."""
 
 
 def prepare_model(model: object) -> Any:
@@ -143,25 +139,14 @@ class _Prepared:
         self._host_model = variables.ModelVariables(model)
         #: What spreads it over the ranks; None with another strategy than `Sharded`.
         self._spread: Any = sharding.open_model(self.runtime, model, state.world)
-        self._crossing = bridges.Crossing(self._on_host, None if self.runtime.takes_steps else self._gather)
-        self._counting = bridges.Crossing(self._add_counts)
+        #: What exchanges gradients and losses.
+        self.exchange = exchanges.Exchange(model, self.runtime, state.world)
         self._originals: dict[str, Any] = {}
-        #: How many rows the batch has whose step is computed or traced; None if that is not known.
-        self._rows: object = None
-        #: Whether what a step computes does not count, and how many rows the last step had.
-        self._is_filler = False
-        self._last_rows = 1.0
-        self._is_in_epoch = False
-        #: Whether ``fit`` or ``train_on_batch`` takes the steps, which tells the strategy of them.
-        self._is_led = False
-        #: Whether the ranks have begun with the same weights, and the strategy with ``train_on_batch``.
-        self._is_equal = state.world.size == 1
-        self.was_stepped_by_hand = False
         self._watch = state.watch
-        #: Optimizers that have stepped it, beside its own.
-        self._others: weakref.WeakSet[Any] = weakref.WeakSet()
+        self._is_in_epoch = False
+        #: Whether the strategy has begun, for ``train_on_batch``.
         self._has_begun = False
-        #: What layers count, as the ranks had it in common last; None if the ranks' layers may differ.
+        #: What layers count, as the ranks had it in common last, and whether they have what layers keep in common now.
         self._counts: Sequence[Any] = ()
         self._is_level = True
         #: Whether the ranks read the same rows in this pass; None if that is not known. ``fit`` may know.
@@ -180,115 +165,28 @@ class _Prepared:
             evaluation.level_state(self.model, self._world, self._counts)
             self._note_level()
 
-    def _note_level(self) -> None:
-        variables.attach(self.model)
-        self._counts = [variables.read(one) for one in evaluation.list_counts(self.model)]
-        self._is_level = True
-
-    # --- what optimizers and losses call (`steps`) --------------------------------------------------------------------
-
-    @property
-    def takes_steps(self) -> bool:
-        return self.runtime.takes_steps
-
-    def has_any(self, numbers: AbstractSet[int]) -> bool:
-        """Tell whether the model trains one of some variables, given by the numbers of their objects."""
-        model = self.model
-        return model is not None and any(id(one) in numbers for one in model.trainable_variables)
-
-    def average(self, optimizer: object, gradients: Sequence[object]) -> Sequence[object]:
-        """Return the gradients with which all ranks step."""
-        if not self._is_led:
-            self._check_loop(optimizer)
-        self._others.add(optimizer)
-        if not self.runtime.averages_gradients:
-            return gradients
-        return self._crossing.average(list(gradients), 1.0 if self._rows is None else self._rows)
-
-    def take_step(self, optimizer: Any, gradients: Sequence[object]) -> None:
-        """Have the variables become what the host makes of the gradients."""
-        model = self.model
-        if optimizer is not model.optimizer:
-            raise ValueError(
-                f"The strategy takes the steps of the optimizer that {model.name!r} was compiled with, but "
-                f"{type(optimizer).__name__} {optimizer.name!r} was to step its variables. Compile the model with it, "
-                "or use AllReduce()."
-            )
-        if not self._is_led:
-            self._check_loop(optimizer)
-        given, rate = model.trainable_variables, keras.ops.convert_to_tensor(optimizer.learning_rate)
-        self.runtime.choose([number for number, gradient in enumerate(gradients) if gradient is not None])
-        for variable, value in zip(given, self._crossing.average(gradients, rate), strict=True):
-            if value is not None:
-                variable.assign(value)
-        optimizer.iterations.assign_add(1)
-
-    def _check_loop(self, optimizer: Any) -> None:
-        """See that the ranks stay equal where no method of the model leads the steps."""
-        model, kind = self.model, type(self.runtime)
-        if any(getattr(kind, name) is not getattr(strategy.StrategyRuntime, name) for name in _NEEDS_LEAD):
-            raise ValueError(
-                f"{type(optimizer).__name__} steps the model {model.name!r} in a loop of its own, of whose steps the "
-                "strategy does not hear. Use fit() or train_on_batch(), or AllReduce()."
-            )
-        if not self._is_equal:
-            raise ValueError(
-                f"{type(optimizer).__name__} steps the model {model.name!r}, whose variables were made after "
-                "prepare_model(), so the ranks have begun with different ones. Build it first, with keras.Input(...) "
-                "or model.build(...), or use fit()."
-            )
-        self.was_stepped_by_hand = True
-
-    # --- what the net looks at ----------------------------------------------------------------------------------------
-
     def list_alike(self, prefix: str) -> Iterator[equality.Equal]:
-        """Give what the ranks should have the same of now."""
+        """Give the net what the ranks should have the same of now."""
         model, alike = self.model, self.runtime.alike
-        if model is None or not alike or not self._is_equal:
+        if model is None or not alike or not self.exchange.is_equal:
             return
         variables.attach(model)
-        given = {"parameter": [], "buffer": [], "optimizer": []}
+        given: dict[str, Sequence[Any]] = {}
         if strategies.Alike.PARAMETERS in alike:
             given["parameter"] = model.trainable_variables
         if strategies.Alike.BUFFERS in alike and self._is_level:
             given["buffer"] = evaluation.list_states(model)
         if strategies.Alike.OPTIMIZERS in alike:
-            mine = [one for one in (getattr(model, "optimizer", None), *self._others) if one is not None and one.built]
-            given["optimizer"] = [variable for one in dict.fromkeys(mine) for variable in one.variables]
+            given["optimizer"] = [one for optimizer in self.exchange.list_optimizers() for one in optimizer.variables]
         for kind, found in given.items():
             for number, variable in enumerate(found):
                 name = _COUNTED.sub("", variable.path)  # Keras numbers names in each process
                 yield equality.Equal(kind, f"{prefix}{name} (number {number})", variables.read(variable))
 
-    def _share(self, loss: Any, count: object) -> object:
-        """Turn the mean over some entries of this rank's rows (None: a sum) into its part of that over all ranks'."""
-        rows = 1 if self._rows is None else self._rows
-        mine = keras.ops.stack([keras.ops.cast(one, "float32") for one in (1 if count is None else count, rows)])
-        mine = keras.ops.stop_gradient(mine)
-        all_of_them = self._counting.average([mine], 0.0)[0]
-        part = all_of_them[1] / mine[1]
-        if count is not None:
-            part = keras.ops.divide_no_nan(mine[0] * part, all_of_them[0])
-        return loss * keras.ops.cast(keras.ops.stop_gradient(part), loss.dtype)
-
-    # --- on the host, in the middle of a step -------------------------------------------------------------------------
-
-    def _on_host(self, flat: Any, rows: float) -> None:
-        """Do the strategy's part; `rows` is the learning rate if that is to take the step."""
-        is_filler = self._is_filler
-        self._last_rows = 0.0 if is_filler else 1.0 if self.runtime.takes_steps else rows
-        if self.runtime.takes_steps:
-            strategy.take_step(self.runtime, flat, rows, counts=not is_filler)
-        else:
-            strategy.average(self.runtime, flat, 0.0 if is_filler else rows)
-
-    def _add_counts(self, flat: Any, _: float) -> None:
-        if self._is_filler:
-            flat[:] = 0
-        self._world.all_reduce(flat)
-
-    def _gather(self, slices: Sequence[strategy.Slices], rows: float) -> Sequence[strategy.Slices]:
-        return self.runtime.gather(slices, 0.0 if self._is_filler else rows)
+    def _note_level(self) -> None:
+        variables.attach(self.model)
+        self._counts = [variables.read(one) for one in evaluation.list_counts(self.model)]
+        self._is_level = True
 
     # --- the methods that are replaced --------------------------------------------------------------------------------
 
@@ -336,14 +234,8 @@ class _Prepared:
 
     def _train_step(self, *args: Any) -> object:
         """Called by Keras for each step, or to trace one; the batch is the last argument."""
-        leaves = [leaf for leaf in keras.tree.flatten(args[-1]) if leaf is not None]
-        self._rows = keras.ops.shape(leaves[0])[0] if leaves and len(leaves[0].shape) else None
-        shares = self._world.size > 1 and self.runtime.averages_rows
-        try:
-            with steps.share_losses(self._share if shares else None):
-                return self._originals["train_step"](*args)
-        finally:
-            self._rows = None
+        with self.exchange.step_on(args[-1]):
+            return self._originals["train_step"](*args)
 
     def _compute_loss(self, *args: object, **kwargs: object) -> object:
         with steps.compute_compiled():
@@ -363,23 +255,15 @@ class _Prepared:
             self._has_begun = True
         elif not trains and not self._is_level:
             self.synchronize()
-        self._is_filler = self._is_same = False
+        self._is_same = False
         self._is_level = self._is_level and not trains
-        with self._raise_own_error(), self._lead():
+        with self.exchange.lead():
             logs = self._originals[name](*bound.args, **bound.kwargs)
         if trains:
             self.after_steps(1)
         logs = self._originals["_get_metrics_result_or_logs"](self._merge(logs))
         logs = {name: float(value) if np.ndim(value) == 0 else value for name, value in logs.items()}
         return logs if is_dict else model._flatten_metrics_in_order(logs)
-
-    @contextlib.contextmanager
-    def _lead(self) -> Iterator[None]:
-        before, self._is_led = self._is_led, True
-        try:
-            yield
-        finally:
-            self._is_led = before
 
     def _evaluate(self, *args: object, **kwargs: object) -> object:
         original = self._originals["evaluate"]
@@ -392,7 +276,8 @@ class _Prepared:
             given["callbacks"] = chosen
         if not self._is_level and not self._is_in_epoch:
             self.synchronize()
-        self._is_same, self._last_rows = self._find_same(given["x"], given["y"]), 1.0
+        self._is_same = self._find_same(given["x"], given["y"])
+        self.exchange.begin_evaluation()
         return original(*bound.args, **bound.kwargs)
 
     def _find_same(self, *data: object) -> bool | None:
@@ -439,7 +324,7 @@ class _Prepared:
         evaluation.merge_metrics(model, self._world, is_same=self._is_same)
         if not is_own:
             return logs
-        return evaluation.merge_logs(logs, before, evaluation.read_results(model), self._world, self._last_rows)
+        return evaluation.merge_logs(logs, before, evaluation.read_results(model), self._world, self.exchange.last_rows)
 
     def _fit(self, *args: object, **kwargs: object) -> object:
         original = self._originals["fit"]
@@ -458,7 +343,7 @@ class _Prepared:
                 stacklevel=2,
             )
         follower = followers.Follower(self, data)
-        with self._raise_own_error(), self._lead():
+        with self.exchange.lead():
             if data is None:
                 self._make_ready(given["x"])
                 return original(**{**given, "callbacks": self._surround(given["callbacks"], follower)})
@@ -537,25 +422,12 @@ class _Prepared:
                 f"Begin it and its parts with keras.Input((...)), or call build(...) before fit().{trouble}"
             )
 
-    @contextlib.contextmanager
-    def _raise_own_error(self) -> Iterator[None]:
-        """Raise what a collective has raised, where the backend raises something that quotes it."""
-        self._crossing.begin()
-        self._counting.begin()
-        try:
-            yield
-        except Exception as error:
-            own = self._crossing.error or self._counting.error
-            if own is None or own is error:
-                raise
-            raise own from error
-
     # --- what the follower calls --------------------------------------------------------------------------------------
 
     def share_weights(self) -> None:
         """Give all ranks rank 0's weights, and those of its optimizer."""
         model = self.model
-        self._is_equal = True
+        self.exchange.note_equal()
         if self._spread is None and self._world.size > 1 and not self.runtime.has_begun:
             variables.attach(model)
             optimizer = getattr(model, "optimizer", None)
@@ -583,15 +455,11 @@ class _Prepared:
 
     def begin_epoch(self) -> None:
         """Note that an epoch begins."""
-        self._is_filler, self._is_level, self._is_in_epoch = False, False, True
+        self._is_level, self._is_in_epoch = False, True
         self._is_same = False if self._reads_parts else None
         if self._spread is not None:
             self._spread.begin_epoch()
         self.runtime.begin_epoch(self._host_model)
-
-    def begin_filler(self) -> None:
-        """Note that the next step, the last of the epoch, does not count here."""
-        self._is_filler = True
 
     def after_steps(self, count: int) -> None:
         """Note that steps are taken."""

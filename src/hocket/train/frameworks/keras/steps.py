@@ -162,7 +162,7 @@ def _find_owner(optimizer: Any, given: Sequence[object] | None) -> Any:
     state = None if owner is not None else framework.FRAMEWORK.get_optional_state()
     if state is not None and state.prepared:
         stepped = {id(one) for one in (given or getattr(optimizer, "_trainable_variables", ()))}
-        owner = next((one for one in state.prepared if one.has_any(stepped)), None)
+        owner = next((one.exchange for one in state.prepared if one.exchange.has_any(stepped)), None)
         if owner is not None:
             own(optimizer, owner)
     return owner
