@@ -145,9 +145,7 @@ def steps_that_accumulate(kit: Kit) -> Sequence[Any]:
 @guide
 def steps_that_accumulate_around_a_prepared_one(kit: Kit) -> Sequence[Any]:
     # what is accumulated between two steps is of the rank's own rows
-    params, _ = train(
-        kit, optax.adam(0.1), lambda prepared: optax.MultiSteps(prepared, 2).gradient_transformation()
-    )
+    params, _ = train(kit, optax.adam(0.1), lambda prepared: optax.MultiSteps(prepared, 2).gradient_transformation())
     return [params]
 
 

@@ -708,6 +708,26 @@ def a_loop_by_hand(kit: Kit) -> Sequence[Any]:
     return list(model.get_weights())
 
 
+class Stop(keras.callbacks.Callback):  # type: ignore[misc]  # the same
+    """Ends the training after a batch, by what one rank alone knows."""
+
+    def __init__(self, stops: bool) -> None:
+        super().__init__()
+        self._stops = stops
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        if self._stops and batch == 1:
+            self.model.stop_training = True
+
+
+@guide()
+def a_batch_that_ends_the_training(kit: Kit) -> Sequence[Any]:
+    model = dense()
+    model.compile(optimizers.SGD(0.1), "mse")
+    found = kit.fit(kit.prepare(model), *rows(), epochs=3, callbacks=[Stop(kit.rank != 0)])
+    return [*model.get_weights(), [len(found.epoch)]]
+
+
 # --- callbacks that write ---------------------------------------------------------------------------------------------
 
 

@@ -3,7 +3,7 @@
 One rule for Keras's callbacks that write: rank 0's write. The others leave them out (`CSVLogger`, `TensorBoard`,
 `BackupAndRestore`, ...), or have them look without writing (`ModelCheckpoint`, which remembers what was best). Each
 epoch ends in all ranks when rank 0's callbacks have ended it, so the others find its files then; what it has restored
-when a training begins, they get.
+when a training begins, they get. If a callback of one rank ends the training after a batch, all ranks end it there.
 """
 
 from __future__ import annotations
@@ -23,6 +23,10 @@ _WRITERS: Final = tuple(
     if hasattr(keras.callbacks, name)
 )
 """Callbacks that only write, or read what they wrote."""
+
+
+_STOPPERS: Final = (keras.callbacks.TerminateOnNaN, keras.callbacks.LambdaCallback)
+"""Keras's callbacks that may end a training after a batch."""
 
 
 class Prepared(Protocol):
@@ -47,7 +51,7 @@ class Prepared(Protocol):
         """Note that callbacks have ended an epoch."""
 
 
-def surround(callbacks: Any, first: Follower, last: object, model: Any, *, writes: bool) -> Any:
+def surround(callbacks: Any, first: Follower, last: Closer, model: Any, *, writes: bool) -> Any:
     """Return callbacks for ``fit`` with two more; those that write are left out if the rank does not write.
 
     Args:
@@ -59,6 +63,7 @@ def surround(callbacks: Any, first: Follower, last: object, model: Any, *, write
     """
     is_list = isinstance(callbacks, keras.callbacks.CallbackList)
     given = callbacks.callbacks if is_list else keras.tree.flatten(callbacks or [])
+    last.look_at(given)
     found = [first, *select(given, writes=writes), last]
     if not is_list:
         return found
@@ -145,18 +150,37 @@ class Closer(keras.callbacks.Callback):  # type: ignore[misc]  # the same
     Args:
         prepared: The model.
         joined: The ranks.
+        is_joint: Whether they take their steps together.
     """
 
-    def __init__(self, prepared: Prepared, joined: World) -> None:
+    def __init__(self, prepared: Prepared, joined: World, *, is_joint: bool) -> None:
         super().__init__()
         self._prepared = prepared
         self._world = joined
+        self._is_joint = is_joint
+        #: Whether a callback of this rank, and then of any, may end the training after a batch.
+        self._may_stop = False
+
+    def look_at(self, callbacks: Sequence[Any]) -> None:
+        """Find out whether one of the user's callbacks may end the training after a batch, by what only its rank
+        knows."""
+        for one in callbacks:
+            own = type(one).__module__.partition(".")[0] not in ("keras", "hocket") or isinstance(one, _STOPPERS)
+            hooks = (getattr(one, name) for name in ("on_train_batch_end", "on_batch_end"))
+            self._may_stop |= own and any(not hasattr(hook, "_is_default") for hook in hooks)
 
     def on_train_begin(self, logs: dict[str, object] | None = None) -> None:
-        epochs = self._world.all_gather_object(self.model._initial_epoch)
+        ranks = self._world.all_gather_object((self.model._initial_epoch, self._may_stop))
+        self._may_stop = self._is_joint and self._world.size > 1 and any(may_stop for _, may_stop in ranks)
         if self._world.size > 1:
-            self.model._initial_epoch = epochs[0]
+            self.model._initial_epoch = ranks[0][0]
         self._prepared.begin_fit()
+
+    def on_train_batch_end(self, batch: int, logs: dict[str, object] | None = None) -> None:
+        if self._may_stop:
+            variables.attach(self.model)
+            variables.read(self.model.weights[0])  # waits, on JAX, for the step, which is another thread's
+            self.model.stop_training = any(self._world.all_gather_object(bool(self.model.stop_training)))
 
     def on_epoch_end(self, epoch: int, logs: dict[str, object] | None = None) -> None:
         self._prepared.end_epoch(epoch)

@@ -276,9 +276,13 @@ class _Prepared:
             given["callbacks"] = chosen
         if not self._is_level and not self._is_in_epoch:
             self.synchronize()
-        self._is_same = self._find_same(given["x"], given["y"])
+        before = self._is_in_epoch, self._is_same  # a callback may evaluate after a batch
+        self._is_in_epoch, self._is_same = False, self._find_same(given["x"], given["y"])
         self.exchange.begin_evaluation()
-        return original(*bound.args, **bound.kwargs)
+        try:
+            return original(*bound.args, **bound.kwargs)
+        finally:
+            self._is_in_epoch, self._is_same = before
 
     def _find_same(self, *data: object) -> bool | None:
         """Tell whether all ranks have the same rows; None if that cannot be seen before they are read. All ranks call
@@ -350,7 +354,7 @@ class _Prepared:
             return self._fit_arrays(original, given, data, follower)
 
     def _surround(self, callbacks: Any, follower: followers.Follower) -> Any:
-        last = followers.Closer(self, self._world)
+        last = followers.Closer(self, self._world, is_joint=not self.runtime.takes_steps)
         writes = self._world.rank == 0 or self._spread is not None
         return followers.surround(callbacks, follower, last, self.model, writes=writes)
 
