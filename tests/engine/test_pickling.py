@@ -41,10 +41,9 @@ def test_modules_of_own_classes_are_found_by_name(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(parent, "ops", child, raising=False)
     names: dict[str, Any] = {"__name__": "__main__", "parent": parent}
     exec("def use(keras):\n    return parent, keras.ops", names)
-    for value in (names["use"], child):
-        stream = io.BytesIO()
-        pickling.load_pickler()(stream, pickling.PROTOCOL).dump(value)
-        found = pickle.loads(stream.getvalue())
+    stream = io.BytesIO()
+    pickling.load_pickler()(stream, pickling.PROTOCOL).dump([names["use"], child])
+    _, found = pickle.loads(stream.getvalue())
     assert found is child
     stranger = OwnModule("hocket_stranger")
     stranger.lock = threading.Lock()  # type: ignore[attr-defined]  # what no pickler takes

@@ -182,11 +182,13 @@ def parameters_averaged_over_time(kit: Kit) -> Sequence[Any]:
     params = kit.share(make_params())
     optimizer, ema = kit.prepare(optax.sgd(0.1)), optax.ema(0.9)
     state, kept = optimizer.init(params), ema.init(params)
+    means: list[Any] = []
     for x, y in kit.batches():
         updates, state = optimizer.update(jax.grad(find_loss)(params, x, y), state, params)
         params = optax.apply_updates(params, updates)
         mean, kept = ema.update(params, kept)
-    return [params, mean]
+        means.append(mean)
+    return [params, means]
 
 
 @guide
@@ -278,7 +280,7 @@ def steps_left_out_around_a_prepared_one(kit: Kit) -> Sequence[Any]:
     return train(kit, optax.adam(0.1), lambda prepared: optax.apply_if_finite(prepared, 5))
 
 
-class Net(nn.Module):
+class Net(nn.Module):  # type: ignore[misc]  # Flax is not type-checked
     @nn.compact
     def __call__(self, x: Any, train: bool) -> Any:
         x = nn.Dense(4, kernel_init=nn.initializers.ones)(x * jnp.arange(6))

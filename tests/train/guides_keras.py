@@ -185,7 +185,7 @@ def a_sum_for_a_loss(kit: Kit) -> Sequence[Any]:
     return train_dense(kit, optimizers.SGD(0.001), losses.MeanSquaredError(reduction="sum"))
 
 
-class Pinball(losses.Loss):  # type: ignore[misc]  # Keras is not type-checked
+class Pinball(keras.losses.Loss):  # type: ignore[misc]  # Keras is not type-checked
     def call(self, y_true: Any, y_pred: Any) -> Any:
         error = y_true - y_pred
         return ops.mean(ops.maximum(0.8 * error, -0.2 * error), axis=-1)
@@ -342,7 +342,7 @@ def dense_on_sequences(kit: Kit) -> Sequence[Any]:
 # --- layers that keep something ---------------------------------------------------------------------------------------
 
 
-class Counters(layers.Layer):  # type: ignore[misc]  # the same
+class Counters(keras.layers.Layer):  # type: ignore[misc]  # the same
     """Counts rows and steps, and remembers a mean."""
 
     def build(self, shape: Any) -> None:
@@ -396,7 +396,7 @@ def a_stateful_layer(kit: Kit) -> Sequence[Any]:
     ]
 
 
-class ActivityLayer(layers.Layer):  # type: ignore[misc]  # the same
+class ActivityLayer(keras.layers.Layer):  # type: ignore[misc]  # the same
     def call(self, inputs: Any) -> Any:
         self.add_loss(0.1 * ops.mean(ops.square(inputs)))
         return inputs
@@ -474,7 +474,7 @@ class Own(keras.Model):  # type: ignore[misc]  # the same
 
     else:
 
-        def train_step(self, state: Any, data: Any) -> Any:
+        def train_step(self, state: Any, data: Any) -> Any:  # type: ignore[misc]  # as Keras on JAX calls it
             import jax
 
             trained, kept, of_optimizer, of_metrics = state

@@ -50,7 +50,7 @@ def test_two_ranks_end_where_one_process_does(tmp_path: Path) -> None:
                 with pytest.raises(ValueError, match=guides_jax.REFUSED[name]):
                     raise ValueError(text)
             continue
-        texts = [one for one in (alone, *ranks) if isinstance(one, str)]
+        texts: list[Any] = [one for one in (alone, *ranks) if isinstance(one, str)]
         far = texts or [measure(ranks[0], ranks[1]), 0.0 if name in APART else measure(alone, ranks[0])]
         if texts or not max(far) <= CLOSE:
             wrong[name] = far

@@ -66,7 +66,7 @@ def test_two_ranks_end_where_one_process_does(backend: str, tmp_path: Path) -> N
     assert list(found) == names
     wrong: dict[str, object] = {}
     for name, (alone, ranks) in found.items():
-        texts = [one for one in (alone, *ranks) if isinstance(one, str)]
+        texts: list[Any] = [one for one in (alone, *ranks) if isinstance(one, str)]
         far = texts or [measure(ranks[0], ranks[1]), measure(alone, ranks[0])]
         if texts or far[0] > CLOSE or not far[1] <= ROUGH.get(name, CLOSE):
             wrong[name] = far

@@ -200,11 +200,11 @@ def _join(arrays: Sequence[object], group: Sequence[int], dtype: object) -> Any:
 def _call(plan: Plan, buffers: list[Any]) -> list[Any]:
     """Call the host; under `jax.vmap` once, with the arrays of all."""
 
-    @jax.custom_batching.custom_vmap
+    @jax.custom_batching.custom_vmap  # type: ignore[untyped-decorator]  # JAX does not type it
     def call(*given: Any) -> tuple[Any, ...]:
         return tuple(_bind(plan, list(given)))
 
-    @call.def_vmap  # type: ignore[untyped-decorator]
+    @call.def_vmap  # type: ignore[untyped-decorator]  # the same
     def call_once(count: int, is_batched: Sequence[bool], *given: Any) -> tuple[tuple[Any, ...], tuple[bool, ...]]:
         if plan.visitor:
             raise ValueError(

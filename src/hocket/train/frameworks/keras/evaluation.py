@@ -170,12 +170,11 @@ def level_state(model: Any, joined: World, before: Sequence[Any]) -> None:
         joined.all_reduce(flat)
         flat /= joined.size
         variables.write_flat(floats, flat)
-        common = iter(before)
+        starts = {id(state): start for state, start in zip(list_counts(model), before, strict=True)}
     arrays = []
     for state in exact:
         array = variables.read(state).astype(np.float64)
-        start = next(common).astype(np.float64) if _find_kind(state) == "sum" else array
-        arrays.append(array if not joined.rank else array - start)
+        arrays.append(array if not joined.rank else array - starts.get(id(state), array))
     _add_up(exact, arrays, joined, range(len(exact)))
 
 

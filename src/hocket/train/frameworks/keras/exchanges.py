@@ -29,7 +29,7 @@ class Exchange:
     """
 
     def __init__(self, model: object, runtime: strategy.StrategyRuntime, joined: World) -> None:
-        self._model: weakref.ref[Any] = weakref.ref(model)
+        self._model: Any = weakref.ref(model)
         self._runtime = runtime
         self._world = joined
         self._crossing = bridges.Crossing(self._on_host, None if runtime.takes_steps else self._gather)

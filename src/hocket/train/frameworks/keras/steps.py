@@ -99,10 +99,11 @@ def install() -> None:
 
 
 def _find_root() -> type:
-    return next(cls for cls in reversed(keras.optimizers.Optimizer.__mro__) if "apply" in vars(cls))
+    found: type = next(cls for cls in reversed(keras.optimizers.Optimizer.__mro__) if "apply" in vars(cls))
+    return found
 
 
-def _hook(cls: type) -> None:
+def _hook(cls: Any) -> None:
     for name, wrap in (("apply", _wrap_apply), ("stateless_apply", _wrap_stateless)):
         method = vars(cls).get(name)
         if method is not None and not hasattr(method, "passes_gradients"):
@@ -161,7 +162,7 @@ def _find_owner(optimizer: Any, given: Sequence[object] | None) -> Any:
     owner = None if known is None else known()
     state = None if owner is not None else framework.FRAMEWORK.get_optional_state()
     if state is not None and state.prepared:
-        stepped = {id(one) for one in (given or getattr(optimizer, "_trainable_variables", ()))}
+        stepped = {id(one) for one in (given or getattr(optimizer, "_trainable_variables", None) or ())}
         owner = next((one.exchange for one in state.prepared if one.exchange.has_any(stepped)), None)
         if owner is not None:
             own(optimizer, owner)
