@@ -374,6 +374,44 @@ def layers_that_count(kit: Kit) -> Sequence[Any]:
     return list(model.get_weights())
 
 
+class Whole(keras.layers.Layer):  # type: ignore[misc]  # the same
+    """Counts rows in whole numbers, and keeps nothing else."""
+
+    def build(self, shape: Any) -> None:
+        self.seen = self.add_weight(
+            shape=(), initializer="zeros", trainable=False, aggregation="sum", dtype="int32", name="seen"
+        )
+
+    def call(self, inputs: Any, training: bool = False) -> Any:
+        if training:
+            self.seen.assign_add(ops.cast(ops.sum(ops.ones_like(inputs[:, 0])), "int32"))
+        return inputs
+
+
+@guide()
+def a_layer_that_counts_in_whole_numbers(kit: Kit) -> Sequence[Any]:
+    model = keras.Sequential([keras.Input((6,)), Whole(), layers.Dense(1)])
+    model.compile("sgd", "mse")
+    kit.fit(kit.prepare(model), *rows(), epochs=2)
+    return list(model.get_weights())
+
+
+@guide()
+def batch_normalization(kit: Kit) -> Sequence[Any]:
+    model = keras.Sequential([keras.Input((6,)), layers.BatchNormalization(), layers.Dense(1)])
+    model.compile("sgd", "mse")
+    kit.fit(kit.prepare(model), *rows(64), epochs=2)
+    return list(model.get_weights())
+
+
+@guide()
+def dropout(kit: Kit) -> Sequence[Any]:
+    model = keras.Sequential([keras.Input((6,)), layers.Dropout(0.5), layers.GaussianNoise(0.1), layers.Dense(1)])
+    model.compile("sgd", "mse")
+    kit.fit(kit.prepare(model), *rows(), epochs=2)
+    return list(model.get_weights())
+
+
 @guide()
 def spectral_normalization(kit: Kit) -> Sequence[Any]:
     model = keras.Sequential([keras.Input((6,)), layers.SpectralNormalization(layers.Dense(4)), layers.Dense(1)])

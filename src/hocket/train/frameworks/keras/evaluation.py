@@ -170,7 +170,7 @@ def level_state(model: Any, joined: World, before: Sequence[Any]) -> None:
         joined.all_reduce(flat)
         flat /= joined.size
         variables.write_flat(floats, flat)
-        starts = {id(state): start for state, start in zip(list_counts(model), before, strict=True)}
+    starts = {id(state): start for state, start in zip(list_counts(model), before, strict=True)}
     arrays = []
     for state in exact:
         array = variables.read(state).astype(np.float64)

@@ -1,4 +1,4 @@
-"""Where gradients and losses of Keras pass, whoever calls: ``fit``, a ``train_step`` of one's own, a loop by hand.
+"""Where gradients and losses of Keras pass: in ``fit``, in a ``train_step`` of one's own, and in a loop by hand.
 
 - `Optimizer.apply` and ``stateless_apply`` of each class. The outermost call decides: a `LossScaleOptimizer` looks for
   overflows in what all ranks have, and the optimizer inside it is left alone. An optimizer that steps variables of a
@@ -194,7 +194,7 @@ def _hook_reduction(original: Any) -> Any:
 
 def _count(values: Any, sample_weight: Any, mask: Any, reduction: str) -> object:
     """Return what a loss is divided by; None if that goes with the rows."""
-    if not len(values.shape):  # whoever computed it has reduced it
+    if not len(values.shape):  # the loss has reduced it
         return None
     if reduction == "mean_with_sample_weight" and not (sample_weight is None and mask is None):
         given = None if sample_weight is None else keras.ops.convert_to_tensor(sample_weight, dtype="float32")
