@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import io
 import pickle
+import sys
+import threading
+import types
 from typing import Any, Self
 
 import pytest
@@ -24,6 +27,28 @@ def test_code_keeps_the_file_that_it_is_from() -> None:
     assert [code.co_filename for code in codes] == ["/somewhere/script.py"] * 2
     assert [code.co_name for code in codes] == ["outer", "inner"]
     assert outer(6)(3) == 2
+
+
+class OwnModule(types.ModuleType):
+    """A module of a class of its own, as ``torch.ops`` is."""
+
+
+def test_modules_of_own_classes_are_found_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    """cloudpickle takes ``torch.ops`` for used where a function has the names ``torch`` and ``ops``."""
+    parent, child = types.ModuleType("hocket_parent"), OwnModule("hocket_parent.ops")
+    monkeypatch.setitem(sys.modules, "hocket_parent", parent)
+    monkeypatch.setitem(sys.modules, "hocket_parent.ops", child)
+    monkeypatch.setattr(parent, "ops", child, raising=False)
+    names: dict[str, Any] = {"__name__": "__main__", "parent": parent}
+    exec("def use(keras):\n    return parent, keras.ops", names)
+    stream = io.BytesIO()
+    pickling.load_pickler()(stream, pickling.PROTOCOL).dump([names["use"], child])
+    _, found = pickle.loads(stream.getvalue())
+    assert found is child
+    stranger = OwnModule("hocket_stranger")
+    stranger.lock = threading.Lock()  # type: ignore[attr-defined]  # what no pickler takes
+    with pytest.raises(TypeError, match="cannot pickle"):
+        pickling.load_pickler()(io.BytesIO(), pickling.PROTOCOL).dump(stranger)
 
 
 class OddError(Exception):

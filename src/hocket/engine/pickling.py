@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import importlib
 import io
 import pickle
 import sys
@@ -34,7 +35,7 @@ def load_pickler() -> type[pickle.Pickler]:
 
     theirs = cloudpickle.Pickler.dispatch_table
     reduce_code: Reducer = theirs[types.CodeType]
-    own: dict[type, Reducer] = {types.CodeType: lambda code: _keep_file(code, reduce_code(code))}
+    own = _Own({types.CodeType: lambda code: _keep_file(code, reduce_code(code))})
 
     class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
         dispatch_table: ClassVar[object] = ChainMap(reducers, own, theirs)
@@ -46,6 +47,24 @@ def load_pickler() -> type[pickle.Pickler]:
             super().__init__(*args, **kwargs)
 
     return Pickler
+
+
+class _Own(dict[type, Reducer]):
+    """Our reducers; modules of a class of their own, such as ``torch.ops``, are found by name like others.
+
+    cloudpickle takes ``torch.ops`` for used where a function has the names ``torch`` and ``ops``, as in ``keras.ops``.
+    """
+
+    def __missing__(self, kind: type) -> Reducer:
+        if issubclass(kind, types.ModuleType) and kind is not types.ModuleType:
+            return _reduce_module
+        raise KeyError(kind)
+
+
+def _reduce_module(module: types.ModuleType) -> Any:
+    name = module.__name__
+    known = sys.modules.get(name) is module
+    return (importlib.import_module, (name,)) if known else module.__reduce_ex__(PROTOCOL)
 
 
 @functools.cache

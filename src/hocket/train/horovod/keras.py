@@ -11,6 +11,7 @@ import math
 import sys
 import types
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
@@ -20,7 +21,7 @@ from hocket import extras
 with extras.explain("hocket.train.horovod.keras", "Keras 3", "Run pip install 'hocket[keras]'."):
     import keras
 
-from hocket.train.frameworks.keras import bridges, framework, variables
+from hocket.train.frameworks.keras import bridges, framework, steps, variables
 from hocket.train.horovod import place, verbs
 
 is_initialized = place.is_initialized
@@ -151,15 +152,25 @@ def DistributedOptimizer(optimizer: object, op: place.Op = Average, **options: o
     if not place.get_place().in_trainer or size() == 1:
         return optimizer
     runtime = framework.FRAMEWORK.get_state("horovod.DistributedOptimizer").runtime
-    crossing = bridges.Crossing(runtime.average)
-    original = optimizer.apply
-
-    def apply(grads: Sequence[object], trainable_variables: object = None) -> object:
-        return original(crossing.average(list(grads), 1.0), trainable_variables)
-
-    object.__setattr__(optimizer, "hocket_crossing", crossing)
-    object.__setattr__(optimizer, "apply", apply)
+    owner = _Average(bridges.Crossing(runtime.average))
+    object.__setattr__(optimizer, "hocket_crossing", owner)
+    steps.install()
+    steps.own(optimizer, owner)
     return optimizer
+
+
+@dataclass
+class _Average:
+    """Exchanges an optimizer's gradients."""
+
+    crossing: bridges.Crossing
+    takes_steps: bool = False
+
+    def average(self, optimizer: object, gradients: Sequence[object]) -> Sequence[object]:
+        return self.crossing.average(gradients, 1.0)
+
+    def take_step(self, optimizer: object, gradients: Sequence[object]) -> None:
+        raise NotImplementedError("The optimizer steps.")
 
 
 class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):  # type: ignore[misc]  # Keras is not type-checked

@@ -114,6 +114,8 @@ class AllReduce(strategy.Strategy):
 class _Runtime(strategy.StrategyRuntime):
     """Each step is taken with the mean gradient of all ranks' rows."""
 
+    averages_rows = True
+
     def __init__(self, joined: strategy.Collectives, compression: str | None) -> None:
         self._world = joined
         self._short = None if compression is None else _find_dtype(_SHORT[compression])

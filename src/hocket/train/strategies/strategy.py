@@ -189,6 +189,8 @@ class StrategyRuntime:
 
     averages_gradients: bool = True
     """Whether gradients go through `average` at all."""
+    averages_rows: bool = False
+    """Whether `average` makes of each step's gradients the mean over all ranks' rows."""
     takes_steps: bool = False
     """Whether `take_step` is called in place of `average`, and the framework's optimizer computes nothing."""
     has_begun: bool = False

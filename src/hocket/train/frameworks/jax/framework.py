@@ -20,6 +20,19 @@ from hocket.train.frameworks.jax import checkpoints, config, host_calls, trees
 from hocket.train.frameworks.jax import strategies as jax_strategies
 from hocket.train.rank import worker_session, world
 
+_CAUSES: Final = {
+    "parameter": (
+        "Likely causes: parameters that each rank has made or loaded by itself (give them to prepare_params()); or a "
+        "step that one rank alone takes or leaves out, by its own loss or gradients (decide by what "
+        "average_gradients() returns)."
+    ),
+    "optimizer": (
+        "Likely causes: a state or a learning rate that each rank has by itself (give the state to prepare_params()); "
+        "or a step that one rank alone leaves out (decide by what average_gradients() returns)."
+    ),
+}
+"""By what differs first: why ranks differ, and what to do."""
+
 _DETERMINISTIC: Final = "--xla_gpu_deterministic_ops=true"
 
 
@@ -43,11 +56,15 @@ class JaxFramework(contract.Framework[jax_strategies.Exchange]):
     def open(
         self, session: worker_session.WorkerSession, strategy: strategies.Strategy, caller: str
     ) -> jax_strategies.Exchange:
-        return jax_strategies.open_exchange(strategy, strategies.Ranks(session.info.rank, session.info.world_size))
+        opened = jax_strategies.open_exchange(strategy, strategies.Ranks(session.info.rank, session.info.world_size))
+        if strategies.Alike.OPTIMIZERS in opened.alike and session.info.world_size > 1:
+            session.watch.add(lambda: host_calls.list_watched(world.get_world("jax.JaxTrainer")), _CAUSES)
+        return opened
 
     def leave(self) -> None:
         """Leave the others' collectives: a rank that still waits for this one gets an error and does not hang."""
         host_calls.wait_for_steps()
+        worker_session.get_session("jax.JaxTrainer").watch.end()
         world.get_world("jax.JaxTrainer").close()
 
     def get_collectives(self, caller: str) -> strategies.Collectives:

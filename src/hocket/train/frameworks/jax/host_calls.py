@@ -14,12 +14,13 @@ named and do not hang, or worse, add up.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import hashlib
 import math
 import threading
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, final
 
@@ -31,7 +32,7 @@ from jax import experimental, ffi
 from hocket.collective import arithmetic, errors
 from hocket.collective import world as collective_world
 from hocket.train.frameworks.jax import frames, trees
-from hocket.train.rank import world
+from hocket.train.rank import equality, worker_session, world
 
 TARGET: Final = "hocket_all_reduce"
 """The name under which XLA knows the call."""
@@ -58,12 +59,14 @@ class Plan:
     """Which leaves each buffer holds, one after another."""
     visitor: str = ""
     """Who changes the arrays, by name; see `visit`. Empty: `op` does."""
+    watched: tuple[tuple[str, str, int], ...] = ()
+    """What the last buffer, which stays the rank's own, has for the net: kind, name, and how many values."""
 
     @property
     def number(self) -> int:
         """What stands for the plan in a compiled program; the same in all processes."""
         digest = hashlib.blake2b(
-            repr((self.caller, self.op, self.leaves, self.buffers, self.visitor)).encode(), digest_size=8
+            repr((self.caller, self.op, self.leaves, self.buffers, self.visitor, self.watched)).encode(), digest_size=8
         )
         return int.from_bytes(digest.digest(), "little", signed=True)
 
@@ -71,6 +74,7 @@ class Plan:
 _plans: dict[int, Plan] = {}
 _handlers: list[object] = []
 _lock = threading.Lock()
+_samples: weakref.WeakKeyDictionary[collective_world.World, dict[int, Any]] = weakref.WeakKeyDictionary()
 _agreed: weakref.WeakKeyDictionary[collective_world.World, set[int]] = weakref.WeakKeyDictionary()
 
 
@@ -80,6 +84,7 @@ def all_reduce(
     caller: str,
     op: arithmetic.ReduceOp = arithmetic.ReduceOp.MEAN,
     travel_as: Callable[[Any], object] | None = None,
+    watched: Mapping[str, object] | None = None,
 ) -> list[Any]:
     """Return the mean over all ranks of each array, or what `op` makes of them. Works inside `jax.jit` and outside.
 
@@ -90,11 +95,12 @@ def all_reduce(
         op: What to do with the numbers.
         travel_as: The dtype in which one of a dtype travels. Default: halves as float32, since sums of halves lose too
             much; others as they are.
+        watched: Trees that all ranks should have the same of, by kind: the net compares some of their values.
     """
     if not arrays:
         return []
     # One program, also outside of the user's.
-    return list(_travel(tuple(arrays), tuple(leaves), caller, op, travel_as or widen, ""))
+    return list(_travel(tuple(arrays), tuple(leaves), caller, op, travel_as or widen, "", watched or {}))
 
 
 Visitor = Callable[[Sequence[tuple[trees.Leaf, collective_world.Array]]], None]
@@ -117,7 +123,7 @@ def visit(arrays: Sequence[object], leaves: Sequence[trees.Leaf], caller: str, n
         caller: For messages.
         name: Whose visitor.
     """
-    return list(_travel(tuple(arrays), tuple(leaves), caller, arithmetic.ReduceOp.SUM, widen, name))
+    return list(_travel(tuple(arrays), tuple(leaves), caller, arithmetic.ReduceOp.SUM, widen, name, {}))
 
 
 @functools.partial(jax.jit, static_argnums=(1, 2, 3, 4, 5))
@@ -128,10 +134,14 @@ def _travel(
     op: arithmetic.ReduceOp,
     choose: Callable[[Any], Any],
     visitor: str,
+    watched: Mapping[str, object],
 ) -> list[object]:
     dtypes = [jnp.dtype(choose(array.dtype)) for array in arrays]
     groups = _group(arrays, dtypes)
     buffers = [_join(arrays, group, dtypes[group[0]]) for group in groups]
+    names, sample = _take_sample(watched)
+    if names:
+        buffers.append(sample)
     plan = Plan(
         caller=caller,
         op=op,
@@ -139,10 +149,11 @@ def _travel(
         buffers=tuple((str(buffer.dtype), buffer.size) for buffer in buffers),
         groups=tuple(tuple(group) for group in groups),
         visitor=visitor,
+        watched=names,
     )
     _plans[plan.number] = plan
     found: dict[int, Any] = {}
-    for group, buffer in zip(groups, _call(plan, buffers), strict=True):
+    for group, buffer in zip(groups, _call(plan, buffers), strict=False):
         sizes = [arrays[number].size for number in group]
         parts = jnp.split(buffer.reshape(-1), np.cumsum(sizes)[:-1]) if len(group) > 1 else [buffer]
         for number, part in zip(group, parts, strict=True):
@@ -187,6 +198,33 @@ def _join(arrays: Sequence[object], group: Sequence[int], dtype: object) -> Any:
 
 
 def _call(plan: Plan, buffers: list[Any]) -> list[Any]:
+    """Call the host; under `jax.vmap` once, with the arrays of all."""
+
+    @jax.custom_batching.custom_vmap  # type: ignore[untyped-decorator]  # JAX does not type it
+    def call(*given: Any) -> tuple[Any, ...]:
+        return tuple(_bind(plan, list(given)))
+
+    @call.def_vmap  # type: ignore[untyped-decorator]  # the same
+    def call_once(count: int, is_batched: Sequence[bool], *given: Any) -> tuple[tuple[Any, ...], tuple[bool, ...]]:
+        if plan.visitor:
+            raise ValueError(
+                f"{plan.caller}() was called inside jax.vmap, but the strategy works on whole models. Use AllReduce(), "
+                "or write a loop in the place of vmap."
+            )
+        whole = [
+            one if batched else jnp.broadcast_to(one, (count, *one.shape))
+            for one, batched in zip(given, is_batched, strict=True)
+        ]
+        buffers = tuple((dtype, size * count) for dtype, size in plan.buffers)
+        wide = dataclasses.replace(plan, buffers=buffers)
+        _plans[wide.number] = wide
+        found = _call(wide, [one.reshape(-1) for one in whole])
+        return tuple(new.reshape(one.shape) for new, one in zip(found, whole, strict=True)), (True,) * len(whole)
+
+    return list(call(*buffers))
+
+
+def _bind(plan: Plan, buffers: list[Any]) -> list[Any]:
     shapes = [jax.ShapeDtypeStruct(buffer.shape, buffer.dtype) for buffer in buffers]
     if not computes_here():
         return list(experimental.io_callback(_Copied(plan), shapes, *buffers, ordered=True))
@@ -236,9 +274,12 @@ def _reduce(plan: Plan, arrays: Sequence[collective_world.Array]) -> None:
         return
     ranks = world.get_world(f"jax.{plan.caller}")
     agree(ranks, plan.number, plan.leaves, plan.caller)
-    for array in arrays:
+    for array in arrays[:-1] if plan.watched else arrays:
         if array.size:
             ranks.all_reduce(array, plan.op)
+    if plan.watched and arrays[-1].size == sum(count for _, _, count in plan.watched):
+        _samples.setdefault(ranks, {})[plan.number] = (plan.watched, np.array(arrays[-1]))
+        worker_session.get_session("jax.prepare_optimizer").watch.count_step()
 
 
 def _split(plan: Plan, arrays: Sequence[collective_world.Array]) -> list[tuple[trees.Leaf, collective_world.Array]]:
@@ -248,6 +289,27 @@ def _split(plan: Plan, arrays: Sequence[collective_world.Array]) -> list[tuple[t
         sizes = [math.prod(plan.leaves[number].shape) for number in group]
         found.update(zip(group, np.split(array.reshape(-1), np.cumsum(sizes)[:-1]), strict=True))
     return [(leaf, found[number]) for number, leaf in enumerate(plan.leaves)]
+
+
+def _take_sample(watched: Mapping[str, object]) -> tuple[tuple[tuple[str, str, int], ...], Any]:
+    """Return the names of what is watched, and some values of each, evenly spaced: a step must not read all."""
+    names, parts = [], []
+    for kind, tree in watched.items():
+        for path, value in jax.tree_util.tree_flatten_with_path(tree)[0]:
+            if value.size and not trees.is_key(value) and not jnp.issubdtype(value.dtype, jnp.complexfloating):
+                some = value.reshape(-1)[:: max(1, value.size // equality.SAMPLES)][: equality.SAMPLES]
+                parts.append(some.astype(jnp.float32))
+                names.append((kind, trees.name_path(path), int(some.size)))
+    return tuple(names), jnp.concatenate(parts) if parts else None
+
+
+def list_watched(ranks: collective_world.World) -> Iterator[equality.Equal]:
+    """Give what the ranks should have the same of, as it was before the last steps."""
+    wait_for_steps()
+    for number, (names, array) in enumerate(_samples.get(ranks, {}).values()):
+        parts = np.split(array, np.cumsum([count for _, _, count in names])[:-1])
+        for (kind, name, _), part in zip(names, parts, strict=True):
+            yield equality.Equal(kind, f"{name} (optimizer {number})" if number else name, part)
 
 
 def agree(ranks: collective_world.World, number: int, leaves: Sequence[trees.Leaf], caller: str) -> None:

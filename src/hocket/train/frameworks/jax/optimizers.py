@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+import functools
+import sys
+from collections.abc import Callable
 from typing import Any
 
+import jax
+import jax.numpy as jnp
+
 from hocket import ps
-from hocket.train.frameworks.jax import framework
+from hocket.collective import arithmetic
+from hocket.train import strategies
+from hocket.train.frameworks.jax import framework, host_calls, trees
 
 
 def average_gradients(gradients: object) -> Any:
@@ -80,6 +88,7 @@ def prepare_optimizer(optimizer: Any) -> Any:
         0.9
     """
     exchange = framework.FRAMEWORK.get_state("prepare_optimizer")
+    _join_scales()
     if isinstance(optimizer, ps.Optimizer):
         return exchange.adapt_server_optimizer(optimizer)
     if not hasattr(optimizer, "_replace") and callable(getattr(optimizer, "gradient_transformation", None)):
@@ -96,5 +105,62 @@ def prepare_optimizer(optimizer: Any) -> Any:
             "returns."
         )
     prepared = exchange.adapt_optimizer(optimizer)
-    prepared.update.is_prepared = True
-    return prepared
+
+    def update_first(updates: Any, state: Any, params: Any = None, **extra: Any) -> Any:
+        _check_first()
+        return prepared.update(updates, state, params, **extra)
+
+    update_first.is_prepared = True  # type: ignore[attr-defined]
+    return prepared._replace(update=update_first)
+
+
+def _check_first() -> None:
+    """See that nothing of optax has looked at this rank's gradients before a prepared optimizer averages them."""
+    frame: Any = sys._getframe(2)
+    while frame is not None and frame.f_globals.get("__name__", "").partition(".")[0] in ("optax", "jax"):
+        name, known = frame.f_globals["__name__"], frame.f_locals
+        chained = known.get("update_fns")
+        is_later = chained is not None and "fn" in known and known["fn"] is not chained[0]
+        if is_later or name.endswith("._conditionality"):
+            raise ValueError(
+                f"A prepared optimizer was called by optax ({frame.f_code.co_qualname}) after something that looks at "
+                "the gradients of this rank alone: it would clip, or leave out a step, in each rank another way. "
+                "Prepare the outermost optimizer: prepare_optimizer(optax.chain(...)), "
+                "prepare_optimizer(optax.apply_if_finite(...))."
+            )
+        frame = frame.f_back
+    _join_scales(is_late=True)
+
+
+def _join_scales(*, is_late: bool = False) -> None:
+    """Have Flax's `DynamicScale` decide for all ranks whether gradients are finite, if the program has imported it."""
+    module = sys.modules.get("flax.training.dynamic_scale")
+    if module is None or hasattr(module.DynamicScale.value_and_grad, "is_joint"):
+        return
+    original = module.DynamicScale.value_and_grad
+
+    @functools.wraps(original)
+    def value_and_grad(self: Any, *args: Any, **kwargs: Any) -> Callable[..., Any]:
+        compute = original(self, *args, **kwargs)
+
+        def compute_jointly(*given: Any) -> Any:
+            result = compute(*given)
+            state = framework.FRAMEWORK.get_optional_state()
+            if state is None or strategies.Alike.OPTIMIZERS not in state.alike:
+                return result
+            mine = jnp.asarray(result.finite, jnp.float32)
+            leaf = trees.Leaf("finite", (), "float32")
+            ours = host_calls.all_reduce([mine], [leaf], "DynamicScale", arithmetic.ReduceOp.MIN)[0] > 0
+            overflown = original(self, lambda value: value * jnp.nan)(jnp.float32(0)).dynamic_scale
+            scale = jax.tree.map(lambda good, bad: jnp.where(ours, good, bad), result.dynamic_scale, overflown)
+            return result._replace(dynamic_scale=scale, finite=ours)
+
+        return compute_jointly
+
+    value_and_grad.is_joint = True  # type: ignore[attr-defined]
+    module.DynamicScale.value_and_grad = value_and_grad
+    if is_late:
+        raise RuntimeError(
+            "flax.training.dynamic_scale was imported after prepare_optimizer(), so that each rank would decide by "
+            "itself whether its gradients are finite. Import it first."
+        )

@@ -117,14 +117,20 @@ def _cross_tensorflow(crossing: Crossing, given: Sequence[object], rows: object)
     dtypes = [dtype, *(tensor.dtype for tensor in sent)]
     returned = tf.numpy_function(call, [flat, *sent], dtypes)
     averaged, *gathered = returned if isinstance(returned, list) else [returned]  # outside of a graph one is no list
-    sizes = _find_sizes(whole)
-    averaged.set_shape([sum(sizes) + 1])
-    back = iter(
-        tf.cast(tf.reshape(part, gradient.shape), gradient.dtype)
-        for part, gradient in zip(tf.split(averaged, [*sizes, 1]), whole, strict=False)
-    )
+    averaged.set_shape([None])
+    split = tf.split(averaged, [*(tf.size(gradient) for gradient in whole), 1], num=len(whole) + 1)
+    back = iter(_reshape_like(part, gradient) for part, gradient in zip(split, whole, strict=False))
     pairs = iter(zip(gathered[::2], gathered[1::2], strict=True))
     return [_rebuild_slices(one, *next(pairs)) if any(one is other for other in some) else next(back) for one in given]
+
+
+def _reshape_like(part: Any, gradient: Any) -> Any:
+    """Return a part of the array as a gradient, whose shape may be known only when the step is computed: that of a
+    layer on sequences, for example."""
+    import tensorflow as tf
+
+    back = tf.cast(tf.reshape(part, tf.shape(gradient)), gradient.dtype)
+    return tf.ensure_shape(back, gradient.shape)
 
 
 def _rebuild_slices(like: Any, indices: Any, values: Any) -> object:

@@ -1,8 +1,10 @@
-"""Metrics over the rows of all ranks."""
+"""Metrics and states over the rows of all ranks."""
 
 from __future__ import annotations
 
-from typing import Any, final
+import hashlib
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, final
 
 import keras
 import numpy as np
@@ -11,8 +13,25 @@ from hocket.collective.world import World
 from hocket.train.frameworks import global_mean
 from hocket.train.frameworks.keras import framework, variables
 
+_DIGESTED_BYTES: Final = 1 << 26
+"""Of a larger array some rows are looked at. A guess: a twentieth of a second."""
 
-def merge_metrics(model: Any, joined: World) -> None:
+
+def digest_rows(data: object) -> str | None:
+    """Return what stands for arrays, to be compared between ranks; None if they are none."""
+    arrays = [one for one in keras.tree.flatten(data) if one is not None]
+    if not arrays or not all(isinstance(one, np.ndarray) or keras.ops.is_tensor(one) for one in arrays):
+        return None
+    found = hashlib.blake2b(digest_size=16)
+    for one in arrays:
+        array = np.asarray(keras.ops.convert_to_numpy(one))
+        found.update(repr((array.shape, str(array.dtype))).encode())
+        some = array[:: max(1, array.nbytes // _DIGESTED_BYTES)] if array.ndim else array
+        found.update(repr(some.tolist()).encode() if array.dtype.hasobject else np.ascontiguousarray(some).tobytes())
+    return found.hexdigest()
+
+
+def merge_metrics(model: Any, joined: World, *, is_same: bool | None) -> None:
     """Replace the state of a model's metrics by that of all ranks together. All ranks call it.
 
     What a metric of Keras's keeps is sums: of values and of weights, of hits in each class or below each threshold.
@@ -22,38 +41,141 @@ def merge_metrics(model: Any, joined: World) -> None:
     Args:
         model: It was trained or evaluated, each rank with its own rows.
         joined: The ranks.
+        is_same: Whether the ranks had the same rows, which count once. None if that is not known: they had, if their
+            metrics are the same to the bit.
     """
-    if joined.size == 1:
-        return
     states = [variable for metric in model.metrics for variable in metric.variables]
-    if not states:
+    if joined.size == 1 or not states:
         return
     kinds = [getattr(variable, "aggregation", "sum") for variable in states]
     arrays = [variables.read(variable).astype(np.float64) for variable in states]
+    if is_same is None:
+        digests = joined.all_gather_object(digest_rows(arrays))
+        is_same = digests == digests[:1] * joined.size
     for kind, array in zip(kinds, arrays, strict=True):
-        if kind == "mean":
+        if kind == "mean" and not is_same:
             array[...] = array / joined.size
-        elif kind == "only_first_replica" and joined.rank:
+        elif (kind == "only_first_replica" or is_same) and joined.rank:
             array[...] = 0
+    _add_up(states, arrays, joined, [number for number, kind in enumerate(kinds) if kind not in ("none", None)])
+
+
+def _add_up(states: Sequence[Any], arrays: Sequence[Any], joined: World, chosen: Sequence[int]) -> None:
+    """Set some variables to the sums of all ranks' arrays."""
+    if not arrays:
+        return
     flat = np.concatenate([array.reshape(-1) for array in arrays])
     joined.all_reduce(flat)
     parts = np.split(flat, np.cumsum([array.size for array in arrays])[:-1])
-    for variable, kind, part in zip(states, kinds, parts, strict=True):
-        if kind not in ("none", None):
-            variable.assign(part.reshape(variable.shape).astype(keras.backend.standardize_dtype(variable.dtype)))
+    for number in chosen:
+        state = states[number]
+        state.assign(parts[number].reshape(state.shape).astype(keras.backend.standardize_dtype(state.dtype)))
 
 
-def level_state(model: Any, joined: World) -> None:
-    """Give all ranks the mean of what a model keeps without training it, such as the means of BatchNormalization. All
-    ranks call it."""
-    states = list(model.non_trainable_weights)
+def read_results(model: Any) -> dict[str, float]:
+    """Return the results of a model's metrics that are numbers, by the number of the metric."""
+    found = {}
+    for number, metric in enumerate(model.metrics):
+        if metric.variables:
+            found[f"{number} {metric.name}"] = metric.result()
+    return {name: _to_float(value) for name, value in found.items() if _is_number(value)}
+
+
+def merge_logs(
+    logs: Mapping[str, Any], before: Mapping[str, float], after: Mapping[str, float], joined: World, rows: float
+) -> dict[str, Any]:
+    """Return what a step of one's own returned last, for all ranks' rows. All ranks call it.
+
+    A value that is the result of a metric becomes that metric's over all ranks. Another number is the step's: its mean
+    by the rows of the step.
+
+    Args:
+        logs: What the step returned.
+        before: Results of the metrics, of this rank.
+        after: Those of all ranks.
+        joined: The ranks.
+        rows: How many the rank had in that step; 0 if they do not count.
+    """
+    numbers = {name: _to_float(value) for name, value in logs.items() if _is_number(value)}
+    matches = {
+        name: [key for key, result in before.items() if np.isclose(result, value, rtol=1e-6, equal_nan=True)]
+        for name, value in numbers.items()
+    }
+    found = dict(logs)
+    given = [one for one in joined.all_gather_object((rows, numbers, matches)) if one[0]] or [(1.0, numbers, matches)]
+    total = sum(count for count, _, _ in given)
+    for name, number in numbers.items():
+        common = [key for key in after if all(key in keys.get(name, ()) for _, _, keys in given)]
+        common.sort(key=lambda key: key.partition(" ")[2] != name)
+        mean = sum(count * values.get(name, number) for count, values, _ in given) / total
+        found[name] = after[common[0]] if common else mean
+    return found
+
+
+def _to_float(value: Any) -> float:
+    return float(keras.ops.convert_to_numpy(value) if keras.ops.is_tensor(value) else value)
+
+
+def _is_number(value: object) -> bool:
+    return np.ndim(value) == 0 and not isinstance(value, str | bytes | Mapping) and value is not None  # type: ignore[arg-type]
+
+
+# --- what layers keep -------------------------------------------------------------------------------------------------
+
+
+def list_states(model: Any) -> list[Any]:
+    """Return what a model keeps without training it and ranks have in common: all but what stateful layers remember of
+    each row."""
+    of_rows = {
+        id(state)
+        for layer in model._flatten_layers()
+        if getattr(layer, "stateful", False)
+        for state in keras.tree.flatten(getattr(layer, "states", None))
+    }
+    return [state for state in model.non_trainable_weights if id(state) not in of_rows]
+
+
+def list_counts(model: Any) -> list[Any]:
+    """Return what a model's layers count: weights that are to be added up over the ranks."""
+    return [state for state in list_states(model) if _find_kind(state) == "sum"]
+
+
+def _find_kind(state: Any) -> str:
+    return getattr(state, "aggregation", None) or "none"
+
+
+def level_state(model: Any, joined: World, before: Sequence[Any]) -> None:
+    """Give all ranks what a model keeps without training it, put together as Keras's ``aggregation`` says. All ranks
+    call it.
+
+    Sums grow by what all ranks have added, and of ``"only_first_replica"`` rank 0's value counts. All else is a mean if
+    it is of floats, such as the means of BatchNormalization; whole numbers of ``"none"`` stay.
+
+    Args:
+        model: It was trained.
+        joined: The ranks.
+        before: The values of `list_counts` when the ranks had them in common.
+    """
+    states = list_states(model)
     if joined.size == 1 or not states:
         return
-    floats = [state for state in states if keras.backend.is_float_dtype(state.dtype)]
-    flat = variables.read_flat(floats)
-    joined.all_reduce(flat)
-    flat /= joined.size
-    variables.write_flat(floats, flat)
+    exact = [state for state in states if _find_kind(state) in ("sum", "only_first_replica")]
+    floats = [
+        state
+        for state in states
+        if keras.backend.is_float_dtype(state.dtype) and not any(state is one for one in exact)
+    ]
+    if floats:
+        flat = variables.read_flat(floats)
+        joined.all_reduce(flat)
+        flat /= joined.size
+        variables.write_flat(floats, flat)
+    starts = {id(state): start for state, start in zip(list_counts(model), before, strict=True)}
+    arrays = []
+    for state in exact:
+        array = variables.read(state).astype(np.float64)
+        arrays.append(array if not joined.rank else array - starts.get(id(state), array))
+    _add_up(exact, arrays, joined, range(len(exact)))
 
 
 @final

@@ -37,7 +37,8 @@ class KerasFramework(contract.Framework[rank_state.RankState]):
     def open(
         self, session: worker_session.WorkerSession, strategy: strategies.Strategy, caller: str
     ) -> rank_state.RankState:
-        return rank_state.RankState(world.get_world(caller), sharding.adapt(strategy, keras.backend.backend()))
+        adapted = sharding.adapt(strategy, keras.backend.backend())
+        return rank_state.RankState(session, world.get_world(caller), adapted)
 
     def to_host(self, values: object, caller: str) -> strategies.Array:
         try:

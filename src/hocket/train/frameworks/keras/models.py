@@ -1,40 +1,59 @@
 """Makes a Keras model train in all ranks as one, while ``fit`` stays the user's loop.
 
 The model stays the object that it is, of the class that it is, so it is saved, cloned and inspected as before. Some of
-its methods are replaced, in this one object: ``fit`` keeps the sample ledger and meets the other ranks,
-``compute_loss`` notes how many rows a batch has, and the optimizer's ``apply``, through which the gradients of each
-backend go, averages them. Where the first three must be looked up by Keras itself the names are public, but for one:
-``_get_metrics_result_or_logs``, which ends an epoch and an evaluation on each backend.
+its methods are replaced, in this one object: ``fit`` keeps the sample ledger and meets the other ranks, and
+``train_step`` notes how many rows a batch has. Their names are public, but for one: ``_get_metrics_result_or_logs``,
+which ends an epoch and an evaluation on each backend. Gradients and losses are met where all of Keras's pass: `steps`.
 
-What a step does and what it costs is in `bridges`.
+What a step does is in `exchanges`, and what it costs in `bridges`; the callbacks around the user's are in `followers`.
 """
 
 from __future__ import annotations
 
-import contextlib
+import functools
 import inspect
+import os
+import re
+import warnings
 import weakref
 from collections.abc import Iterator, Sequence
-from typing import Any, final
+from pathlib import Path
+from typing import Any, Final, final
 
 import keras
+import numpy as np
 
-from hocket.train.frameworks.keras import bridges, evaluation, framework, loaders, rank_state, sharding, variables
+from hocket.train import strategies
+from hocket.train.frameworks.keras import (
+    evaluation,
+    exchanges,
+    followers,
+    framework,
+    loaders,
+    rank_state,
+    sharding,
+    steps,
+    variables,
+)
+from hocket.train.rank import equality
 from hocket.train.strategies import strategy
+
+_COUNTED: Final = re.compile(r"_\d+(?=[/_]|$)")
 
 
 def prepare_model(model: object) -> Any:
     """Have a model trained by all ranks as one, with the trainer's strategy: by default with the mean gradient of all
     ranks' rows.
 
-    ``fit`` begins with rank 0's weights in all ranks. Each step averages the gradients, inside the compiled step, by
-    the rows of which they are the means. So n ranks take the step of one process with n times the batch. At the end of
-    an epoch, and of ``evaluate``, metrics are those of all ranks' rows, and so callbacks decide the same everywhere;
-    the logs of a single batch are the rank's own. What a model keeps without training it (BatchNormalization) is
-    averaged at the end of an epoch.
+    Rank 0's weights are those of all ranks, at once and when ``fit`` begins. Each step averages the gradients, inside
+    the compiled step, by the rows of which they are the means; where a loss has a mask, ignored classes or weights, by
+    what it is the mean of. So n ranks take the step of one process with n times the batch. That holds for each
+    optimizer that steps the model's variables, and for ``train_on_batch`` and loops of one's own too. At the end of an
+    epoch, and of ``evaluate``, metrics are those of all ranks' rows, and so callbacks decide the same everywhere; the
+    logs of a single batch in ``fit`` are the rank's own. What a model keeps without training it (BatchNormalization) is
+    averaged at the end of an epoch, or put together as its ``aggregation`` says.
 
-    All ranks must take equally many steps, as they do with `prepare_arrays`. Losses are to be means over rows, as
-    Keras's are unless told otherwise.
+    All ranks must take equally many steps, as they do with `prepare_arrays`.
 
     Args:
         model: Any ``keras.Model``, compiled or not yet. It must have its variables by the time of ``fit``: begin it
@@ -83,6 +102,8 @@ def prepare_model(model: object) -> Any:
     prepared = _Prepared(model, state)
     prepared.attach()
     state.prepared.append(prepared)
+    if model.built and model.variables:
+        prepared.share_weights()
     return model
 
 
@@ -118,14 +139,19 @@ class _Prepared:
         self._host_model = variables.ModelVariables(model)
         #: What spreads it over the ranks; None with another strategy than `Sharded`.
         self._spread: Any = sharding.open_model(self.runtime, model, state.world)
-        self._crossing = bridges.Crossing(self._on_host, None if self.runtime.takes_steps else self._gather)
+        #: What exchanges gradients and losses.
+        self.exchange = exchanges.Exchange(model, self.runtime, state.world)
         self._originals: dict[str, Any] = {}
-        #: How many rows the batch has whose step is computed or traced; None if that is not known.
-        self._rows: object = None
-        #: Steps of this epoch whose gradients have come, and the one whose gradients do not count.
-        self._step = 0
-        self._filler: int | None = None
+        self._watch = state.watch
         self._is_in_epoch = False
+        #: Whether the strategy has begun, for ``train_on_batch``.
+        self._has_begun = False
+        #: What layers count, as the ranks had it in common last, and whether they have what layers keep in common now.
+        self._counts: Sequence[Any] = ()
+        self._is_level = True
+        #: Whether the ranks read the same rows in this pass; None if that is not known. ``fit`` may know.
+        self._is_same: bool | None = None
+        self._reads_parts = False
 
     @property
     def model(self) -> Any:
@@ -135,20 +161,32 @@ class _Prepared:
     def synchronize(self) -> None:
         """Make it equal in all ranks."""
         self.runtime.synchronize(self._host_model)
+        if self._spread is None:
+            evaluation.level_state(self.model, self._world, self._counts)
+            self._note_level()
 
-    # --- on the host, in the middle of a step -------------------------------------------------------------------------
+    def list_alike(self, prefix: str) -> Iterator[equality.Equal]:
+        """Give the net what the ranks should have the same of now."""
+        model, alike = self.model, self.runtime.alike
+        if model is None or not alike or not self.exchange.is_equal:
+            return
+        variables.attach(model)
+        given: dict[str, Sequence[Any]] = {}
+        if strategies.Alike.PARAMETERS in alike:
+            given["parameter"] = model.trainable_variables
+        if strategies.Alike.BUFFERS in alike and self._is_level:
+            given["buffer"] = evaluation.list_states(model)
+        if strategies.Alike.OPTIMIZERS in alike:
+            given["optimizer"] = [one for optimizer in self.exchange.list_optimizers() for one in optimizer.variables]
+        for kind, found in given.items():
+            for number, variable in enumerate(found):
+                name = _COUNTED.sub("", variable.path)  # Keras numbers names in each process
+                yield equality.Equal(kind, f"{prefix}{name} (number {number})", variables.read(variable))
 
-    def _on_host(self, flat: Any, rows: float) -> None:
-        """Do the strategy's part; `rows` is the learning rate if that is to take the step."""
-        is_filler = self._step == self._filler
-        self._step += 1
-        if self.runtime.takes_steps:
-            strategy.take_step(self.runtime, flat, rows, counts=not is_filler)
-        else:
-            strategy.average(self.runtime, flat, 0.0 if is_filler else rows)
-
-    def _gather(self, slices: Sequence[strategy.Slices], rows: float) -> Sequence[strategy.Slices]:
-        return self.runtime.gather(slices, 0.0 if self._step == self._filler else rows)
+    def _note_level(self) -> None:
+        variables.attach(self.model)
+        self._counts = [variables.read(one) for one in evaluation.list_counts(self.model)]
+        self._is_level = True
 
     # --- the methods that are replaced --------------------------------------------------------------------------------
 
@@ -158,24 +196,33 @@ class _Prepared:
         replaced: dict[str, object] = {
             "compile": self._compile,
             "fit": self._fit,
-            "compute_loss": self._compute_loss,
             "_get_metrics_result_or_logs": self._end_pass,
         }
+        if self._spread is None:
+            replaced |= {
+                "train_step": self._train_step,
+                "compute_loss": self._compute_loss,
+                "evaluate": self._evaluate,
+                "train_on_batch": functools.partial(self._run_on_batch, "train_on_batch"),
+                "test_on_batch": functools.partial(self._run_on_batch, "test_on_batch"),
+            }
+            replaced |= {name: functools.partial(self._write, name) for name in ("save", "save_weights")}
         for name, method in replaced.items():
             self._originals[name] = getattr(model, name)
             object.__setattr__(model, name, method)
         if self._spread is not None:
             self._spread.attach()
+        steps.install()
         if model.compiled:
-            self._hook_optimizer(model)
+            self._check_compiled(model)
 
     def _compile(self, *args: object, **kwargs: object) -> object:
         returned = self._originals["compile"](*args, **kwargs)
-        self._hook_optimizer(self.model)
+        self._check_compiled(self.model)
         return returned
 
-    def _hook_optimizer(self, model: Any) -> None:
-        if not self.runtime.averages_gradients or model.optimizer is None:
+    def _check_compiled(self, model: Any) -> None:
+        if not self.runtime.averages_gradients:
             return
         if keras.backend.backend() == "tensorflow" and model.jit_compile:
             if model.get_compile_config().get("jit_compile") is True:
@@ -184,47 +231,104 @@ class _Prepared:
                     "average its gradients. Leave jit_compile out: the step is a tf.function then."
                 )
             model.jit_compile = False
-        optimizer = model.optimizer
-        original = optimizer.apply
 
-        def apply(grads: Sequence[object], trainable_variables: object = None) -> object:
-            rows, self._rows = self._rows, None
-            if self.runtime.takes_steps:
-                self._take_step(optimizer, list(grads))
-                return None
-            averaged = self._crossing.average(list(grads), 1.0 if rows is None else rows)
-            return original(averaged, trainable_variables)
+    def _train_step(self, *args: Any) -> object:
+        """Called by Keras for each step, or to trace one; the batch is the last argument."""
+        with self.exchange.step_on(args[-1]):
+            return self._originals["train_step"](*args)
 
-        object.__setattr__(optimizer, "apply", apply)
+    def _compute_loss(self, *args: object, **kwargs: object) -> object:
+        with steps.compute_compiled():
+            return self._originals["compute_loss"](*args, **kwargs)
 
-    def _take_step(self, optimizer: Any, grads: Sequence[object]) -> None:
-        """Have the variables become what the host makes of the gradients."""
-        given, rate = self.model.trainable_variables, keras.ops.convert_to_tensor(optimizer.learning_rate)
-        self.runtime.choose([number for number, gradient in enumerate(grads) if gradient is not None])
-        for variable, value in zip(given, self._crossing.average(grads, rate), strict=True):
-            if value is not None:
-                variable.assign(value)
-        optimizer.iterations.assign_add(1)
+    def _run_on_batch(self, name: str, *args: object, **kwargs: object) -> object:
+        """Take a step, or look at one batch; of the batches of all ranks."""
+        model, trains = self.model, name == "train_on_batch"
+        bound = inspect.signature(self._originals[name]).bind(*args, **kwargs)
+        bound.apply_defaults()
+        is_dict, bound.arguments["return_dict"] = bound.arguments["return_dict"], True
+        steps.install()
+        if trains and not self._has_begun:
+            self._check_built(bound.arguments["x"])
+            self.share_weights()
+            self.begin_fit()
+            self._has_begun = True
+        elif not trains and not self._is_level:
+            self.synchronize()
+        self._is_same = False
+        self._is_level = self._is_level and not trains
+        with self.exchange.lead():
+            logs = self._originals[name](*bound.args, **bound.kwargs)
+        if trains:
+            self.after_steps(1)
+        logs = self._originals["_get_metrics_result_or_logs"](self._merge(logs))
+        logs = {name: float(value) if np.ndim(value) == 0 else value for name, value in logs.items()}
+        return logs if is_dict else model._flatten_metrics_in_order(logs)
 
-    def _compute_loss(self, x: object = None, y: object = None, *args: object, **kwargs: object) -> object:
-        leaves = [leaf for leaf in keras.tree.flatten(x) if leaf is not None]
-        if leaves and len(leaves[0].shape):
-            self._rows = keras.ops.shape(leaves[0])[0]
-        return self._originals["compute_loss"](x, y, *args, **kwargs)
+    def _evaluate(self, *args: object, **kwargs: object) -> object:
+        original = self._originals["evaluate"]
+        bound = inspect.signature(original).bind(*args, **kwargs)
+        bound.apply_defaults()
+        given = bound.arguments
+        callbacks = given["callbacks"]
+        if not isinstance(callbacks, keras.callbacks.CallbackList):
+            chosen = followers.select(keras.tree.flatten(callbacks or []), writes=self._world.rank == 0)
+            given["callbacks"] = chosen
+        if not self._is_level and not self._is_in_epoch:
+            self.synchronize()
+        before = self._is_in_epoch, self._is_same  # a callback may evaluate after a batch
+        self._is_in_epoch, self._is_same = False, self._find_same(given["x"], given["y"])
+        self.exchange.begin_evaluation()
+        try:
+            return original(*bound.args, **bound.kwargs)
+        finally:
+            self._is_in_epoch, self._is_same = before
+
+    def _find_same(self, *data: object) -> bool | None:
+        """Tell whether all ranks have the same rows; None if that cannot be seen before they are read. All ranks call
+        it."""
+        if self._world.size == 1 or isinstance(data[0], loaders.PreparedArrays):
+            return False
+        digests = self._world.all_gather_object(evaluation.digest_rows(data))
+        return None if None in digests else bool(digests == digests[:1] * self._world.size)
+
+    def _write(self, name: str, filepath: Any, *args: Any, **kwargs: Any) -> object:
+        """Write beside the path and rename, so that ranks which write the same model to the same path do no harm."""
+        original = self._originals[name]
+        path = Path(filepath if isinstance(filepath, str | os.PathLike) else "")
+        overwrites = kwargs.get("overwrite", args[0] if args else True)
+        if path.suffix not in (".keras", ".h5") or "://" in str(filepath) or not (overwrites or not path.exists()):
+            return original(filepath, *args, **kwargs)
+        beside = path.with_name(f".{self._world.rank}-{os.getpid()}-{path.name}")
+        try:
+            returned = original(str(beside), *args, **kwargs)
+            beside.replace(path)
+        finally:
+            beside.unlink(missing_ok=True)
+        return returned
 
     def _end_pass(self, logs: object) -> object:
         """Called by Keras when an epoch or an evaluation has taken its last step, for the metrics of all steps."""
-        model = self.model
         if self._is_in_epoch:
             self._is_in_epoch = False
-            self.runtime.synchronize(self._host_model)
-            if self._spread is None:
-                evaluation.level_state(model, self._world)
+            self.synchronize()
         if self._spread is None:
-            evaluation.merge_metrics(model, self._world)
+            logs = self._merge(logs)
         else:
             self._spread.end_pass()
         return self._originals["_get_metrics_result_or_logs"](logs)
+
+    def _merge(self, logs: Any) -> Any:
+        """Have metrics, and what a step has returned, be those of all ranks."""
+        if self._world.size == 1:
+            return logs
+        model = self.model
+        is_own = isinstance(logs, dict) and set(logs) != set(model.get_metrics_result())
+        before = evaluation.read_results(model) if is_own else {}
+        evaluation.merge_metrics(model, self._world, is_same=self._is_same)
+        if not is_own:
+            return logs
+        return evaluation.merge_logs(logs, before, evaluation.read_results(model), self._world, self.exchange.last_rows)
 
     def _fit(self, *args: object, **kwargs: object) -> object:
         original = self._originals["fit"]
@@ -232,38 +336,45 @@ class _Prepared:
         bound.apply_defaults()
         given = dict(bound.arguments)
         data = given["x"] if isinstance(given["x"], loaders.PreparedArrays) else None
+        steps.install()
+        self._has_begun, self._reads_parts = True, data is not None
         if self._spread is not None:
             self._spread.begin_pass(given["x"], "fit")
-        with self._raise_own_error():
+        elif self._find_same(given["x"], given["y"]):
+            warnings.warn(
+                f"fit() of {self.model.name!r} received the same rows in all {self._world.size} ranks, so each of them "
+                "does the work of one process. Write fit(prepare_arrays(x, y, batch_size=...)) to share them out.",
+                stacklevel=2,
+            )
+        follower = followers.Follower(self, data)
+        with self.exchange.lead():
             if data is None:
-                return self._fit_once(original, given, _Follower(self, None))
-            return self._fit_arrays(original, given, data)
+                self._make_ready(given["x"])
+                return original(**{**given, "callbacks": self._surround(given["callbacks"], follower)})
+            return self._fit_arrays(original, given, data, follower)
 
-    def _fit_once(self, original: Any, given: dict[str, object], follower: _Follower) -> object:
-        self._make_ready(given["x"])
-        callbacks = given["callbacks"]
-        if isinstance(callbacks, keras.callbacks.CallbackList):
-            callbacks.callbacks.insert(0, follower)
-            callbacks.set_model(self.model)
-        else:
-            given = {**given, "callbacks": [follower, *keras.tree.flatten(callbacks or [])]}
-        return original(**given)
+    def _surround(self, callbacks: Any, follower: followers.Follower) -> Any:
+        last = followers.Closer(self, self._world, is_joint=not self.runtime.takes_steps)
+        writes = self._world.rank == 0 or self._spread is not None
+        return followers.surround(callbacks, follower, last, self.model, writes=writes)
 
-    def _fit_arrays(self, original: Any, given: dict[str, Any], data: loaders.PreparedArrays) -> object:
+    def _fit_arrays(
+        self, original: Any, given: dict[str, Any], data: loaders.PreparedArrays, follower: followers.Follower
+    ) -> object:
         model = self.model
         given = {**given, "shuffle": False}  # Keras would shuffle the order of the batches, in each rank another way
         data.begin_training()
         self._check_steps(model, data)
-        follower = _Follower(self, data)
         first, last = given["initial_epoch"], given["epochs"]
         try:
+            self._make_ready(data)
+            given["callbacks"] = self._surround(given["callbacks"], follower)
             if not data.is_partial or first + 1 >= last:
-                return self._fit_once(original, given, follower)
+                return original(**given)
             # Keras takes equally many steps in each epoch of a call. The rest of one is a call of its own; callbacks
             # see one.
-            self._make_ready(data)
-            callbacks = _OneCall(
-                [follower, *keras.tree.flatten(given["callbacks"] or [])],
+            callbacks = followers.OneCall(
+                given["callbacks"],
                 add_history=True,
                 add_progbar=given["verbose"] != 0,
                 verbose=given["verbose"],
@@ -271,7 +382,7 @@ class _Prepared:
                 steps=data.steps_left,
                 model=model,
             )
-            with _without_final_values(model.optimizer):
+            with followers.without_final_values(model.optimizer):
                 history = original(**{**given, "callbacks": callbacks, "epochs": first + 1})
             callbacks.is_last = True
             if model.stop_training:
@@ -298,48 +409,58 @@ class _Prepared:
     def _check_built(self, data: object) -> None:
         """Have the variables there before rank 0's are copied."""
         model = self.model
-        if model.built and model.variables:
+        if model.variables and (model.built or all(layer.built for layer in model.layers)):
             return
-        if isinstance(data, loaders.PreparedArrays):
-            model(keras.tree.map_structure(keras.ops.convert_to_tensor, data[0][0]))
-        elif self._world.size > 1:
+        batch, trouble = data[0][0] if isinstance(data, loaders.PreparedArrays) else data, ""
+        if evaluation.digest_rows(batch) is not None:
+            rows = slice(None) if isinstance(data, loaders.PreparedArrays) else slice(1)
+            try:
+                model(keras.tree.map_structure(lambda array: keras.ops.convert_to_tensor(array[rows]), batch))
+            except NotImplementedError as error:
+                trouble = f" It cannot be called: {str(error).splitlines()[0]}"
+            else:
+                return
+        if self._world.size > 1:
             raise ValueError(
-                f"The model {model.name!r} has no variables yet, so the ranks cannot begin with the same. Begin it "
-                "with keras.Input((...)), or call model.build(...) before fit()."
+                f"The model {model.name!r} has no variables yet, or not all, so the ranks cannot begin with the same. "
+                f"Begin it and its parts with keras.Input((...)), or call build(...) before fit().{trouble}"
             )
-
-    @contextlib.contextmanager
-    def _raise_own_error(self) -> Iterator[None]:
-        """Raise what a collective has raised, where the backend raises something that quotes it."""
-        self._crossing.begin()
-        try:
-            yield
-        except Exception as error:
-            own = self._crossing.error
-            if own is None or own is error:
-                raise
-            raise own from error
 
     # --- what the follower calls --------------------------------------------------------------------------------------
 
+    def share_weights(self) -> None:
+        """Give all ranks rank 0's weights, and those of its optimizer."""
+        model = self.model
+        self.exchange.note_equal()
+        if self._spread is None and self._world.size > 1 and not self.runtime.has_begun:
+            variables.attach(model)
+            optimizer = getattr(model, "optimizer", None)
+            theirs = list(optimizer.variables) if optimizer is not None and optimizer.built else []
+            given = [*model.trainable_variables, *evaluation.list_states(model), *theirs]
+            floats = [one for one in given if keras.backend.is_float_dtype(one.dtype)]
+            flat = variables.read_flat(floats)
+            self._world.broadcast(flat)
+            variables.write_flat(floats, flat)
+            others = [one for one in given if not keras.backend.is_float_dtype(one.dtype)]
+            values = self._world.all_gather_object([variables.read(one) for one in others])[0]
+            for variable, value in zip(others, values, strict=True):
+                variable.assign(value)
+
     def begin_fit(self) -> None:
-        """Give all ranks rank 0's weights."""
+        """Begin the strategy, with rank 0's weights: callbacks may have set others."""
         model = self.model
         if self.runtime.takes_steps and model.optimizer is not None and not model.optimizer.built:
             # On TensorFlow Keras builds it in its first step, which this one never takes; checkpoints need its count.
             model.optimizer.build(model.trainable_variables)
-        if self._spread is None and self._world.size > 1 and not self.runtime.has_begun:
-            optimizer = model.optimizer
-            theirs = list(optimizer.variables) if optimizer is not None and optimizer.built else []
-            for given in (model.weights, [one for one in theirs if keras.backend.is_float_dtype(one.dtype)]):
-                flat = variables.read_flat(given)
-                self._world.broadcast(flat)
-                variables.write_flat(given, flat)
+        self.share_weights()
+        if self._spread is None:
+            self._note_level()
         self.runtime.begin(self._host_model)
 
-    def begin_epoch(self, filler: int | None) -> None:
-        """Note that an epoch begins, and which of its steps does not count here."""
-        self._step, self._filler, self._is_in_epoch = 0, filler, True
+    def begin_epoch(self) -> None:
+        """Note that an epoch begins."""
+        self._is_level, self._is_in_epoch = False, True
+        self._is_same = False if self._reads_parts else None
         if self._spread is not None:
             self._spread.begin_epoch()
         self.runtime.begin_epoch(self._host_model)
@@ -347,76 +468,9 @@ class _Prepared:
     def after_steps(self, count: int) -> None:
         """Note that steps are taken."""
         self.runtime.after_steps(self._host_model, count)
+        for _ in range(count):
+            self._watch.count_step()
 
-
-@final
-class _Follower(keras.callbacks.Callback):  # type: ignore[misc]  # Keras is not type-checked
-    """Follows ``fit``, before the user's callbacks do."""
-
-    def __init__(self, prepared: _Prepared, data: loaders.PreparedArrays | None) -> None:
-        super().__init__()
-        self._prepared = prepared
-        self._data = data
-        self._taken = 0
-        self._filler: int | None = None
-        self._metrics: list[object] = []
-
-    def on_train_begin(self, logs: dict[str, object] | None = None) -> None:
-        self._prepared.begin_fit()
-
-    def on_epoch_begin(self, epoch: int, logs: dict[str, object] | None = None) -> None:
-        self._taken = 0
-        self._filler = None if self._data is None else self._data.begin_epoch()
-        self._prepared.begin_epoch(self._filler)
-
-    def on_train_batch_begin(self, batch: int, logs: dict[str, object] | None = None) -> None:
-        if batch == self._filler:
-            variables.attach(self.model)
-            self._metrics = [variables.read(one) for one in self._list_states()]
-
-    def on_train_batch_end(self, batch: int, logs: dict[str, object] | None = None) -> None:
-        count = batch + 1 - self._taken
-        self._taken = batch + 1
-        if batch == self._filler:
-            variables.attach(self.model)
-            for state, before in zip(self._list_states(), self._metrics, strict=True):
-                state.assign(before)
-        if self._data is not None:
-            self._data.take(count)
-        self._prepared.after_steps(count)
-
-    def on_epoch_end(self, epoch: int, logs: dict[str, object] | None = None) -> None:
-        if self._data is not None:
-            self._data.end_epoch()
-
-    def _list_states(self) -> list[Any]:
-        return [variable for metric in self.model.metrics for variable in metric.variables]
-
-
-@final
-class _OneCall(keras.callbacks.CallbackList):  # type: ignore[misc]  # Keras is not type-checked
-    """Callbacks of two calls of ``fit`` that see one."""
-
-    def __init__(self, *args: object, **kwargs: object) -> None:
-        super().__init__(*args, **kwargs)
-        self.is_last = False
-        self.last_logs: Any = None
-
-    def on_train_begin(self, logs: dict[str, object] | None = None) -> None:
-        if not self.is_last:
-            super().on_train_begin(logs)
-
-    def on_train_end(self, logs: dict[str, object] | None = None) -> None:
-        self.last_logs = logs
-        if self.is_last:
-            super().on_train_end(logs)
-
-
-@contextlib.contextmanager
-def _without_final_values(optimizer: object) -> Iterator[None]:
-    """Keep an optimizer from ending a training (with averaged weights, if it keeps them) that goes on."""
-    object.__setattr__(optimizer, "finalize_variable_values", lambda var_list: None)
-    try:
-        yield
-    finally:
-        object.__delattr__(optimizer, "finalize_variable_values")
+    def end_epoch(self, number: int) -> None:
+        """Note that callbacks have ended an epoch."""
+        self._watch.end_epoch(number)

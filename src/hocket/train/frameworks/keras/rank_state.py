@@ -5,11 +5,30 @@ See `hocket.train.frameworks.contract`.
 
 from __future__ import annotations
 
-from typing import Any, final
+import sys
+from collections.abc import Iterator
+from typing import Any, Final, final
 
 from hocket.collective.world import World
 from hocket.train import strategies
 from hocket.train.frameworks import rank_states
+from hocket.train.rank import equality, worker_session
+
+_CAUSES: Final = {
+    "parameter": (
+        "Likely causes: a callback of one rank alone has set weights, or each rank has set others (do it in all "
+        "ranks, or before fit()); or something other than an optimizer of Keras has stepped them."
+    ),
+    "buffer": (
+        "Likely causes: a layer counts in whole numbers, or its weight is set in one rank alone. Say how its values "
+        "are put together: add_weight(..., aggregation='sum') for counts, 'mean', or 'only_first_replica'."
+    ),
+    "optimizer": (
+        "Likely causes: a learning rate that each rank decides by its own numbers, such as the logs of a batch (use "
+        "those of an epoch); or one rank alone has loaded the optimizer's state."
+    ),
+}
+"""By what differs first: why ranks differ, and what to do."""
 
 
 @final
@@ -17,6 +36,7 @@ class RankState(rank_states.RuntimeState):
     """A rank's strategy, at work, and its prepared models.
 
     Args:
+        session: The rank's.
         joined: The ranks.
         strategy: How updates travel.
 
@@ -24,13 +44,25 @@ class RankState(rank_states.RuntimeState):
         TypeError: The strategy is for another framework.
     """
 
-    def __init__(self, joined: World, strategy: strategies.Strategy) -> None:
+    def __init__(self, session: worker_session.WorkerSession, joined: World, strategy: strategies.Strategy) -> None:
         self.world = joined
+        self.watch: Final = session.watch
         self.prepared: list[Any] = []
         """What `prepare_model` has made of the rank's models."""
         super().__init__(joined, strategy)
+        if joined.size > 1:
+            self.watch.add(self._list_alike, _CAUSES)
+
+    def _list_alike(self) -> Iterator[equality.Equal]:
+        for number, prepared in enumerate(self.prepared):
+            yield from prepared.list_alike(f"model {number}: " if number else "")
 
     def close(self) -> None:
-        """Give back what the strategy holds."""
+        """Give back what the strategy holds. If the training function has ended well, compare what the ranks have."""
+        if sys.exception() is None:
+            if all(prepared.exchange.was_led for prepared in self.prepared):
+                self.watch.end()
+            else:  # whose steps nobody has counted
+                self.watch.look("end", 0)
         for runtime in dict.fromkeys([self.runtime, *(one.runtime for one in self.prepared)]):
             runtime.close()

@@ -35,6 +35,10 @@ class Exchange(strategy.Exchange):
         self._travel_as = None if settings.compression is None else functools.partial(_shorten, settings.compression)
         self._world_size = ranks.world_size
 
+    @property
+    def alike(self) -> strategies.Alike:
+        return strategies.Alike.ALL
+
     def average(self, gradients: object, caller: str) -> Any:
         return averaging.compute_means(gradients, self._world_size, caller, self._travel_as)
 
@@ -43,7 +47,11 @@ class Exchange(strategy.Exchange):
             losses = averaging.pick_losses(extra, self._world_size)
             if losses:
                 extra.update(averaging.compute_means(losses, self._world_size, "prepare_optimizer"))
-            return optimizer.update(self.average(updates, "prepare_optimizer"), state, params, **extra)
+            watched = {"optimizer": state} if params is None else {"parameter": params, "optimizer": state}
+            means = averaging.compute_means(
+                updates, self._world_size, "prepare_optimizer", self._travel_as, watched=watched
+            )
+            return optimizer.update(means, state, params, **extra)
 
         return optimizer._replace(update=update)
 

@@ -18,6 +18,7 @@ def compute_means(
     travel_as: Callable[[Any], object] | None = None,
     *,
     floats_only: bool = True,
+    watched: Mapping[str, object] | None = None,
 ) -> Any:
     """Return the mean over all ranks of each array of a tree.
 
@@ -27,6 +28,7 @@ def compute_means(
         caller: For messages.
         travel_as: The dtype in which one of a dtype travels. Default: wide enough to add up in.
         floats_only: Whether other arrays are an error. Else they stay as they are.
+        watched: Trees that the net compares, by kind.
     """
     leaves, values, structure = trees.list_leaves(tree, caller)
     chosen = []
@@ -40,7 +42,11 @@ def compute_means(
             )
     if world_size > 1:
         means = host_calls.all_reduce(
-            [values[number] for number in chosen], [leaves[number] for number in chosen], caller, travel_as=travel_as
+            [values[number] for number in chosen],
+            [leaves[number] for number in chosen],
+            caller,
+            travel_as=travel_as,
+            watched=watched,
         )
         for number, mean in zip(chosen, means, strict=True):
             values[number] = mean

@@ -1,0 +1,182 @@
+"""What a step of a prepared model exchanges with the other ranks: gradients, and what losses are means of."""
+
+from __future__ import annotations
+
+import contextlib
+import weakref
+from collections.abc import Iterator, Sequence
+from collections.abc import Set as AbstractSet
+from typing import Any, Final, final
+
+import keras
+
+from hocket.collective.world import World
+from hocket.train.frameworks.keras import bridges, steps
+from hocket.train.strategies import strategy
+
+_NEEDS_LEAD: Final = ("begin", "begin_epoch", "after_steps", "synchronize")
+"""What a strategy may do between steps, which something must lead."""
+
+
+@final
+class Exchange:
+    """Exchanges one model's gradients and losses, in one rank (`steps.Owner`).
+
+    Args:
+        model: The model.
+        runtime: Its strategy.
+        joined: The ranks.
+    """
+
+    def __init__(self, model: object, runtime: strategy.StrategyRuntime, joined: World) -> None:
+        self._model: Any = weakref.ref(model)
+        self._runtime = runtime
+        self._world = joined
+        self._crossing = bridges.Crossing(self._on_host, None if runtime.takes_steps else self._gather)
+        self._counting = bridges.Crossing(self._add_counts)
+        #: How many rows the batch has whose step is computed or traced; None if that is not known.
+        self._rows: object = None
+        #: Whether ``fit`` or ``train_on_batch`` takes the steps, which tells the strategy of them.
+        self._is_led = False
+        self._optimizers: weakref.WeakSet[Any] = weakref.WeakSet()
+        self._is_filler = False
+        self.last_rows = 1.0
+        """How many rows the last step had; 0 if it did not count."""
+        self.is_equal = joined.size == 1
+        """Whether the ranks have begun with the same weights."""
+        self.was_led = True
+        """Whether no optimizer has stepped the model by hand."""
+
+    def note_equal(self) -> None:
+        """Note that the ranks have the same weights."""
+        self.is_equal = True
+
+    def begin_filler(self) -> None:
+        """Have the next step not count; those before are over."""
+        self._is_filler = True
+
+    def end_filler(self) -> None:
+        """Have steps count again; the one that did not is over."""
+        self._is_filler = False
+
+    def begin_evaluation(self) -> None:
+        """Forget how many rows the last step had."""
+        self.last_rows = 1.0
+
+    @contextlib.contextmanager
+    def lead(self) -> Iterator[None]:
+        """Have the strategy hear of the steps in this block, and raise what a collective has raised, where the backend
+        raises something that quotes it."""
+        before, self._is_led = self._is_led, True
+        for crossing in (self._crossing, self._counting):
+            crossing.begin()
+        try:
+            yield
+        except Exception as error:
+            own = self._crossing.error or self._counting.error
+            if own is None or own is error:
+                raise
+            raise own from error
+        finally:
+            self._is_led = before
+
+    @contextlib.contextmanager
+    def step_on(self, batch: object) -> Iterator[None]:
+        """Compute, or trace, a step on a batch in this block."""
+        leaves = [leaf for leaf in keras.tree.flatten(batch) if leaf is not None]
+        self._rows = keras.ops.shape(leaves[0])[0] if leaves and len(leaves[0].shape) else None
+        shares = self._world.size > 1 and self._runtime.averages_rows
+        try:
+            with steps.share_losses(self._share if shares else None):
+                yield
+        finally:
+            self._rows = None
+
+    def list_optimizers(self) -> list[Any]:
+        """Return the optimizers that step the model and have variables."""
+        given = (getattr(self._model(), "optimizer", None), *sorted(self._optimizers, key=lambda one: one.name))
+        return list(dict.fromkeys(one for one in given if one is not None and one.built))
+
+    # --- what optimizers and losses call (`steps`) --------------------------------------------------------------------
+
+    @property
+    def takes_steps(self) -> bool:
+        return self._runtime.takes_steps
+
+    def has_any(self, numbers: AbstractSet[int]) -> bool:
+        """Tell whether the model trains one of some variables, given by the numbers of their objects."""
+        model = self._model()
+        return model is not None and any(id(one) in numbers for one in model.trainable_variables)
+
+    def average(self, optimizer: object, gradients: Sequence[object]) -> Sequence[object]:
+        """Return the gradients with which all ranks step."""
+        if not self._is_led:
+            self._check_loop(optimizer)
+        self._optimizers.add(optimizer)
+        if not self._runtime.averages_gradients:
+            return gradients
+        return self._crossing.average(list(gradients), 1.0 if self._rows is None else self._rows)
+
+    def take_step(self, optimizer: Any, gradients: Sequence[object]) -> None:
+        """Have the variables become what the host makes of the gradients."""
+        model = self._model()
+        if optimizer is not model.optimizer:
+            raise ValueError(
+                f"The strategy takes the steps of the optimizer that {model.name!r} was compiled with, but "
+                f"{type(optimizer).__name__} {optimizer.name!r} was to step its variables. Compile the model with it, "
+                "or use AllReduce()."
+            )
+        if not self._is_led:
+            self._check_loop(optimizer)
+        given, rate = model.trainable_variables, keras.ops.convert_to_tensor(optimizer.learning_rate)
+        self._runtime.choose([number for number, gradient in enumerate(gradients) if gradient is not None])
+        for variable, value in zip(given, self._crossing.average(gradients, rate), strict=True):
+            if value is not None:
+                variable.assign(value)
+        optimizer.iterations.assign_add(1)
+
+    def _check_loop(self, optimizer: Any) -> None:
+        """See that the ranks stay equal where no method of the model leads the steps."""
+        model, kind = self._model(), type(self._runtime)
+        if any(getattr(kind, name) is not getattr(strategy.StrategyRuntime, name) for name in _NEEDS_LEAD):
+            raise ValueError(
+                f"{type(optimizer).__name__} steps the model {model.name!r} in a loop of its own, of whose steps the "
+                "strategy does not hear. Use fit() or train_on_batch(), or AllReduce()."
+            )
+        if not self.is_equal:
+            raise ValueError(
+                f"{type(optimizer).__name__} steps the model {model.name!r}, whose variables were made after "
+                "prepare_model(), so the ranks have begun with different ones. Build it first, with keras.Input(...) "
+                "or model.build(...), or use fit()."
+            )
+        self.was_led = False
+
+    def _share(self, loss: Any, count: object) -> object:
+        """Turn the mean over some entries of this rank's rows (None: a sum) into its part of that over all ranks'."""
+        rows = 1 if self._rows is None else self._rows
+        mine = keras.ops.stack([keras.ops.cast(one, "float32") for one in (1 if count is None else count, rows)])
+        mine = keras.ops.stop_gradient(mine)
+        all_of_them = self._counting.average([mine], 0.0)[0]
+        part = all_of_them[1] / mine[1]
+        if count is not None:
+            part = keras.ops.divide_no_nan(mine[0] * part, all_of_them[0])
+        return loss * keras.ops.cast(keras.ops.stop_gradient(part), loss.dtype)
+
+    # --- on the host, in the middle of a step -------------------------------------------------------------------------
+
+    def _on_host(self, flat: Any, rows: float) -> None:
+        """Do the strategy's part; `rows` is the learning rate if that is to take the step."""
+        is_filler = self._is_filler
+        self.last_rows = 0.0 if is_filler else 1.0 if self._runtime.takes_steps else rows
+        if self._runtime.takes_steps:
+            strategy.take_step(self._runtime, flat, rows, counts=not is_filler)
+        else:
+            strategy.average(self._runtime, flat, 0.0 if is_filler else rows)
+
+    def _add_counts(self, flat: Any, _: float) -> None:
+        if self._is_filler:
+            flat[:] = 0
+        self._world.all_reduce(flat)
+
+    def _gather(self, slices: Sequence[strategy.Slices], rows: float) -> Sequence[strategy.Slices]:
+        return self._runtime.gather(slices, 0.0 if self._is_filler else rows)

@@ -1,0 +1,202 @@
+"""Loops as Keras's guides write them end in two ranks where one process ends that has the whole batch; and what cannot
+be right is refused in the first step. The programs are in `guides_keras`.
+
+Results are of float32, whose last digit is 6e-8 of a weight of 1; ranks add up in another order. `CLOSE` leaves room
+for some steps of that. Mixed precision computes in halves: its ranks are compared as closely, and one process roughly.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import pytest
+
+with pytest.MonkeyPatch.context() as _patch:
+    if "KERAS_BACKEND" not in os.environ:
+        _patch.setenv("KERAS_BACKEND", "torch")  # for this process, in which torch is loaded anyway
+    import keras
+
+from hocket import train
+from hocket.train import keras as hocket_keras
+from tests.train import guides_keras
+
+CLOSE: Final = 1e-5
+ROUGH: Final = {"mixed_precision": 2e-3, "batch_normalization": np.inf, "dropout": np.inf}
+"""How near programs come to one process that do so roughly, or, since each rank normalises by its own rows and draws
+masks of its own, not at all. Their ranks are equal."""
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.timeout(1200),  # a run trains some dozen models two times; JAX compiles each step for seconds
+    pytest.mark.filterwarnings("ignore:__array__ implementation doesn't accept a copy:DeprecationWarning"),  # Keras's
+]
+
+
+def compare(config: dict[str, Any]) -> Any:
+    return guides_keras.compare(config["names"])
+
+
+def fit(function: Callable[..., Any], path: Path, backend: str, config: Any = None, **given: Any) -> Any:
+    runs = given.pop("runs", {})
+    return hocket_keras.KerasTrainer(
+        function,
+        train_loop_config=config,
+        keras_config=hocket_keras.KerasConfig(backend=backend),
+        scaling_config=train.ScalingConfig(num_workers=2, resources_per_worker={"CPU": 0.5}),
+        run_config=train.RunConfig(storage_path=str(path), **runs),
+        **given,
+    ).fit()
+
+
+def measure(one: Any, other: Any) -> float:
+    """Return how far results lie apart at most, beside the largest value if that is above 1."""
+    assert [part.shape for part in one] == [part.shape for part in other]
+    return max(float(np.abs(a - b).max() / max(1.0, np.abs(a).max())) for a, b in zip(one, other, strict=True))
+
+
+@pytest.mark.parametrize("backend", ["torch", "tensorflow", "jax"])
+@pytest.mark.usefixtures("session")
+def test_two_ranks_end_where_one_process_does(backend: str, tmp_path: Path) -> None:
+    if backend != "torch":
+        pytest.importorskip(backend, reason=f"needs {backend}: pip install 'hocket[{backend}]'")
+    names = guides_keras.list_programs(backend)
+    found = fit(compare, tmp_path, backend, {"names": names}).return_value
+    assert list(found) == names
+    wrong: dict[str, object] = {}
+    for name, (alone, ranks) in found.items():
+        texts: list[Any] = [one for one in (alone, *ranks) if isinstance(one, str)]
+        far = texts or [measure(ranks[0], ranks[1]), measure(alone, ranks[0])]
+        if texts or far[0] > CLOSE or not far[1] <= ROUGH.get(name, CLOSE):
+            wrong[name] = far
+    assert wrong == {}
+
+
+# --- what is refused, or found by the net -----------------------------------------------------------------------------
+
+
+def build(optimizer: Any = "sgd", **given: Any) -> Any:
+    model = keras.Sequential([keras.Input((6,)), keras.layers.Dense(1)])
+    model.compile(optimizer, "mse", **given)
+    return model
+
+
+def step_by_hand(model: Any, optimizer: Any) -> None:
+    x, y = guides_keras.rows(16)
+    model.zero_grad()
+    keras.losses.MeanSquaredError()(keras.ops.convert_to_tensor(y), model(keras.ops.convert_to_tensor(x))).backward()
+    optimizer.apply([one.value.grad for one in model.trainable_weights], model.trainable_weights)
+
+
+def step_a_model_that_was_built_later() -> None:
+    model = hocket_keras.prepare_model(keras.Sequential([keras.layers.Dense(1)]))
+    model(np.ones((1, 6), "float32"))
+    step_by_hand(model, keras.optimizers.SGD(0.1))
+
+
+def step_by_hand_with_another_strategy() -> None:
+    step_by_hand(hocket_keras.prepare_model(build()), keras.optimizers.SGD(0.1))
+
+
+def step_with_another_optimizer() -> None:
+    class Own(guides_keras.Own):
+        def __init__(self, *args: Any, **kwargs: Any) -> None:
+            super().__init__(*args, **kwargs)
+            self.second = keras.optimizers.SGD(0.1)
+
+        def train_step(self, data: Any) -> Any:
+            step_by_hand(self, self.second)
+            return {}
+
+    inputs = keras.Input((6,))
+    model = Own(inputs, keras.layers.Dense(1)(inputs))
+    model.compile("sgd", "mse")
+    hocket_keras.prepare_model(model).fit(hocket_keras.prepare_arrays(*guides_keras.rows(), batch_size=8), verbose=0)
+
+
+def train_a_model_without_variables() -> None:
+    model = keras.Sequential([keras.layers.Dense(1)])
+    model.compile("sgd", "mse")
+    hocket_keras.prepare_model(model).fit((part for part in [guides_keras.rows(16)]), verbose=0)
+
+
+@pytest.mark.parametrize(
+    ("function", "strategy", "message"),
+    [
+        (step_a_model_that_was_built_later, None, r"made after prepare_model\(\).*Build it first"),
+        (step_by_hand_with_another_strategy, hocket_keras.LocalSGD(2), r"of whose steps the strategy does not hear"),
+        (step_with_another_optimizer, hocket_keras.ParameterServer(), r"Compile the model with it, or use AllReduce"),
+        (train_a_model_without_variables, None, r"has no variables yet, or not all"),
+    ],
+)
+@pytest.mark.usefixtures("session")
+def test_what_cannot_be_right_is_refused(function: Any, strategy: Any, message: str, tmp_path: Path) -> None:
+    with pytest.raises(train.TrainingFailedError, match=message):
+        fit(function, tmp_path, "torch", strategy=strategy)
+
+
+class Meddle(keras.callbacks.Callback):  # type: ignore[misc]  # Keras is not type-checked
+    """Does something in rank 1 alone, when the first epoch ends."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__()
+        self._what = what
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        if train.get_context().get_world_rank() == 1 and epoch == 0:
+            if self._what == "weights":
+                self.model.set_weights([weight + 1e-3 for weight in self.model.get_weights()])
+            else:
+                self.model.optimizer.learning_rate = 0.5
+
+
+class Odd(keras.layers.Layer):  # type: ignore[misc]  # the same
+    """Counts rows in whole numbers, and does not say how ranks put them together."""
+
+    def build(self, shape: Any) -> None:
+        self.seen = self.add_weight(shape=(), initializer="zeros", trainable=False, dtype="int32", name="seen")
+
+    def call(self, inputs: Any, training: bool = False) -> Any:
+        if training:
+            self.seen.assign_add(keras.ops.cast(keras.ops.sum(inputs[:, 0] > 0), "int32"))
+        return inputs
+
+
+def diverge(config: dict[str, str]) -> None:
+    layers = [Odd()] if config["what"] == "layer" else []
+    model = keras.Sequential([keras.Input((6,)), *layers, keras.layers.Dense(1)])
+    model.compile(keras.optimizers.SGD(0.1), "mse")
+    data = hocket_keras.prepare_arrays(*guides_keras.rows(), batch_size=8)
+    hocket_keras.prepare_model(model).fit(data, epochs=2, verbose=0, callbacks=[Meddle(config["what"])])
+
+
+@pytest.mark.parametrize(
+    ("what", "message"),
+    [
+        ("weights", r"rank . has other values of the parameter `sequential/dense/kernel.*a callback of one rank alone"),
+        ("rate", r"rank . has other values of the optimizer's .*learning_rate.*decides by its own numbers"),
+        ("layer", r"other values of the buffer `.*seen.*aggregation='sum'"),
+    ],
+)
+@pytest.mark.usefixtures("session")
+def test_the_net_finds_ranks_that_differ(what: str, message: str, tmp_path: Path) -> None:
+    with pytest.raises(train.RanksDivergedError, match=message):
+        fit(diverge, tmp_path, "torch", {"what": what})
+
+
+def train_on_the_same_rows() -> list[str]:
+    import warnings
+
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        hocket_keras.prepare_model(build()).fit(*guides_keras.rows(16), verbose=0)
+    return [str(one.message) for one in caught]
+
+
+@pytest.mark.usefixtures("session")
+def test_the_same_rows_in_all_ranks_are_named(tmp_path: Path) -> None:
+    said = fit(train_on_the_same_rows, tmp_path, "torch").return_value
+    assert any("the same rows in all 2 ranks" in text and "prepare_arrays(" in text for text in said)
