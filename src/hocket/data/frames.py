@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from hocket import extras
+from hocket.data import arrow
 
 
 def load(caller: str, other_way: str = "use batch_format='numpy'") -> Any:
@@ -41,15 +41,31 @@ def read_frame(frame: Any) -> dict[str, object]:
 
 
 def _read_series(series: Any) -> object:
-    if isinstance(series.dtype, np.dtype) and not series.dtype.hasobject:
-        return series.to_numpy()
+    if isinstance(series.dtype, np.dtype):
+        if not series.dtype.hasobject:
+            return series.to_numpy()
+    elif (pa := arrow.get_optional()) is not None and hasattr(series.array, "__arrow_array__"):
+        found = pa.array(series.array)
+        found = arrow.flatten(found) if isinstance(found, pa.ChunkedArray) else found
+        if arrow.is_tensor(found) or not isinstance(found, pa.ExtensionArray):
+            return found
     missing = series.isna().to_numpy()
     values = series.to_numpy(object)
     return [None if gone else value for value, gone in zip(values.tolist(), missing, strict=True)]
 
 
-def build_frame(arrays: Mapping[str, npt.NDArray[Any]], num_rows: int) -> Any:
+def build_frame(columns: Mapping[str, Any], num_rows: int) -> Any:
     """Return columns as a data frame of its own. A column with longer rows becomes one of arrays."""
-    pandas = load("batch_format='pandas'")
-    data = {name: list(array) if array.ndim > 1 else array.copy() for name, array in arrays.items()}
-    return pandas.DataFrame(data, index=range(num_rows))
+    return load("batch_format='pandas'").DataFrame(
+        {name: build_values(column) for name, column in columns.items()}, index=range(num_rows)
+    )
+
+
+def build_values(column: Any) -> Any:
+    """Return a column as a data frame takes it."""
+    if isinstance(column, np.ndarray):
+        if column.dtype.kind == "M" and np.datetime_data(column.dtype)[0] == "D":
+            return column.astype(object)  # pandas has no dates
+        return list(column) if column.ndim > 1 else column.copy()
+    found = arrow.to_series(column)
+    return found.copy() if hasattr(found, "index") and not isinstance(found, list) else found

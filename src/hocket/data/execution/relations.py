@@ -297,11 +297,25 @@ def _read_table(table: Any, statement: relations.Statement) -> blocks.Block:
 def _decode(column: Any, kind: object) -> object:
     if kind == relations.COMPUTED:
         return column
+    if kind == relations.WHOLE:
+        return _narrow(column)
     if isinstance(kind, relations.ListOf):
         pa = arrow.load("A relation")
         values = transport.decode(column.flatten(), kind.kind)
         return pa.ListArray.from_arrays(column.offsets, values, mask=column.is_null()) if not column.offset else column
     return transport.decode(column, kind)
+
+
+def _narrow(column: Any) -> object:
+    """Return whole numbers of 128 bits as 64, with or without signs."""
+    pa = arrow.load("A relation")
+    for kind in (pa.int64(), pa.uint64()):
+        with contextlib.suppress(pa.ArrowInvalid):
+            return column.cast(kind)
+    raise OverflowError(
+        f"A value is too large for its column: {max(column.to_pylist(), key=abs)}. Make the column floats with "
+        "map_batches()."
+    )
 
 
 def _find_border(block: blocks.Block, num_keys: int) -> int:
