@@ -426,9 +426,30 @@ def convert(name: str, column: Any, kind: Any) -> Any:
         return decode_dictionary(found).cast(kind)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
         raise TypeError(
-            f"Column {name!r} is {found.type} in some blocks and has to be {kind} beside others, which changes a value: "
-            f"{error}. Make it one type with map_batches()."
+            f"Column {name!r} is {found.type} in some blocks and has to be {kind} beside others, which changes a "
+            f"value: {error}. Make it one type with map_batches()."
         ) from error
+
+
+def refine_arrays(table: Any) -> Any:
+    """Return a table whose arrays have no times in seconds, which Parquet has not."""
+    pa = load("A table")
+    for at, field in enumerate(table.schema):
+        if getattr(field.type, "kind", None) == pa.timestamp("s"):
+            finer = convert(field.name, flatten(table.column(at)), _build_arrays_type(pa.timestamp("ms")))
+            table = table.set_column(at, field.name, finer)
+    return table
+
+
+def nest(column: Any) -> Any:
+    """Return a column of arrays as lists of lists; None if they have not all as many axes."""
+    pa = load("A column")
+    arrays = list_tensors(column)
+    axes = {one.ndim for one in arrays if one is not None}
+    if len(axes) > 1:
+        return None
+    kind = functools.reduce(lambda inner, _: pa.list_(inner), range(max(axes, default=1)), column.type.kind)
+    return pa.array([None if one is None else one.tolist() for one in arrays], kind)
 
 
 def _convert_tensors(pa: Any, arrays: Sequence[Array | None], kind: Any) -> Any:
@@ -527,7 +548,8 @@ def recast(column: Any, kind: Any, *, keeps_zones: bool) -> Any:
     ):
         return column
     try:
-        return build_array("", column).cast(kind)
+        found = build_array("", column)
+        return (found.dictionary_encode() if types.is_dictionary(kind) else found).cast(kind)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
         return column
 
@@ -625,11 +647,25 @@ def read_column(column: Any) -> object:
             return column.to_numpy(zero_copy_only=False)
         if is_tensor_type(kind) and (stacked := _stack_tensors(column)) is not None:
             return stacked
-    if pa.types.is_run_end_encoded(kind):  # of which nothing can be picked
-        return read_column(load("A column", "pyarrow.compute").run_end_decode(column))
+    plain = _decode_type(kind)
+    if plain is not None:
+        is_run = pa.types.is_run_end_encoded(kind)
+        return read_column(load("A column", "pyarrow.compute").run_end_decode(column) if is_run else column.cast(plain))
     if pa.types.is_null(kind):  # nothing is known of it: it joins with every other
         return np.full(len(column), None, object)
     return column
+
+
+def _decode_type(kind: Any) -> Any:
+    """Return the type of the same values as one by which Arrow itself can do little: nothing can be picked of it. None
+    for all others."""
+    pa = load("A column")
+    types = pa.types
+    if types.is_run_end_encoded(kind):
+        return kind.value_type
+    if types.is_string_view(kind) or types.is_binary_view(kind):
+        return pa.string() if types.is_string_view(kind) else pa.binary()
+    return pa.list_(kind.value_type) if types.is_list_view(kind) or types.is_large_list_view(kind) else None
 
 
 def read_table(table: Any) -> dict[str, object]:

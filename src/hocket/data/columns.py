@@ -14,7 +14,7 @@ from typing import Any, Final, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from hocket.data import arrow
+from hocket.data import arrow, frames
 
 Column: TypeAlias = Any
 """A numpy array or an Arrow array. Arrow has no types to check against, and may be missing."""
@@ -36,7 +36,9 @@ def build(values: object) -> Column:
         return arrow.read_column(arrow.flatten(values) if isinstance(values, pa.ChunkedArray) else values)
     if isinstance(values, list | tuple):
         return build_from_values(values)
-    if hasattr(values, "__array__") and hasattr(values, "__len__"):  # a tensor of some framework, a pandas Series
+    if frames.is_series(values):
+        return build(frames.read_series(values))
+    if hasattr(values, "__array__") and hasattr(values, "__len__"):  # a tensor of some framework, an index of pandas
         return build(np.asarray(values))
     raise TypeError(
         f"a value of type {type(values).__name__}, {values!r:.80}, where each column needs an array or a list with "
@@ -181,7 +183,7 @@ def _join_arrays(parts: Sequence[npt.NDArray[Any]]) -> npt.NDArray[Any] | None:
 
 
 def _build_mismatch(name: str, parts: Sequence[Column]) -> TypeError:
-    found = list(dict.fromkeys(describe(part) for part in parts))
+    found = list(dict.fromkeys(describe(part) for part in parts if not _is_gone(part)))
     return TypeError(
         f"Column {name!r} is {' in some blocks and '.join(found)} in others, which cannot stand in one batch. Make it "
         "one type with map_batches(), or name the type where the files are read."

@@ -69,7 +69,7 @@ class Parquet:
     ending: str = ".parquet"
 
     def write(self, stream: object, block: blocks.Block) -> None:
-        table = block.to_batch("pyarrow")
+        table = arrow.refine_arrays(block.to_batch("pyarrow"))
         if self.schema is not None:
             table = _cast_table(table, self.schema)
         write = arrow.load("write_parquet()", "pyarrow.parquet").write_table
