@@ -67,8 +67,8 @@ class Block:
         return sum(map(columns.count_bytes, self.columns.values()))
 
     def find_types(self) -> Types:
-        """Return what the columns hold."""
-        return tuple((name, columns.find_type(column)) for name, column in self.columns.items())
+        """Return what the columns hold; of a column without values, as `columns.Unfilled`."""
+        return tuple((name, columns.find_filling(column)) for name, column in self.columns.items())
 
     def read_schema(self) -> Schema:
         """Return the names and types of the columns."""

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final, TypeAlias
+from dataclasses import dataclass
+from typing import Any, Final, TypeAlias, final
 
 import numpy as np
 import numpy.typing as npt
@@ -64,6 +65,8 @@ def build_from_values(values: Sequence[Any]) -> Column:
     """Return one Python value for each row as a column. Lists stay lists; arrays of one shape, and tensors of a
     framework, become an array with an axis more."""
     values = [_open_tensor(value) for value in values]
+    if (pandas := sys.modules.get("pandas")) is not None and hasattr(pandas, "NaT"):
+        values = [None if value is pandas.NaT or value is pandas.NA else value for value in values]
     kinds = set(map(type, values)) - {type(None)}
     if len(kinds) == 1 and kinds <= {np.datetime64, np.timedelta64}:
         return _build_times(values)
@@ -316,6 +319,20 @@ def check_numbers(name: str, array: npt.NDArray[Any], aim: str, remedy: str) -> 
 def find_type(column: Column) -> Type:
     """Return what a column holds."""
     return (column.dtype, column.shape[1:]) if isinstance(column, np.ndarray) else column.type
+
+
+@final
+@dataclass(frozen=True)
+class Unfilled:
+    """The type of a column of which each value is missing, so that it fits beside every other."""
+
+    kind: Type
+
+
+def find_filling(column: Column) -> Type | Unfilled:
+    """Return what a column holds, and whether it holds a value at all."""
+    kind = find_type(column)
+    return Unfilled(kind) if getattr(column, "null_count", 0) == len(column) else kind
 
 
 def repeat(value: object, count: int) -> Column:

@@ -24,7 +24,7 @@ COMPUTED: Final = "computed"
 """In the place of a type: the column is what the engine makes it."""
 
 WHOLE: Final = "whole"
-"""In the place of a type: whole numbers, for which the engine takes 128 bits, of the 64 that hold them."""
+"""In the place of a type: whole numbers, for which the engine takes 128 bits, and 64 that hold them are enough."""
 
 
 @final
@@ -47,6 +47,8 @@ class Statement:
     """A block of the result ends where these first columns change."""
     is_ordered: bool = False
     """Whether digits depend on the order in which rows are taken, so that one thread has to do it."""
+    mixed: frozenset[str] = frozenset()
+    """Columns of whole numbers with and without signs, which travel as decimals."""
 
 
 class Query(abc.ABC):
@@ -349,7 +351,7 @@ class AggregateParts(Query):
             present, kind = _read_column(one, table)
             for at, part in enumerate(one.list_parts(present) or ()):
                 values.append(part)
-                columns.append((_name_part(number, f"part{at}"), kind if one.keeps_type else COMPUTED))
+                columns.append((_name_part(number, f"part{at}"), _find_result(one, kind, is_part=False)))
             if _sees_gaps(one):
                 values.append(f"count(*) - count({present})")
                 columns.append((_name_part(number, "gaps"), COMPUTED))

@@ -8,12 +8,12 @@ the same order. Back, both are undone.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from hocket.data import arrow, blocks
+from hocket.data import arrow, blocks, columns
 
 ArrowType = Any
 """A type of Arrow's; None where nothing is known of a column but that its values are missing."""
@@ -31,8 +31,17 @@ def unify(tables: Sequence[blocks.Types], what: str) -> dict[str, ArrowType]:
     found: dict[str, list[ArrowType]] = {}
     for one in dict.fromkeys(tables):
         for name, kind in one:
-            found.setdefault(name, []).append(_find_arrow_type(kind))
+            found.setdefault(name, []).append(kind)
     return {name: _unify_column(name, kinds, what) for name, kinds in found.items()}
+
+
+def list_mixed(tables: Sequence[blocks.Types], table: Mapping[str, ArrowType]) -> frozenset[str]:
+    """Return the columns that travel as decimals because some blocks have whole numbers without signs, others with."""
+    types = arrow.load("A relation").types
+    kinds = [(name, _find_arrow_type(getattr(kind, "kind", kind))) for one in tables for name, kind in one]
+    return frozenset(
+        name for name, kind in kinds if kind is not None and types.is_integer(kind) and types.is_decimal(table[name])
+    )
 
 
 def _find_arrow_type(kind: object) -> ArrowType:
@@ -43,8 +52,15 @@ def _find_arrow_type(kind: object) -> ArrowType:
 
 def _unify_column(name: str, kinds: Sequence[ArrowType], what: str) -> ArrowType:
     pa = arrow.load("A relation")
-    known = list(dict.fromkeys(kind for kind in kinds if kind is not None and not pa.types.is_null(kind)))
-    found = arrow.unify(known) if known else None
+    filled = [_find_arrow_type(kind) for kind in kinds if not isinstance(kind, columns.Unfilled)]
+    empty = [_find_arrow_type(kind.kind) for kind in kinds if isinstance(kind, columns.Unfilled)]
+    known, unfilled = (
+        list(dict.fromkeys(kind for kind in some if kind is not None and not pa.types.is_null(kind)))
+        for some in (filled, empty)
+    )
+    found = arrow.unify([*known, *unfilled]) if known or unfilled else None
+    if known and found is None:
+        found = arrow.unify(known)
     if known and found is None:
         listed = " in some blocks and ".join(map(str, known))
         raise TypeError(

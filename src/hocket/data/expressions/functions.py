@@ -166,7 +166,10 @@ def _is_in(compute: Any, value: Value, *, values: tuple[Any, ...]) -> Value:
         shared = arrow.unify([found.type, value.type])
         if shared is None:
             raise pa.ArrowTypeError(f"is_in() has {found.type} for values that are {value.type}")
-        value, found = value.cast(shared), found.cast(shared)
+        try:
+            value, found = value.cast(shared), found.cast(shared)
+        except pa.ArrowInvalid:  # a number that the shared type has not
+            return pa.array([one in values for one in value.to_pylist()])
     return compute.is_in(value, value_set=found)
 
 
