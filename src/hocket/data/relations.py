@@ -391,7 +391,8 @@ def _read_column(one: aggregates.Aggregation, table: Table) -> tuple[str, transp
             f"{type(one).__name__}({one.on!r}) needs numbers, but the column holds {kind}. Choose another column, or "
             "make numbers of it with map_batches()."
         )
-    present = _present(_places(table)[one.on], kind)
+    place = _places(table)[one.on]
+    present = place if one.word == "list" and not one.ignore_nulls else _present(place, kind)
     is_whole = one.word == "abs_max" and kind is not None and not _is_float(kind)
     types = arrow.load("An aggregate").types
     if is_whole and (types.is_integer(kind) or types.is_boolean(kind)):

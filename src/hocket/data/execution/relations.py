@@ -311,12 +311,9 @@ def _decode(name: str, column: Any, kind: object) -> object:
 
 def _narrow(column: Any, *, is_part: bool) -> object:
     """Return whole numbers of 128 bits as 64, with or without signs. Parts of a sum may be larger than the sum."""
-    pa = arrow.load("A relation")
-    for kind in (pa.int64(), pa.uint64()):
-        with contextlib.suppress(pa.ArrowInvalid):
-            return column.cast(kind)
-    if is_part:
-        return column
+    found = arrow.narrow(column)
+    if is_part or not arrow.load("A relation").types.is_decimal(found.type):
+        return found
     raise OverflowError(
         f"A value is too large for its column: {max(column.to_pylist(), key=abs)}. Make the column floats with "
         "map_batches()."
