@@ -133,11 +133,10 @@ class View:
         self.batch = block.to_batch(batch_format, is_owned=is_owned)
         self._block = block
         self._format = batch_format
-        self._places = (
-            {}
-            if batch_format == "pyarrow"
-            else {place: name for name in block.columns if (place := _find_place(self.batch[name])) is not None}
-        )
+        self._places: dict[object, str] = {}
+        for name in () if batch_format == "pyarrow" else block.columns:
+            self._places[_find_place(self.batch[name])] = name
+        self._places.pop(None, None)
 
     def read(self, returned: Batch, what: str) -> Block:
         """Return what the function has returned as a block."""

@@ -85,7 +85,9 @@ def flat_map_rows(
 ) -> blocks.Block:
     """Call a user's function with each row, and take all rows that it returns."""
     what = f"What flat_map(`{name_function(function)}`) returns"
-    view, rows, counts = blocks.RowView(block), [], []
+    view = blocks.RowView(block)
+    rows: list[object] = []
+    counts: list[int] = []
     for row in view:
         result = function(row, *args, **kwargs)
         if isinstance(result, Iterator):

@@ -158,7 +158,7 @@ def _is_in(compute: Any, value: Value, *, values: tuple[Any, ...]) -> Value:
     if isinstance(value, compute.Expression):
         return value.isin(list(values))
     pa = _load()
-    held = arrow.get_optional_array(values)
+    held: Any = arrow.get_optional_array(values)
     found = pa.array(values) if held is None else held
     if found.type != value.type and pa.types.is_null(found.type):
         found = found.cast(value.type)

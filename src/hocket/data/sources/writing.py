@@ -186,8 +186,8 @@ class TfRecord:
 
 def _build_feature(tensorflow: Any, name: str, value: object) -> object:
     train = tensorflow.train
-    values = value.ravel().tolist() if isinstance(value, np.ndarray) else value if isinstance(value, list) else [value]
-    values = [] if value is None else [one.encode() if isinstance(one, str) else one for one in values]
+    given = value.ravel().tolist() if isinstance(value, np.ndarray) else value if isinstance(value, list) else [value]
+    values: list[Any] = [] if value is None else [one.encode() if isinstance(one, str) else one for one in given]
     if not values:
         return train.Feature()
     if all(isinstance(one, bytes) for one in values):
