@@ -58,6 +58,7 @@ THOROUGH: Mapping[str, Sequence[str]] = {
         "tests/data/test_ledger.py::test_reading_ahead_is_reading_step_by_step",
         "tests/data/test_order.py::test_orders_are_even",
         "tests/data/test_s3.py",
+        "tests/data/test_values.py::test_so_it_does_today",
         "tests/mesh/test_torch.py::test_relayouts_are_what_the_algebra_says",
         "tests/train/test_checkpoint_store_contract.py::TestOwnUpload",
         "tests/train/test_unusual_loops.py::test_a_loop_is_one_process_with_the_whole_batch_or_refused[Sharded",

@@ -240,7 +240,9 @@ def test_columns_of_frames_and_tables_keep_their_types() -> None:
         {"b": [True, False], "f": pa.array([[1.0, 2.0], [3.0, 4.0]], pa.list_(pa.float32(), 2)), "nothing": pa.nulls(2)}
     )
     found = data.from_arrow(table)
-    assert found.schema() == data.Schema(names=["b", "f", "nothing"], types=["bool", "float32[2]", "object"])
+    assert found.schema() == data.Schema(
+        names=["b", "f", "nothing"], types=["bool", "fixed_size_list<item: float>[2]", "object"]
+    )
     assert found.take_batch()["b"].tolist() == [True, False]
 
 

@@ -5,6 +5,7 @@ A block is a few columns of equal length. It never changes, and may look into sh
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias, final, get_args
@@ -71,8 +72,8 @@ class Block:
         return sum(map(columns.count_bytes, self.columns.values()))
 
     def find_types(self) -> Types:
-        """Return what the columns hold."""
-        return tuple((name, columns.find_type(column)) for name, column in self.columns.items())
+        """Return what the columns hold; of a column without values, as `columns.Unfilled`."""
+        return tuple((name, columns.find_filling(column)) for name, column in self.columns.items())
 
     def read_schema(self) -> Schema:
         """Return the names and types of the columns."""
@@ -108,17 +109,123 @@ class Block:
         """
         if batch_format == "pyarrow":
             return arrow.build_table(self.columns)
-        arrays = {name: columns.to_numpy(column) for name, column in self.columns.items()}
         if batch_format == "pandas":
-            return frames.build_frame(arrays, self.num_rows)
+            return frames.build_frame(self.columns, self.num_rows)
         prepare = columns.own if is_owned else columns.protect
-        return {name: prepare(array) for name, array in arrays.items()}
+        return {name: prepare(columns.to_numpy(column)) for name, column in self.columns.items()}
 
     def list_rows(self) -> Iterator[Row]:
         """Give each row as a dict of Python values."""
         values = [columns.to_values(column) for column in self.columns.values()]
         names = list(self.columns)
         return (dict(zip(names, row, strict=True)) for row in zip(*values, strict=True))
+
+
+@final
+class View:
+    """A batch of a block, or its rows, in the form in which a user's function takes them, and the way back.
+
+    A form may hold less than a column does. So what the function returns as it got it is the block's own column:
+    under its name, or, as part of a dict or a frame, in its memory. See `columns.restore`.
+
+    Args:
+        block: The block.
+        batch_format: Which form.
+        is_owned: Whether the columns are the caller's alone, so that numpy arrays may be written to.
+    """
+
+    def __init__(self, block: Block, batch_format: str, *, is_owned: bool = False) -> None:
+        self.batch = block.to_batch(batch_format, is_owned=is_owned)
+        self._block = block
+        self._format = batch_format
+        self._places: dict[object, str] = {}
+        for name in () if batch_format == "pyarrow" else block.columns:
+            self._places[_find_place(self.batch[name])] = name
+        self._places.pop(None, None)
+
+    def read(self, returned: Batch, what: str) -> Block:
+        """Return what the function has returned as a block."""
+        made = build_from_batch(returned, what)
+        if self._format == "pyarrow" or not (isinstance(returned, Mapping) or frames.is_frame(returned)):
+            return made
+        found = {}
+        for name, column in made.columns.items():
+            source = self._places.get(_find_place(returned[name]), name)
+            found[name] = self._restore(column, self._block.columns.get(source))
+        return Block(found, made.num_rows)
+
+    def _restore(self, column: columns.Column, original: columns.Column | None) -> columns.Column:
+        if original is None:
+            return column
+        return columns.restore(column, original, self._show, keeps_zones=self._format == "pandas")
+
+    def _show(self, column: columns.Column) -> object:
+        """Return a column in the form of the batch."""
+        if self._format == "numpy":
+            return columns.to_numpy(column)
+        return frames.build_frame({"": column}, len(column))[""]
+
+
+def _find_place(values: Any) -> tuple[object, ...] | None:
+    """Return where in memory an array or a column of a frame is, and what is there; None if that is not one place."""
+    if not isinstance(values, np.ndarray):
+        if not isinstance(getattr(values, "dtype", None), np.dtype) or not hasattr(values, "to_numpy"):
+            return None
+        values = values.to_numpy()
+    return values.__array_interface__["data"][0], values.strides, values.shape, values.dtype
+
+
+@final
+class RowView:
+    """The rows of a block as a user's function takes them, and the way back; see `View`."""
+
+    def __init__(self, block: Block) -> None:
+        self._block = block
+        self._values = {name: columns.to_values(column) for name, column in block.columns.items()}
+
+    def __iter__(self) -> Iterator[Row]:
+        names = list(self._values)
+        return (dict(zip(names, row, strict=True)) for row in zip(*self._values.values(), strict=True))
+
+    def read(self, returned: Sequence[Any], what: str, origins: npt.NDArray[np.int64] | None = None) -> Block:
+        """Return what the function has returned as a block.
+
+        Args:
+            returned: Its rows.
+            what: Whose they are, for the error.
+            origins: Of which row each was made; None: each of its own.
+        """
+        check_rows(returned, what)
+        names = list(dict.fromkeys(name for row in returned for name in row))
+        found = {}
+        for name in names:
+            values = [row.get(name) for row in returned]
+            source = self._find_source(name, values, origins)
+            found[name] = values if source is None else source
+        made = build(found, what) if returned else Block({}, 0)
+        for name, column in made.columns.items():
+            original = self._block.columns.get(name)
+            if column is not found[name] and original is not None and not isinstance(original, np.ndarray):
+                made.columns[name] = arrow.recast(column, original.type, keeps_zones=True)
+        return made
+
+    def _find_source(
+        self, name: str, values: Sequence[object], origins: npt.NDArray[np.int64] | None
+    ) -> columns.Column | None:
+        """Return the column of which all values are, each of its own row; None if there is none."""
+        first = 0 if origins is None else int(origins[0])
+        for source in dict.fromkeys([name, *self._values]):
+            known = self._values.get(source)
+            if known is None or values[0] is not known[first]:
+                continue
+            given = known if origins is None else [known[at] for at in origins]
+            if not all(map(operator.is_, values, given)):
+                continue
+            column = self._block.columns[source]
+            column = column if origins is None else columns.pick(column, origins)
+            if not columns.is_mutable(column) or columns.is_same(values, columns.to_values(column)):
+                return column
+        return None
 
 
 def _shrink(column: columns.Column) -> columns.Column:
@@ -177,16 +284,19 @@ def build_from_rows(rows: Sequence[Any], what: str, first: int = 0) -> Block:
         what: Whose they are, for the error.
         first: The number of the first one, for the error.
     """
-    if not rows:
-        return Block({}, 0)
+    check_rows(rows, what, first)
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    return build({name: [row.get(name) for row in rows] for name in names}, what) if rows else Block({}, 0)
+
+
+def check_rows(rows: Sequence[object], what: str, first: int = 0) -> None:
+    """Raise if a row is no dict."""
     for number, row in enumerate(rows, first):
         if not isinstance(row, Mapping):
             raise TypeError(
                 f"{what}: a row must be a dict of values by column, but row {number} is {texts.name_kind(row)}: "
                 f"{row!r:.80}. Write {{'x': value}}."
             )
-    names = list(dict.fromkeys(name for row in rows for name in row))
-    return build({name: [row.get(name) for row in rows] for name in names}, what)
 
 
 def join(blocks: Sequence[Block]) -> Block:

@@ -8,13 +8,14 @@ array that a user has given.
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
-from typing import Any, TypeAlias
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, TypeAlias, final
 
 import numpy as np
 import numpy.typing as npt
 
-from hocket.data import arrow
+from hocket.data import arrow, frames
 
 Column: TypeAlias = Any
 """A numpy array or an Arrow array. Arrow has no types to check against, and may be missing."""
@@ -36,7 +37,9 @@ def build(values: object) -> Column:
         return arrow.read_column(arrow.flatten(values) if isinstance(values, pa.ChunkedArray) else values)
     if isinstance(values, list | tuple):
         return build_from_values(values)
-    if hasattr(values, "__array__") and hasattr(values, "__len__"):  # a tensor of some framework, a pandas Series
+    if frames.is_series(values):
+        return build(frames.read_series(values))
+    if hasattr(values, "__array__") and hasattr(values, "__len__"):  # a tensor of some framework, an index of pandas
         return build(np.asarray(values))
     raise TypeError(
         f"a value of type {type(values).__name__}, {values!r:.80}, where each column needs an array or a list with "
@@ -62,29 +65,45 @@ def build_from_values(values: Sequence[Any]) -> Column:
     """Return one Python value for each row as a column. Lists stay lists; arrays of one shape, and tensors of a
     framework, become an array with an axis more."""
     values = [_open_tensor(value) for value in values]
-    times = {type(value) for value in values if value is not None}
-    if len(times) == 1 and times <= {np.datetime64, np.timedelta64}:
+    if (pandas := sys.modules.get("pandas")) is not None and hasattr(pandas, "NaT"):
+        values = [None if value is pandas.NaT or value is pandas.NA else value for value in values]
+    kinds = set(map(type, values)) - {type(None)}
+    if len(kinds) == 1 and kinds <= {np.datetime64, np.timedelta64}:
         return _build_times(values)
-    if values and all(isinstance(value, np.ndarray) for value in values):
+    if kinds == {np.ndarray}:
         first = values[0]
-        if all(value.shape == first.shape and value.dtype == first.dtype for value in values):
+        if all(value is not None and value.shape == first.shape and value.dtype == first.dtype for value in values):
             return np.stack(values)
-        return _hold(values)
-    if values and all(isinstance(value, bool | int | float | np.number | np.bool_) for value in values):
-        found = np.array(values)
-        is_lost = found.dtype.kind == "f" and not any(isinstance(value, float | np.floating) for value in values)
-        if found.dtype.kind in "biuf" and not is_lost:  # whole numbers of more than 64 bits are objects
-            return found
-    packed = None if any(isinstance(value, np.ndarray) for value in values) else arrow.get_optional_array(values)
-    return _hold(values) if packed is None else packed
+        packed = arrow.pack_arrays(values)
+        return arrow.hold(values) if packed is None else packed
+    if values and all(issubclass(kind, bool | int | float | np.number | np.bool_) for kind in map(type, values)):
+        found = _build_numbers(values)
+        return arrow.hold(values) if found is None else found
+    packed = None if np.ndarray in kinds else arrow.get_optional_array(values)
+    return arrow.hold(values) if packed is None else packed
+
+
+def _build_numbers(values: Sequence[Any]) -> npt.NDArray[Any] | None:
+    """Return numbers as an array; None if no type of numpy's holds each as it is."""
+    found = np.array(values)
+    if found.dtype.kind == "f" and not any(isinstance(value, float | np.floating) for value in values):
+        if not 0 <= min(values) <= max(values) < 1 << 64:
+            return None
+        found = np.array(values, np.uint64)
+    if found.dtype.kind == "f" and bool((np.abs(found) >= _EXACT).any()):
+        whole = [at for at, value in enumerate(values) if not isinstance(value, float | np.floating)]
+        if any(int(values[at]) != int(found[at]) for at in whole):
+            return None
+    return found if found.dtype.kind in "biuf" else None
+
+
+_EXACT: Final = 1 << 53
+"""Up to here each whole number is a float."""
 
 
 def _build_times(values: Sequence[Any]) -> Column:
     """Return numpy's times, and None where one is missing, as a column."""
-    kind = np.result_type(*(value for value in values if value is not None))
-    unit, count = np.datetime_data(kind)
-    if unit not in ("D", "s", "ms", "us", "ns") or count > 1 or (kind.kind == "m" and unit == "D"):  # Arrow's units
-        kind = np.dtype("M8[D]" if kind.kind == "M" and unit in "YMW" else f"{kind.kind}8[s]")
+    kind = arrow.fit_times(np.result_type(*(value for value in values if value is not None)))
     found = np.array([np.array("NaT" if value is None else value, kind) for value in values])
     packed = arrow.get_optional_array(found)
     return found if packed is None else packed
@@ -96,14 +115,6 @@ def _open_tensor(value: object) -> object:
     return np.asarray(value) if is_tensor and not isinstance(value, np.ndarray | np.generic) else value
 
 
-def _hold(values: Sequence[object]) -> npt.NDArray[Any]:
-    """Return values as an array of objects, whatever they are: numpy alone would look into lists."""
-    found = np.empty(len(values), object)
-    for at, value in enumerate(values):
-        found[at] = value
-    return found
-
-
 def _pack(values: npt.NDArray[Any]) -> Column:
     if values.ndim > 1:
         return values
@@ -111,7 +122,7 @@ def _pack(values: npt.NDArray[Any]) -> Column:
     if values.dtype.kind == "O":
         return build_from_values(plain)
     packed = arrow.get_optional_array(plain)
-    return _hold(plain) if packed is None else packed
+    return arrow.hold(plain) if packed is None else packed
 
 
 def length(column: Column) -> int:
@@ -140,24 +151,26 @@ def pick(column: Column, rows: npt.NDArray[np.int64]) -> Column:
 
 def join(name: str, parts: Sequence[Column]) -> Column:
     """Return a copy of columns one behind the other."""
-    if gone := [at for at, part in enumerate(parts) if _is_gone(part)]:
-        known = [part for at, part in enumerate(parts) if at not in gone]
-        if known:
-            return _insert_missing(join(name, known) if len(known) > 1 else known[0], parts, gone)
     if all(isinstance(part, np.ndarray) for part in parts):
-        return _join_arrays(name, parts)
-    if not any(isinstance(part, np.ndarray) for part in parts):
-        joined = arrow.join(parts)
+        joined = _join_arrays(parts)
         if joined is not None:
             return joined
-    # Such as numbers, some of which are missing in one block.
+    if arrow.get_optional() is not None:
+        kinds = [find_kind(part) for part in parts]
+        if not any(kind is None and not _is_gone(part) for kind, part in zip(kinds, parts, strict=True)):
+            found = arrow.join(name, parts, kinds)
+            if found is None:
+                raise _build_mismatch(name, parts)
+            return arrow.read_column(found)
     values = [value for part in parts for value in to_values(part)]
-    packed = arrow.get_optional_array(values)
-    if packed is not None:
-        return packed
     if any(isinstance(part, np.ndarray) and part.dtype.kind == "O" for part in parts):
-        return _hold(values)
+        return build_from_values(values)
     raise _build_mismatch(name, parts)
+
+
+def find_kind(column: Column) -> Type:
+    """Return Arrow's type of a column; None if it has none."""
+    return arrow.find_type(column.dtype, column.shape[1:]) if isinstance(column, np.ndarray) else column.type
 
 
 def _is_gone(column: Column) -> bool:
@@ -165,34 +178,15 @@ def _is_gone(column: Column) -> bool:
     return isinstance(column, np.ndarray) and column.dtype.kind == "O" and all(value is None for value in column)
 
 
-def _insert_missing(known: Column, parts: Sequence[Column], gone: Sequence[int]) -> Column:
-    """Return a column with missing values where parts have none."""
-    places = np.full(sum(map(len, parts)), -1)
-    at = start = 0
-    for number, part in enumerate(parts):
-        if number not in gone:
-            places[at : at + len(part)] = np.arange(start, start + len(part))
-            start += len(part)
-        at += len(part)
-    is_plain = not isinstance(known, np.ndarray) or (known.ndim == 1 and known.dtype.kind in "biuf")
-    if is_plain and arrow.get_optional() is not None:
-        return arrow.spread(known, places)
-    values = to_values(known)
-    return build_from_values([None if place < 0 else values[place] for place in places])
-
-
-def _join_arrays(name: str, parts: Sequence[npt.NDArray[Any]]) -> Column:
-    if len({part.shape[1:] for part in parts}) > 1:
-        return _hold([row for part in parts for row in part])
-    kinds = {"number" if part.dtype.kind in "biufc" else part.dtype.kind for part in parts}
-    joined = np.concatenate(parts) if len(kinds) == 1 or "O" in kinds else None
-    if joined is None or (joined.dtype.kind == "f" and all(part.dtype.kind in "biu" for part in parts)):
-        raise _build_mismatch(name, parts)  # of uint64 and int64 numpy makes floats
-    return joined
+def _join_arrays(parts: Sequence[npt.NDArray[Any]]) -> npt.NDArray[Any] | None:
+    """Return arrays one behind the other; None if Arrow has to see what becomes of them."""
+    same = len({part.shape[1:] for part in parts}) == 1 and len({part.dtype.kind for part in parts}) == 1
+    is_plain = same and (parts[0].dtype.kind not in "mM" or len({part.dtype for part in parts}) == 1)
+    return np.concatenate(parts) if is_plain else None
 
 
 def _build_mismatch(name: str, parts: Sequence[Column]) -> TypeError:
-    found = list(dict.fromkeys(describe(part) for part in parts))
+    found = list(dict.fromkeys(describe(part) for part in parts if not _is_gone(part)))
     return TypeError(
         f"Column {name!r} is {' in some blocks and '.join(found)} in others, which cannot stand in one batch. Make it "
         "one type with map_batches(), or name the type where the files are read."
@@ -245,10 +239,64 @@ def _stack(column: npt.NDArray[Any]) -> npt.NDArray[Any]:
 
 def to_values(column: Column) -> list[object]:
     """Return one Python value for each row: numbers as Python's, longer axes as arrays of the row's own."""
+    if isinstance(column, np.ndarray) and column.ndim == 1 and column.dtype.kind in "mM":
+        held: Any = arrow.get_optional_array(column.astype(arrow.fit_times(column.dtype)))
+        if held is None:
+            return [None if np.isnat(value) else value for value in column]
+        column = held
     if not isinstance(column, np.ndarray):
         values: list[Any] = arrow.list_tensors(column) if arrow.is_tensor(column) else column.to_pylist()
         return values
     return column.tolist() if column.ndim == 1 else [row.copy() for row in column]
+
+
+def restore(found: Column, original: Column, view: Callable[[Column], object], *, keeps_zones: bool) -> Column:
+    """Return a column that a function has returned as the one that it was given, as far as it is that one.
+
+    A view cannot hold all that a column does: numpy has no whole numbers beside missing ones, no zones, no decimals of
+    a width. What comes back as the view had it is the column itself, whatever the view could not hold. What does not,
+    such as some of its rows, gets the column's type, where only that says how texts, bytes, decimals, dates, times of
+    day, categories, or the zones of times are kept, and each value fits.
+
+    Args:
+        found: The column, made of what was returned.
+        original: The column of that name, or of that memory, that the function was given.
+        view: What makes the view of a column.
+        keeps_zones: Whether times in the view have their zones; if not, they are in UTC.
+    """
+    if arrow.get_optional() is None or find_type(found) == find_type(original):
+        return found
+    if len(found) == len(original) and is_same(found, build(view(original))):
+        return original
+    return found if isinstance(original, np.ndarray) else arrow.recast(found, original.type, keeps_zones=keeps_zones)
+
+
+def is_same(one: Any, other: Any) -> bool:
+    """Return whether two columns, or two values, are of one type and equal to the bit; a NaN is equal to a NaN."""
+    if isinstance(one, np.ndarray) and isinstance(other, np.ndarray):
+        if one.dtype != other.dtype or one.shape != other.shape:
+            return False
+        if one.dtype.hasobject:
+            return all(map(is_same, one.flat, other.flat))
+        return np.ascontiguousarray(one).tobytes() == np.ascontiguousarray(other).tobytes()
+    if type(one) is not type(other):
+        return False
+    if isinstance(one, Mapping):
+        return one.keys() == other.keys() and all(is_same(value, other[name]) for name, value in one.items())
+    if isinstance(one, list | tuple):
+        return len(one) == len(other) and all(map(is_same, one, other))
+    if hasattr(one, "null_count"):
+        if one.type != other.type:
+            return False
+        return bool(one.equals(other)) or is_same(to_values(one), to_values(other))
+    return one is other or bool(one == other) or bool(one != one and other != other)  # noqa: PLR0124 (NaN)
+
+
+def is_mutable(column: Column) -> bool:
+    """Return whether a user may change the values of a row: lists, dicts and arrays."""
+    if isinstance(column, np.ndarray):
+        return column.ndim > 1 or column.dtype.hasobject
+    return arrow.is_tensor(column) or arrow.load("A column").types.is_nested(column.type)
 
 
 def check_numbers(name: str, array: npt.NDArray[Any], aim: str, remedy: str) -> None:
@@ -271,6 +319,20 @@ def check_numbers(name: str, array: npt.NDArray[Any], aim: str, remedy: str) -> 
 def find_type(column: Column) -> Type:
     """Return what a column holds."""
     return (column.dtype, column.shape[1:]) if isinstance(column, np.ndarray) else column.type
+
+
+@final
+@dataclass(frozen=True)
+class Unfilled:
+    """The type of a column of which each value is missing, so that it fits beside every other."""
+
+    kind: Type
+
+
+def find_filling(column: Column) -> Type | Unfilled:
+    """Return what a column holds, and whether it holds a value at all."""
+    kind = find_type(column)
+    return Unfilled(kind) if getattr(column, "null_count", 0) == len(column) else kind
 
 
 def repeat(value: object, count: int) -> Column:

@@ -10,7 +10,7 @@ from typing import Any, Final
 import numpy as np
 
 from hocket import keywords, texts
-from hocket.data import arrow, block_reads, blocks, dataset, frames, plan, reading, settings
+from hocket.data import arrow, block_reads, blocks, columns, dataset, frames, plan, reading, settings
 from hocket.data.execution import references
 from hocket.data.sources import custom, programs
 from hocket.data.spark import receiving
@@ -24,6 +24,16 @@ def _build(block: blocks.Block, num_blocks: int | None) -> dataset.Dataset:
     return dataset.Dataset(
         block_reads.cut_block(block, settings.DataContext.get_current().get_block_bytes(), num_blocks)
     )
+
+
+def _build_parts(parts: Sequence[blocks.Block], num_blocks: int | None) -> dataset.Dataset:
+    """Return a data set of blocks: as one, which is cut; or, if their columns are of several types, each as it is."""
+    kinds = [{name: columns.find_kind(column) for name, column in part.columns.items()} for part in parts]
+    several = any(one.keys() == kinds[0].keys() and one != kinds[0] for one in kinds)
+    if num_blocks is not None or not several or any(None in one.values() for one in kinds):
+        return _build(blocks.join(parts), num_blocks)
+    most = settings.DataContext.get_current().get_block_bytes()
+    return dataset.Dataset([held for part in parts for held in block_reads.cut_block(part, most)])
 
 
 def _build_joined(
@@ -40,7 +50,7 @@ def _build_joined(
                 f"{caller} takes {kind} or a list of them, but received {texts.name_kind(part)}: {part!r:.80}. Write "
                 f"{remedy}."
             )
-    return _build(blocks.join([blocks.build_from_batch(part, caller) for part in parts]), num_blocks)
+    return _build_parts([blocks.build_from_batch(part, caller) for part in parts], num_blocks)
 
 
 def from_items(items: Sequence[object], *, override_num_blocks: int | None = None) -> dataset.Dataset:
@@ -97,15 +107,15 @@ def from_numpy(
     """
     given: Any = ndarrays
     if isinstance(given, list | tuple) and given and all(isinstance(one, np.ndarray) for one in given):
-        given = np.concatenate(given)
-    columns = dict(given) if isinstance(given, Mapping) else {"data": given}
-    for name, array in columns.items():
+        return _build_parts([blocks.build({"data": one}, "from_numpy()") for one in given], override_num_blocks)
+    found = dict(given) if isinstance(given, Mapping) else {"data": given}
+    for name, array in found.items():
         if not isinstance(array, np.ndarray):
             raise TypeError(
                 f"from_numpy() takes arrays, but received for {name!r} {texts.name_kind(array)}: {array!r:.80}. Write "
                 "from_numpy(np.array(...))."
             )
-    return _build(blocks.build(columns, "from_numpy()"), override_num_blocks)
+    return _build(blocks.build(found, "from_numpy()"), override_num_blocks)
 
 
 def from_pandas(dfs: object, override_num_blocks: int | None = None) -> dataset.Dataset:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from hocket import extras
+from hocket.data import arrow
 
 
 def load(caller: str, other_way: str = "use batch_format='numpy'") -> Any:
@@ -31,25 +32,50 @@ def is_frame(value: object) -> bool:
     return pandas is not None and isinstance(value, pandas.DataFrame)
 
 
+def is_series(value: object) -> bool:
+    """Tell whether something is a column of a data frame."""
+    pandas = sys.modules.get("pandas")
+    return pandas is not None and isinstance(value, pandas.Series)
+
+
 def read_frame(frame: Any) -> dict[str, object]:
     """Return the columns of a data frame. Its index is left behind."""
     if not frame.columns.is_unique:
         raise ValueError(
             f"A data frame's columns must have different names, but they are {list(frame.columns)}. Rename them."
         )
-    return {name: _read_series(frame[name]) for name in frame.columns}
+    return {name: read_series(frame[name]) for name in frame.columns}
 
 
-def _read_series(series: Any) -> object:
-    if isinstance(series.dtype, np.dtype) and not series.dtype.hasobject:
-        return series.to_numpy()
+def read_series(series: Any) -> object:
+    """Return a column of a data frame as an array, an Arrow array or a list."""
+    if isinstance(series.dtype, np.dtype):
+        if not series.dtype.hasobject:
+            return series.to_numpy()
+    elif (pa := arrow.get_optional()) is not None:
+        with contextlib.suppress(pa.ArrowTypeError, pa.ArrowInvalid):
+            found = pa.array(series)
+            found = arrow.flatten(found) if isinstance(found, pa.ChunkedArray) else found
+            if not hasattr(found.type, "freq") and not hasattr(found.type, "subtype"):  # spans of pandas' own
+                return found
     missing = series.isna().to_numpy()
     values = series.to_numpy(object)
     return [None if gone else value for value, gone in zip(values.tolist(), missing, strict=True)]
 
 
-def build_frame(arrays: Mapping[str, npt.NDArray[Any]], num_rows: int) -> Any:
+def build_frame(columns: Mapping[str, Any], num_rows: int) -> Any:
     """Return columns as a data frame of its own. A column with longer rows becomes one of arrays."""
-    pandas = load("batch_format='pandas'")
-    data = {name: list(array) if array.ndim > 1 else array.copy() for name, array in arrays.items()}
-    return pandas.DataFrame(data, index=range(num_rows))
+    return load("batch_format='pandas'").DataFrame(
+        {name: build_values(column) for name, column in columns.items()}, index=range(num_rows)
+    )
+
+
+def build_values(column: Any) -> Any:
+    """Return a column as a data frame takes it."""
+    if isinstance(column, np.ndarray):
+        if column.ndim > 1:
+            return list(column)
+        is_days = column.dtype.kind == "M" and np.datetime_data(column.dtype)[0] == "D"  # pandas has none
+        return column.astype(object) if is_days else column.copy()
+    found = arrow.to_series(column)
+    return found.copy() if hasattr(found, "index") and not isinstance(found, list) else found

@@ -23,6 +23,9 @@ Table: TypeAlias = Mapping[str, transport.ArrowType]
 COMPUTED: Final = "computed"
 """In the place of a type: the column is what the engine makes it."""
 
+WHOLE: Final = "whole"
+"""In the place of a type: whole numbers, for which the engine takes 128 bits, and 64 that hold them are enough."""
+
 
 @final
 @dataclass(frozen=True)
@@ -39,11 +42,13 @@ class Statement:
 
     sql: str
     columns: tuple[tuple[str, Any], ...]
-    """Names and types of the columns of the result. A type is Arrow's, None, `COMPUTED` or a `ListOf`."""
+    """Names and types of the columns of the result. A type is Arrow's, None, `COMPUTED`, `WHOLE` or a `ListOf`."""
     num_keys: int = 0
     """A block of the result ends where these first columns change."""
     is_ordered: bool = False
     """Whether digits depend on the order in which rows are taken, so that one thread has to do it."""
+    mixed: frozenset[str] = frozenset()
+    """Columns of whole numbers with and without signs, which travel as decimals."""
 
 
 class Query(abc.ABC):
@@ -90,6 +95,11 @@ def _present(value: str, kind: transport.ArrowType) -> str:
     return f"CASE WHEN isnan({value}) THEN NULL ELSE {value} END" if _is_float(kind) else value
 
 
+def _read_missing(value: str, kind: transport.ArrowType) -> str:
+    """Return the expression of a group's key: NaN if that is the missing value which its rows have."""
+    return f"coalesce({_present(value, kind)}, max({value}))" if _is_float(kind) else value
+
+
 def _order(value: str, kind: transport.ArrowType, *, descending: bool) -> str:
     present = _present(value, kind)  # so that a NaN and a NULL are in the order in which they were
     return f"{present} {'DESC' if descending else 'ASC'} NULLS LAST"
@@ -120,6 +130,8 @@ class Sort(Query):
         blocks.check_columns(self.keys, list(table))
         places = _places(table)
         ways = zip(self.keys, self.descending, strict=True)
+        for key in self.keys:
+            transport.check_key(key, table[key], self.name)
         order = [_order(places[key], table[key], descending=down) for key, down in ways]
         names = [*self.keys, *(name for name in table if name not in self.keys)] if self.groups else list(table)
         return Statement(
@@ -249,12 +261,8 @@ def _unify_keys(
     sides = [one.value_type if pa.types.is_dictionary(one) else one for one in (kind, other_kind)]
     if sides[0] == sides[1]:
         return sides[0]
-    for is_kind in (pa.types.is_integer, pa.types.is_floating, _is_text):
-        if all(map(is_kind, sides)):
-            schemas = [pa.schema([("key", one)]) for one in sides]
-            found = pa.unify_schemas(schemas, promote_options="permissive").types[0]
-            if is_kind(found):
-                return found
+    if any(all(map(is_kind, sides)) for is_kind in (pa.types.is_integer, pa.types.is_floating, _is_text)):
+        return arrow.unify(sides)
     raise TypeError(
         f"join(): the key {key!r} of the left data set is {kind}, but {other!r} of the right one is {other_kind}, and "
         "these cannot be compared without loss. Make them one type with map_batches()."
@@ -291,8 +299,8 @@ class Aggregate(Query):
 
     def build(self, tables: Sequence[Table]) -> Statement:
         (table,) = tables
-        keys, columns, order = _build_keys(self.keys, table)
-        values, helpers = list(keys), []
+        keys, columns, order, shown = _build_keys(self.keys, table)
+        values, helpers = shown, []
         for number, one in enumerate(self.aggregations):
             if self.is_second:
                 parts = [_name(0, at) for at, name in enumerate(table) if name.startswith(_name_part(number, "part"))]
@@ -306,8 +314,8 @@ class Aggregate(Query):
                 value, gaps = one.make(present), f"count(*) - count({present})"
             if _sees_gaps(one):
                 value = f"CASE WHEN {gaps} > 0 THEN NULL ELSE {value} END"
-            values.append(_keep_small(value, kind) if one.word in ("sum", "abs_max") else value)
-            columns.append((one.name, _find_result(one, kind)))
+            values.append(value)
+            columns.append((one.name, _find_result(one, kind, is_part=self.is_second)))
         _check_names(columns)
         source = f"(SELECT *, {', '.join(helpers)} FROM t0) AS t0" if helpers else "t0"
         group = f" GROUP BY {', '.join(keys)} ORDER BY {', '.join(order)}" if keys else ""
@@ -338,13 +346,12 @@ class AggregateParts(Query):
 
     def build(self, tables: Sequence[Table]) -> Statement:
         (table,) = tables
-        keys, columns, order = _build_keys(self.keys, table)
-        values = list(keys)
+        keys, columns, order, values = _build_keys(self.keys, table)
         for number, one in enumerate(self.aggregations):
             present, kind = _read_column(one, table)
             for at, part in enumerate(one.list_parts(present) or ()):
                 values.append(part)
-                columns.append((_name_part(number, f"part{at}"), kind if one.keeps_type else COMPUTED))
+                columns.append((_name_part(number, f"part{at}"), _find_result(one, kind, is_part=False)))
             if _sees_gaps(one):
                 values.append(f"count(*) - count({present})")
                 columns.append((_name_part(number, "gaps"), COMPUTED))
@@ -361,11 +368,16 @@ def _name_part(number: int, what: str) -> str:
     return f"\0{number}:{what}"
 
 
-def _build_keys(keys: Sequence[str], table: Table) -> tuple[list[str], list[tuple[str, object]], list[str]]:
+def _build_keys(keys: Sequence[str], table: Table) -> tuple[list[str], list[tuple[str, object]], list[str], list[str]]:
+    """Return by what rows are grouped, the columns of the keys, by what they are ordered, and what is shown of them."""
     blocks.check_columns(keys, list(table))
     places = _places(table)
+    for key in keys:
+        transport.check_key(key, table[key], "groupby()")
     order = [_order(places[key], table[key], descending=False) for key in keys]
-    return [_present(places[key], table[key]) for key in keys], [(key, table[key]) for key in keys], order
+    groups = [_present(places[key], table[key]) for key in keys]
+    shown = [_read_missing(places[key], table[key]) for key in keys]
+    return groups, [(key, table[key]) for key in keys], order, shown
 
 
 def _read_column(one: aggregates.Aggregation, table: Table) -> tuple[str, transport.ArrowType]:
@@ -379,7 +391,8 @@ def _read_column(one: aggregates.Aggregation, table: Table) -> tuple[str, transp
             f"{type(one).__name__}({one.on!r}) needs numbers, but the column holds {kind}. Choose another column, or "
             "make numbers of it with map_batches()."
         )
-    present = _present(_places(table)[one.on], kind)
+    place = _places(table)[one.on]
+    present = place if one.word == "list" and not one.ignore_nulls else _present(place, kind)
     is_whole = one.word == "abs_max" and kind is not None and not _is_float(kind)
     types = arrow.load("An aggregate").types
     if is_whole and (types.is_integer(kind) or types.is_boolean(kind)):
@@ -405,18 +418,13 @@ def _find_part_kind(one: aggregates.Aggregation, number: int, table: Table) -> o
     return table.get(_name_part(number, "part0")) if one.keeps_type or one.word in ("sum", "abs_max") else None
 
 
-def _find_result(one: aggregates.Aggregation, kind: transport.ArrowType) -> object:
+def _find_result(one: aggregates.Aggregation, kind: transport.ArrowType, *, is_part: bool) -> object:
     if one.gives_list:
         return kind if getattr(one, "encode_lists", False) else ListOf(kind)
+    if one.word in ("sum", "abs_max") and not _is_float(kind):
+        is_exact = kind is not None and arrow.load("An aggregate").types.is_decimal(kind)
+        return COMPUTED if is_exact and not (is_part and kind.scale == 0) else WHOLE
     return kind if one.keeps_type else COMPUTED
-
-
-def _keep_small(value: str, kind: transport.ArrowType) -> str:
-    """Return a sum of whole numbers as 64 bits, which the engine makes 128."""
-    types = arrow.load("An aggregate").types
-    if _is_float(kind) or (kind is not None and types.is_decimal(kind) and kind.scale):
-        return value
-    return f"CAST({value} AS {'UBIGINT' if kind is not None and types.is_uint64(kind) else 'BIGINT'})"
 
 
 def _check_names(columns: Sequence[tuple[str, object]]) -> None:

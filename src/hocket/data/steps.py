@@ -11,7 +11,7 @@ import itertools
 import math
 import re
 import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent import futures
 from typing import Any, Final, final
 
@@ -41,15 +41,28 @@ def map_batches(
     """Call a user's function with batches of a block."""
     size = batch_size or max(1, block.num_rows)
     what = f"What map_batches(`{name_function(function)}`) returns"
+    parts = ((start, start + size) for start in range(0, block.num_rows, size))
+    return _map_parts(block, parts, lambda batch: function(batch, *args, **kwargs), what, batch_format, is_shared)
+
+
+def _map_parts(
+    block: blocks.Block,
+    parts: Iterable[tuple[int, int]],
+    call: Callable[[object], object],
+    what: str,
+    batch_format: str,
+    is_shared: bool,
+) -> blocks.Block:
+    """Call a user's function with parts of a block, and return what it returns as one."""
     made: list[blocks.Block] = []
-    for start in range(0, block.num_rows, size):
-        part = block.cut(start, start + size)
+    for start, stop in parts:
+        part = block.cut(start, stop)
         if not is_shared:
             part = blocks.join([part])
         with _advise_copies(is_shared):
-            result = function(part.to_batch(batch_format, is_owned=not is_shared), *args, **kwargs)
-            results = result if isinstance(result, Iterator) else (result,)
-            made += [blocks.build_from_batch(one, what) for one in results]
+            view = blocks.View(part, batch_format, is_owned=not is_shared)
+            result = call(view.batch)
+            made += [view.read(one, what) for one in (result if isinstance(result, Iterator) else (result,))]
     return blocks.join(made) if len(made) > 1 else made[0] if made else blocks.Block({}, 0)
 
 
@@ -68,8 +81,9 @@ def map_rows(
     block: blocks.Block, *, function: Callable[..., object], args: tuple[object, ...], kwargs: Mapping[str, object]
 ) -> blocks.Block:
     """Call a user's function with each row."""
-    rows = [function(row, *args, **kwargs) for row in block.list_rows()]
-    return blocks.build_from_rows(rows, f"What map(`{name_function(function)}`) returns")
+    view = blocks.RowView(block)
+    rows = [function(row, *args, **kwargs) for row in view]
+    return view.read(rows, f"What map(`{name_function(function)}`) returns")
 
 
 def flat_map_rows(
@@ -77,8 +91,10 @@ def flat_map_rows(
 ) -> blocks.Block:
     """Call a user's function with each row, and take all rows that it returns."""
     what = f"What flat_map(`{name_function(function)}`) returns"
+    view = blocks.RowView(block)
     rows: list[object] = []
-    for row in block.list_rows():
+    counts: list[int] = []
+    for row in view:
         result = function(row, *args, **kwargs)
         if isinstance(result, Iterator):
             result = list(result)
@@ -87,7 +103,8 @@ def flat_map_rows(
                 f"{what} must be a list of rows, but is {texts.name_kind(result)}: {result!r:.80}. Write return [row]."
             )
         rows += result
-    return blocks.build_from_rows(rows, what)
+        counts.append(len(result))
+    return view.read(rows, what, np.repeat(np.arange(block.num_rows), counts))
 
 
 def filter_rows(
@@ -110,16 +127,8 @@ def map_groups(
 ) -> blocks.Block:
     """Call a user's function with each group of a block, which has whole groups, one behind the other."""
     what = f"What map_groups(`{name_function(function)}`) returns"
-    made: list[blocks.Block] = []
-    for start, stop in itertools.pairwise([*find_groups(block, keys).tolist(), block.num_rows]):
-        part = block.cut(start, stop)
-        if not is_shared:
-            part = blocks.join([part])
-        with _advise_copies(is_shared):
-            result = function(part.to_batch(batch_format, is_owned=not is_shared), *args, **kwargs)
-            results = result if isinstance(result, Iterator) else (result,)
-            made += [blocks.build_from_batch(one, what) for one in results]
-    return blocks.join(made) if len(made) > 1 else made[0] if made else blocks.Block({}, 0)
+    parts = itertools.pairwise([*find_groups(block, keys).tolist(), block.num_rows])
+    return _map_parts(block, parts, lambda group: function(group, *args, **kwargs), what, batch_format, is_shared)
 
 
 def find_groups(block: blocks.Block, keys: Sequence[str]) -> npt.NDArray[np.int64]:

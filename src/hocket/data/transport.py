@@ -1,18 +1,19 @@
 """Columns on their way to the engine for tables (DuckDB) and back.
 
 The engine knows fewer types than Arrow, and some otherwise: it has no half floats, no zones of nanoseconds, and no
-dictionaries of one's own. What it does not know travels as something that it does, with the same order of values, and
-is what it was when it comes back.
+dictionaries of one's own. A type that it does not know travels in two steps, also inside of lists and dicts: as a type
+of the same values (`_simplify`, a cast), and then as one of the same bytes (`_lay_out`, a view), in which values are in
+the same order. Back, both are undone.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from hocket.data import arrow, blocks
+from hocket.data import arrow, blocks, columns
 
 ArrowType = Any
 """A type of Arrow's; None where nothing is known of a column but that its values are missing."""
@@ -30,58 +31,92 @@ def unify(tables: Sequence[blocks.Types], what: str) -> dict[str, ArrowType]:
     found: dict[str, list[ArrowType]] = {}
     for one in dict.fromkeys(tables):
         for name, kind in one:
-            found.setdefault(name, []).append(_find_arrow_type(kind))
+            found.setdefault(name, []).append(kind)
     return {name: _unify_column(name, kinds, what) for name, kinds in found.items()}
+
+
+def list_mixed(tables: Sequence[blocks.Types], table: Mapping[str, ArrowType]) -> frozenset[str]:
+    """Return the columns that travel as decimals because some blocks have whole numbers without signs, others with."""
+    types = arrow.load("A relation").types
+    kinds = [(name, _find_arrow_type(getattr(kind, "kind", kind))) for one in tables for name, kind in one]
+    return frozenset(
+        name for name, kind in kinds if kind is not None and types.is_integer(kind) and types.is_decimal(table[name])
+    )
 
 
 def _find_arrow_type(kind: object) -> ArrowType:
     if not isinstance(kind, tuple):
         return kind
-    pa = arrow.load("A relation")
-    dtype, shape = kind
-    if dtype.hasobject:
-        return None
-    inner = pa.from_numpy_dtype(dtype)
-    return pa.fixed_shape_tensor(inner, shape) if shape else inner
+    return None if kind[0].hasobject else arrow.find_type(*kind)
 
 
 def _unify_column(name: str, kinds: Sequence[ArrowType], what: str) -> ArrowType:
     pa = arrow.load("A relation")
-    known = list(dict.fromkeys(kind for kind in kinds if kind is not None and not pa.types.is_null(kind)))
-    if len(known) < 2:
-        return known[0] if known else None
-    try:
-        found = pa.unify_schemas([pa.schema([(name, kind)]) for kind in known], promote_options="permissive").types[0]
-        if pa.types.is_floating(found) and all(map(pa.types.is_integer, known)):
-            raise pa.ArrowTypeError("int64 and uint64 have no type in common")
-    except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
+    filled = [_find_arrow_type(kind) for kind in kinds if not isinstance(kind, columns.Unfilled)]
+    empty = [_find_arrow_type(kind.kind) for kind in kinds if isinstance(kind, columns.Unfilled)]
+    known, unfilled = (
+        list(dict.fromkeys(kind for kind in some if kind is not None and not pa.types.is_null(kind)))
+        for some in (filled, empty)
+    )
+    found = arrow.unify([*known, *unfilled]) if known or unfilled else None
+    if known and found is None:
+        found = arrow.unify(known)
+    if known and found is None:
         listed = " in some blocks and ".join(map(str, known))
         raise TypeError(
             f"{what}: column {name!r} is {listed} in others. Make it one type with map_batches(), or name the type "
             "where the files are read."
-        ) from error
+        )
     return found
 
 
-def encode_type(kind: ArrowType) -> object:
+def encode_type(kind: ArrowType) -> Any:
     """Return the type as which a column travels to the engine."""
     pa = arrow.load("A relation")
     if kind is None or pa.types.is_null(kind):
         return pa.int32()
-    if isinstance(kind, pa.ExtensionType):
-        return kind.storage_type
-    if pa.types.is_dictionary(kind):
-        return encode_type(kind.value_type)
-    if (
-        pa.types.is_timestamp(kind)
-        or pa.types.is_duration(kind)
-        or pa.types.is_time64(kind)
-        or pa.types.is_date64(kind)
-    ):
-        return pa.int64()
-    if pa.types.is_time32(kind) or pa.types.is_date32(kind):
+    return pa.float32() if pa.types.is_float16(kind) else _lay_out(_simplify(kind))
+
+
+def _simplify(kind: Any) -> Any:
+    """Return a type that the engine knows, or whose bytes it can take, of the same values."""
+    pa = arrow.load("A relation")
+    types = pa.types
+    if isinstance(kind, pa.BaseExtensionType):
+        return _simplify(kind.storage_type)
+    if types.is_dictionary(kind):
+        return _simplify(kind.value_type)
+    if types.is_decimal(kind) and kind.precision <= 38:
+        return pa.decimal128(kind.precision, kind.scale)
+    if types.is_string_view(kind) or types.is_binary_view(kind):
+        return pa.string() if types.is_string_view(kind) else pa.binary()
+    return arrow.rebuild_type(kind, _simplify)
+
+
+def _lay_out(kind: Any) -> Any:
+    """Return a type that the engine knows, of the same bytes."""
+    pa = arrow.load("A relation")
+    types = pa.types
+    if types.is_map(kind):  # the engine's have each key once
+        return pa.list_(pa.struct([("f0", _lay_out(kind.key_type)), ("f1", _lay_out(kind.item_type))]))
+    if types.is_struct(kind):  # the engine does not tell x from X
+        return pa.struct([(f"f{at}", _lay_out(kind.field(at).type)) for at in range(kind.num_fields)])
+    if types.is_time32(kind) or types.is_date32(kind):
         return pa.int32()
-    return pa.float32() if pa.types.is_float16(kind) else kind
+    if types.is_timestamp(kind) or types.is_duration(kind) or types.is_time64(kind) or types.is_date64(kind):
+        return pa.int64()
+    if types.is_float16(kind):
+        return pa.uint16()
+    if types.is_interval(kind) or types.is_decimal(kind):
+        return kind if types.is_decimal128(kind) else pa.binary(kind.bit_width // 8)
+    return arrow.rebuild_type(kind, _lay_out)
+
+
+def check_key(name: str, kind: ArrowType, what: str) -> None:
+    """Raise if the engine would put values of a type in another order, or not know equal ones."""
+    types = arrow.load("A relation").types
+    if kind is not None and (types.is_interval(kind) or (types.is_decimal(kind) and kind.precision > 38)):
+        raise TypeError(f"{what}: column {name!r} is {kind}, which cannot be a key. Choose another column, or cast it.")
 
 
 def encode(name: str, column: Any, kind: ArrowType, count: int = 0) -> Any:
@@ -94,33 +129,28 @@ def encode(name: str, column: Any, kind: ArrowType, count: int = 0) -> Any:
         count: How many rows the block has.
 
     Raises:
-        TypeError: It holds objects that Arrow has no type for.
+        TypeError: It holds objects that Arrow has no type for, or a value that the type has not.
     """
     pa = arrow.load("A relation")
     if column is None:
         return pa.nulls(count, encode_type(kind))
-    if kind is None:
-        held = next((value for value in column if value is not None), None) if isinstance(column, np.ndarray) else None
-        if held is not None:
-            raise TypeError(
-                f"Column {name!r} holds Python objects, which cannot be sorted, joined or grouped, or stand beside "
-                f"what is: one is {held!r:.40}. Leave it out with drop_columns([{name!r}]), or make numbers or texts "
-                "of it with map_batches()."
-            )
-        return pa.nulls(len(column), pa.int32())
-    if isinstance(column, np.ndarray):
-        column = arrow.build_array(name, column)
-    if column.type != kind:
-        column = column.cast(kind) if not pa.types.is_null(column.type) else pa.nulls(len(column), kind)
+    is_object = isinstance(column, np.ndarray) and (column.dtype.hasobject or arrow.find_type(column.dtype) is None)
+    held = next((value for value in column if value is not None), None) if is_object else None
+    if held is not None:
+        raise TypeError(
+            f"Column {name!r} holds Python objects, which cannot be sorted, joined or grouped, or stand beside what "
+            f"is: one is {held!r:.40}. Leave it out with drop_columns([{name!r}]), or make numbers or texts of it with "
+            "map_batches()."
+        )
+    if kind is None or is_object:
+        return pa.nulls(len(column), encode_type(kind))
+    column = arrow.convert(name, column, kind)
+    if pa.types.is_float16(kind):
+        return column.cast(pa.float32())
     if isinstance(column, pa.ExtensionArray):
-        return column.storage
-    if pa.types.is_dictionary(column.type):
-        decoded = column.dictionary_decode()
-        return encode(name, decoded, decoded.type)
-    wanted = encode_type(kind)
-    if wanted == kind:
-        return column
-    return column.cast(wanted) if pa.types.is_floating(wanted) else column.view(wanted)
+        column = column.storage
+    simple = _simplify(kind)
+    return (column if column.type == simple else column.cast(simple)).view(_lay_out(simple))
 
 
 def decode(column: Any, kind: ArrowType) -> Any:
@@ -133,14 +163,16 @@ def decode(column: Any, kind: ArrowType) -> Any:
     pa = arrow.load("A relation")
     if kind is None or pa.types.is_null(kind):
         return pa.nulls(len(column))
-    if isinstance(kind, pa.ExtensionType):
-        storage = column if column.type == kind.storage_type else column.cast(kind.storage_type)
-        return pa.ExtensionArray.from_storage(kind, storage)
-    if pa.types.is_dictionary(kind):
-        return decode(column, kind.value_type).dictionary_encode().cast(kind)
     travelled = encode_type(kind)
     if not column.type.equals(travelled, check_metadata=True):  # also the names inside of lists
         column = column.cast(travelled)
-    if travelled == kind:
-        return column
-    return column.cast(kind) if pa.types.is_floating(travelled) else column.view(kind)
+    if pa.types.is_float16(kind):
+        return column.cast(kind)
+    column = column.view(_simplify(kind))
+    if isinstance(kind, pa.BaseExtensionType):
+        storage = column if column.type == kind.storage_type else column.cast(kind.storage_type)
+        return pa.ExtensionArray.from_storage(kind, storage)
+    if pa.types.is_dictionary(kind):
+        values = column if column.type == kind.value_type else column.cast(kind.value_type)
+        return values.dictionary_encode().cast(kind)
+    return column if column.type == kind else column.cast(kind)

@@ -39,7 +39,9 @@ class Writers(abc.ABC):
     def take_all(self, limit: int | None = None) -> list[blocks.Row]:
         """Return all rows."""
 
-    def write_parquet(self, path: object, *, partition_cols: Sequence[str] | None = None, **how: object) -> None:
+    def write_parquet(
+        self, path: object, *, partition_cols: Sequence[str] | None = None, schema: object = None, **how: object
+    ) -> None:
         """Execute the plan, and write Parquet files.
 
         A data set without rows becomes a file without rows, if its columns are known.
@@ -47,6 +49,7 @@ class Writers(abc.ABC):
         Args:
             path: A folder, of this machine or any file system: ``s3://bucket/folder``.
             partition_cols: Columns whose values become names of folders, as in ``year=2026/``, instead of columns.
+            schema: Arrow's, of all columns: the types as which they are written. Default: as they are.
             **how: What all writers take:
 
                 - ``filesystem``: One of pyarrow's or fsspec's. Default: what the address says.
@@ -77,7 +80,13 @@ class Writers(abc.ABC):
             10
         """
         how, options = _split_options("write_parquet()", how, "arrow_parquet_args_fn", ("write_table", "ParquetWriter"))
-        self._write("write_parquet()", path, writing.Parquet(options), how, columns=_check_partitions(partition_cols))
+        if schema is not None and not isinstance(schema, arrow.load("write_parquet()").Schema):
+            raise TypeError(
+                f"schema must be one of Arrow's, but received {schema!r:.80}. Write pyarrow.schema([('x', "
+                "pyarrow.float32())])."
+            )
+        form = writing.Parquet(options, schema)
+        self._write("write_parquet()", path, form, how, columns=_check_partitions(partition_cols))
 
     def write_csv(self, path: object, **how: object) -> None:
         """Execute the plan, and write CSV files.

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import dataclasses
 import functools
 import itertools
 import os
@@ -66,14 +67,15 @@ def relate(
 ) -> Iterator[block_reads.Stored]:
     """Give the result of a query over tables."""
     tasks.check_store(options)
-    types, parts = [], []
+    types, parts, mixed = [], [], frozenset[str]()
     for found in tables:
         known, stored = _store(found)
         types.append(transport.unify(known, query.name))
+        mixed |= transport.list_mixed(known, types[-1])
         parts.append([_Part(one.ref, one.start, one.stop) for one in stored])
     if not any(types):  # tables of which no block has columns: there is nothing to relate
         return
-    statement = query.build(types)
+    statement = dataclasses.replace(query.build(types), mixed=mixed)
     is_alone = statement.is_ordered or options.memory_limit is not None  # each thread takes memory of its own
     threads = 1 if is_alone else max(1, int(tasks.count_cpus()))
     limits = _Limits(options.get_engine_memory(), threads, settings.DataContext.get_current().get_block_bytes())
@@ -290,18 +292,32 @@ def _read_table(table: Any, statement: relations.Statement) -> blocks.Block:
     found = {}
     for at, (name, kind) in enumerate(statement.columns):
         column = table.column(at)
-        found[name] = arrow.read_column(_decode(arrow.flatten(column), kind))
+        decoded = _decode(name, arrow.flatten(column), kind)
+        found[name] = arrow.read_column(_narrow(decoded, is_part=True) if name in statement.mixed else decoded)
     return blocks.Block(found, table.num_rows)
 
 
-def _decode(column: Any, kind: object) -> object:
+def _decode(name: str, column: Any, kind: object) -> object:
     if kind == relations.COMPUTED:
         return column
+    if kind == relations.WHOLE:
+        return _narrow(column, is_part=name.startswith("\0"))
     if isinstance(kind, relations.ListOf):
         pa = arrow.load("A relation")
         values = transport.decode(column.flatten(), kind.kind)
         return pa.ListArray.from_arrays(column.offsets, values, mask=column.is_null()) if not column.offset else column
     return transport.decode(column, kind)
+
+
+def _narrow(column: Any, *, is_part: bool) -> object:
+    """Return whole numbers of 128 bits as 64, with or without signs. Parts of a sum may be larger than the sum."""
+    found = arrow.narrow(column)
+    if is_part or not arrow.load("A relation").types.is_decimal(found.type):
+        return found
+    raise OverflowError(
+        f"A value is too large for its column: {max(column.to_pylist(), key=abs)}. Make the column floats with "
+        "map_batches()."
+    )
 
 
 def _find_border(block: blocks.Block, num_keys: int) -> int:

@@ -44,8 +44,8 @@ def _compute_array(expr: tree.Expr, block: blocks.Block, what: str) -> Any:
     blocks.check_columns(names, list(block.columns))
     arrays = {name: arrow.decode_dictionary(arrow.build_array(name, block.columns[name])) for name in names}
     try:
-        found = _walk(expr, compute, arrays.__getitem__, pa.scalar)
-    except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, pa.ArrowKeyError) as error:
+        found = _walk(expr, compute, arrays.__getitem__, _build_scalar)
+    except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, pa.ArrowKeyError, OverflowError) as error:
         there = ", ".join(f"{name!r} ({array.type})" for name, array in arrays.items())
         raise ValueError(f"{what} cannot be computed: {error}. It needs the columns {there}.") from error
     if isinstance(found, pa.Scalar):
@@ -58,6 +58,11 @@ def _compute_array(expr: tree.Expr, block: blocks.Block, what: str) -> Any:
             "returns one with a value for each row."
         )
     return found
+
+
+def _build_scalar(value: object) -> object:
+    held: Any = arrow.get_optional_array([value])  # which keeps nanoseconds, and 64 bits without a sign
+    return arrow.load("An expression").scalar(value) if held is None else held[0]
 
 
 def _walk(expr: tree.Expr, compute: object, look: Callable[[str], object], make: Callable[[Any], object]) -> object:

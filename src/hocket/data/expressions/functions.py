@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
@@ -22,21 +23,111 @@ def _is_text(value: Value) -> bool:
     return bool(types.is_string(value.type) or types.is_large_string(value.type))
 
 
+def _align(compute: Any, left: Value, right: Value) -> tuple[Value, Value]:
+    """Return two whole numbers of which one is a value without a sign beside a column without signs as of one type."""
+    if isinstance(left, compute.Expression) or isinstance(right, compute.Expression):
+        return left, right
+    pa = _load()
+    for one, other in ((left, right), (right, left)):
+        is_value = isinstance(other, pa.Scalar) and pa.types.is_signed_integer(other.type) and other.is_valid
+        if is_value and pa.types.is_uint64(one.type) and other.as_py() >= 0:
+            fitted = other.cast(one.type)
+            return (left, fitted) if other is right else (fitted, right)
+    return left, right
+
+
+def _calculate(name: str) -> Callable[..., Value]:
+    def call(compute: object, left: Value, right: Value) -> Value:
+        return getattr(compute, name)(*_align(compute, left, right))
+
+    return call
+
+
+def _compare(name: str) -> Callable[..., Value]:
+    """Return the function that compares two values as Python does: whole numbers with fractions, and those with signs
+    with those without, to the last digit."""
+
+    def call(compute: Any, left: Value, right: Value) -> Value:
+        function = getattr(compute, name)
+        if isinstance(left, compute.Expression) or isinstance(right, compute.Expression):
+            return function(left, right)
+        pa = _load()
+        is_integer, is_float = pa.types.is_integer, pa.types.is_floating
+        kinds = (left.type, right.type)
+        if all(map(is_integer, kinds)) and pa.types.is_decimal(arrow.unify(kinds)):
+            return function(*(one.cast(pa.decimal128(20, 0)) for one in (left, right)))
+        try:
+            return function(left, right)
+        except pa.ArrowInvalid:
+            if not (any(map(is_integer, kinds)) and any(map(is_float, kinds))):
+                raise
+            return _compute_each(left, right, _IN_PYTHON[name], pa.bool_())
+
+    return call
+
+
+_IN_PYTHON: Final = {
+    "equal": operator.eq,
+    "not_equal": operator.ne,
+    "less": operator.lt,
+    "less_equal": operator.le,
+    "greater": operator.gt,
+    "greater_equal": operator.ge,
+}
+
+
+def _compute_each(left: Value, right: Value, function: Callable[[Any, Any], object], kind: object) -> Value:
+    """Return what a function of Python's makes of each pair of values."""
+    pa = _load()
+    is_value = [isinstance(one, pa.Scalar) for one in (left, right)]
+    count = 1 if all(is_value) else len(right if is_value[0] else left)
+    sides = [
+        [one.as_py()] * count if is_one else one.to_pylist()
+        for one, is_one in zip((left, right), is_value, strict=True)
+    ]
+    pairs = zip(*sides, strict=True)
+    try:
+        found = pa.array([None if None in pair else function(*pair) for pair in pairs], kind)
+    except ZeroDivisionError as error:
+        raise pa.ArrowInvalid("divide by zero") from error
+    return found[0] if all(is_value) else found
+
+
 def _add(compute: Any, left: Value, right: Value) -> Value:
     if not isinstance(left, compute.Expression) and _is_text(left) and _is_text(right):
         return compute.binary_join_element_wise(left, right, "")
-    return compute.add_checked(left, right)
+    return compute.add_checked(*_align(compute, left, right))
 
 
 def _divide(compute: Any, left: Value, right: Value) -> Value:
-    return compute.divide_checked(left.cast("float64"), right)
+    if isinstance(left, compute.Expression) or isinstance(right, compute.Expression):
+        return compute.divide_checked(left.cast("float64"), right)
+    pa = _load()
+    is_integer = pa.types.is_integer
+    try:
+        return compute.divide_checked(left.cast("float64"), right.cast("float64"))
+    except pa.ArrowInvalid:
+        if not (is_integer(left.type) and is_integer(right.type)):
+            sides = [one.cast("float64", safe=not is_integer(one.type)) for one in (left, right)]
+            return compute.divide_checked(*sides)
+    return _compute_each(left, right, operator.truediv, pa.float64())  # whole numbers that no float is
+
+
+def _negate(compute: Any, value: Value) -> Value:
+    types = _load().types
+    if not isinstance(value, compute.Expression) and types.is_unsigned_integer(value.type):
+        value = value.cast(f"int{min(64, 2 * value.type.bit_width)}")
+    return compute.negate_checked(value)
 
 
 def _floor_divide(compute: Any, left: Value, right: Value) -> Value:
     types = _load().types
     if not (types.is_integer(left.type) and types.is_integer(right.type)):
         return _as_python(compute, left, right, np.floor_divide)
+    left, right = _align(compute, left, right)
     quotient = compute.divide_checked(left, right)  # towards zero
+    if types.is_unsigned_integer(left.type) and types.is_unsigned_integer(right.type):
+        return quotient
     rest = compute.subtract(left, compute.multiply(quotient, right))
     is_below = compute.and_(compute.not_equal(rest, 0), compute.xor(compute.less(rest, 0), compute.less(right, 0)))
     return compute.subtract(quotient, is_below.cast(quotient.type))
@@ -46,6 +137,7 @@ def _modulo(compute: Any, left: Value, right: Value) -> Value:
     types = _load().types
     if not (types.is_integer(left.type) and types.is_integer(right.type)):
         return _as_python(compute, left, right, np.mod)
+    left, right = _align(compute, left, right)
     return compute.subtract(left, compute.multiply(_floor_divide(compute, left, right), right))
 
 
@@ -66,14 +158,18 @@ def _is_in(compute: Any, value: Value, *, values: tuple[Any, ...]) -> Value:
     if isinstance(value, compute.Expression):
         return value.isin(list(values))
     pa = _load()
-    found = pa.array(values)
+    held: Any = arrow.get_optional_array(values)
+    found = pa.array(values) if held is None else held
     if found.type != value.type and pa.types.is_null(found.type):
         found = found.cast(value.type)
     elif found.type != value.type:
-        shared = pa.unify_schemas(
-            [pa.schema([("x", found.type)]), pa.schema([("x", value.type)])], promote_options="permissive"
-        ).types[0]
-        value, found = value.cast(shared), found.cast(shared)
+        shared = arrow.unify([found.type, value.type])
+        if shared is None:
+            raise pa.ArrowTypeError(f"is_in() has {found.type} for values that are {value.type}")
+        try:
+            value, found = value.cast(shared), found.cast(shared)
+        except pa.ArrowInvalid:  # a number that the shared type has not
+            return pa.array([one in values for one in value.to_pylist()])
     return compute.is_in(value, value_set=found)
 
 
@@ -126,14 +222,14 @@ def _sort_lists(compute: object, value: Value, *, reverse: bool, nulls_first: bo
 
 FUNCTIONS: Final[Mapping[str, Callable[..., Value]]] = {
     "add": _add,
-    "subtract": _pick("subtract_checked"),
-    "multiply": _pick("multiply_checked"),
+    "subtract": _calculate("subtract_checked"),
+    "multiply": _calculate("multiply_checked"),
     "divide": _divide,
     "floor_divide": _floor_divide,
     "modulo": _modulo,
     "power": _pick("power_checked"),
-    "negate": _pick("negate_checked"),
-    **{name: _pick(name) for name in ("equal", "not_equal", "less", "less_equal", "greater", "greater_equal")},
+    "negate": _negate,
+    **{name: _compare(name) for name in ("equal", "not_equal", "less", "less_equal", "greater", "greater_equal")},
     "and": _pick("and_kleene"),
     "or": _pick("or_kleene"),
     "invert": _pick("invert"),

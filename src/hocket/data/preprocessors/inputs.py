@@ -35,12 +35,7 @@ def get_numbers(block: blocks.Block, name: str, who: str) -> Floats:
 
 def get_values(block: blocks.Block, name: str) -> list[Any]:
     """Return a column as Python values: None for what is missing, lists for arrays."""
-    column = block.columns[name]
-    if isinstance(column, np.ndarray) and column.dtype.kind in "mM":
-        values = column.astype(f"{column.dtype.kind}8[us]").tolist()
-    else:
-        values = columns.to_values(column)
-    return [_simplify(value) for value in values]
+    return [_simplify(value) for value in columns.to_values(block.columns[name])]
 
 
 def _simplify(value: object) -> object:

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
 from hocket import texts
-from hocket.data import arrow, blocks, columns, frames
+from hocket.data import blocks, columns, frames
 from hocket.data.preprocessors import base
 
 
@@ -118,10 +118,4 @@ def _list_fields(preprocessor: Any) -> tuple[dataclasses.Field[Any], ...]:
 
 
 def _build_series(made: blocks.Block, name: str, index: object) -> Any:
-    column = made.columns[name]
-    pandas = frames.load("transform_batch()")
-    pa = arrow.get_optional()
-    if pa is not None and isinstance(column, pa.DictionaryArray):
-        return pandas.Series(column.to_pandas().array, index=index)
-    series = frames.build_frame({name: columns.to_numpy(column)}, made.num_rows)[name]
-    return series.set_axis(index)
+    return frames.build_frame({name: made.columns[name]}, made.num_rows)[name].set_axis(index)

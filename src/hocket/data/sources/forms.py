@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import io
 import json
 import pickle
@@ -14,7 +15,7 @@ import numpy as np
 
 from hocket import extras, texts
 from hocket.data import arrow, blocks
-from hocket.data.sources import archives
+from hocket.data.sources import archives, writing
 
 
 @final
@@ -27,7 +28,8 @@ class Orc:
 
     def write(self, stream: Any, block: blocks.Block) -> None:
         whole = io.BytesIO()  # an error of the stream would end the process: Arrow's ORC does not expect one
-        arrow.load("write_orc()", "pyarrow.orc").write_table(block.to_batch("pyarrow"), whole, **self.options)
+        write = arrow.load("write_orc()", "pyarrow.orc").write_table
+        writing.write_table(functools.partial(write, **self.options), block.to_batch("pyarrow"), whole)
         stream.write(whole.getbuffer())
 
 

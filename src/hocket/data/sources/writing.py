@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import enum
+import functools
 import io
 import json
 import math
@@ -18,7 +19,7 @@ import posixpath
 import secrets
 import shutil
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Protocol, final
@@ -66,13 +67,52 @@ class Form(Protocol):
 @final
 @dataclass(frozen=True)
 class Parquet:
-    """Keywords of ``pyarrow.parquet.write_table``."""
+    """Keywords of ``pyarrow.parquet.write_table``, and the types of the columns; None: as they are."""
 
     options: Mapping[str, Any]
+    schema: Any = None
     ending: str = ".parquet"
 
     def write(self, stream: object, block: blocks.Block) -> None:
-        arrow.load("write_parquet()", "pyarrow.parquet").write_table(block.to_batch("pyarrow"), stream, **self.options)
+        table = arrow.refine_arrays(block.to_batch("pyarrow"))
+        if self.schema is not None:
+            table = _cast_table(table, self.schema)
+        write = arrow.load("write_parquet()", "pyarrow.parquet").write_table
+        write_table(functools.partial(write, **self.options), table, stream)
+
+
+def _cast_table(table: Any, schema: Any) -> object:
+    """Return a table with its columns in the types that a schema has for them."""
+    pa = arrow.load("write_parquet()")
+    lacking = [name for name in table.column_names if name not in schema.names]
+    if lacking:
+        raise ValueError(f"the schema has no column {', '.join(map(repr, lacking))}, which is to be written. Add it")
+    fields = [schema.field(name) for name in schema.names if name in table.column_names]
+    found = []
+    for field in fields:
+        try:
+            found.append(table.column(field.name).cast(field.type))
+        except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+            raise ValueError(f"column {field.name!r} cannot be {field.type}, as the schema says: {error}") from error
+    return pa.table(found, schema=pa.schema(fields))
+
+
+def write_table(write: Callable[[Any, Any], object], table: Any, stream: object) -> None:
+    """Write a table by a function of Arrow's. A column whose type the form has not is named."""
+    pa = arrow.load("A writer")
+    kinds = (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError)
+    try:
+        write(table, stream)
+    except kinds as error:
+        for name in table.column_names:
+            try:
+                write(table.select([name]), io.BytesIO())
+            except kinds as own:
+                raise TypeError(
+                    f"column {name!r} is {table.schema.field(name).type}, which such a file cannot have ({own}). Make "
+                    f"numbers or texts of it with map_batches(), or leave it out with drop_columns([{name!r}])"
+                ) from error
+        raise
 
 
 @final
@@ -84,7 +124,8 @@ class Csv:
     ending: str = ".csv"
 
     def write(self, stream: object, block: blocks.Block) -> None:
-        arrow.load("write_csv()", "pyarrow.csv").write_csv(block.to_batch("pyarrow"), stream, **self.options)
+        write = arrow.load("write_csv()", "pyarrow.csv").write_csv
+        write_table(functools.partial(write, **self.options), block.to_batch("pyarrow"), stream)
 
 
 @final
@@ -150,14 +191,14 @@ class TfRecord:
 
 def _build_feature(tensorflow: Any, name: str, value: object) -> object:
     train = tensorflow.train
-    values = value.ravel().tolist() if isinstance(value, np.ndarray) else value if isinstance(value, list) else [value]
-    values = [] if value is None else [one.encode() if isinstance(one, str) else one for one in values]
+    given = value.ravel().tolist() if isinstance(value, np.ndarray) else value if isinstance(value, list) else [value]
+    values: list[Any] = [] if value is None else [one.encode() if isinstance(one, str) else one for one in given]
     if not values:
         return train.Feature()
     if all(isinstance(one, bytes) for one in values):
         return train.Feature(bytes_list=train.BytesList(value=values))
-    if all(isinstance(one, int) for one in values):
-        return train.Feature(int64_list=train.Int64List(value=values))
+    if all(isinstance(one, int) for one in values):  # True and False are 1 and 0, as in TensorFlow's own
+        return train.Feature(int64_list=train.Int64List(value=[int(one) for one in values]))
     if all(isinstance(one, int | float) for one in values):
         return train.Feature(float_list=train.FloatList(value=values))
     raise TypeError(f"write_tfrecords(): column {name!r} has {value!r:.40}, and a feature is numbers, texts or bytes")

@@ -35,6 +35,14 @@ class SparkParquet:
 def fit_table(table: Any) -> object:
     """Return a table whose types Spark has."""
     pa = arrow.load(CALLER)
+    for at, name in enumerate(table.column_names):
+        if hasattr(table.column(at).type, "kind"):
+            nested = arrow.nest(arrow.flatten(table.column(at)))
+            if nested is None:
+                raise TypeError(
+                    f"{CALLER}: the column {name!r} has arrays of several numbers of axes. Make them equal."
+                )
+            table = table.set_column(at, name, nested)
     fields = [field.with_type(kinds.choose_for_spark(pa, field.type, field.name)) for field in table.schema]
     return _cast(table, pa.schema(fields))
 

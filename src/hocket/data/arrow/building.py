@@ -1,0 +1,210 @@
+"""Columns as Arrow arrays: made of Python's values and numpy's, and made another type's where none changes."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime as dt
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from hocket.data.arrow import kinds, tensors
+
+
+def get_optional_array(values: Sequence[object] | kinds.Array, kind: object = None) -> object:
+    """Return Python objects as an Arrow array, of a type or of the one that Arrow finds for them. None without Arrow,
+    or where Arrow has no type that keeps each as it is."""
+    pa = kinds.get_optional()
+    if pa is None:
+        return None
+    try:
+        try:
+            found = pa.array(values, kind)
+        except OverflowError:
+            found = pa.array(values, pa.uint64())
+        if kind is None and _holds_times(found.type) and "pandas" in sys.modules:
+            finer = {unit for value in values for unit in _list_units(value)}
+            found = pa.array(values, _refine(found.type)) if "ns" in finer else found
+    except _list_refusals(pa):
+        return None
+    is_other = kind is None and not isinstance(values, np.ndarray) and _is_changed(found, values)
+    return None if is_other or pa.types.is_null(found.type) else found
+
+
+def _list_refusals(pa: Any) -> tuple[type[Exception], ...]:
+    """Return what Arrow raises for values that it has no type for."""
+    return pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, OverflowError, UnicodeEncodeError
+
+
+def _is_changed(found: Any, values: Sequence[object]) -> bool:
+    """Return whether Arrow has made values of one kind of those of another: dates of times, bytes of texts."""
+    types = kinds.load("A column").types
+    if types.is_timestamp(found.type):
+        zones = {getattr(value, "tzinfo", None) is None for value in values if value is not None}
+        return len(zones) > 1
+    if types.is_date(found.type):
+        return any(isinstance(value, dt.datetime) for value in values)
+    return types.is_binary(found.type) and any(isinstance(value, str) for value in values)
+
+
+def _holds_times(kind: Any) -> bool:
+    types = kinds.load("A column").types
+    is_time = types.is_timestamp(kind) or types.is_duration(kind)
+    return is_time or any(_holds_times(kind.field(at).type) for at in range(kind.num_fields))
+
+
+def _list_units(value: object) -> Iterator[str]:
+    """Give the units of pandas' times in a value."""
+    if isinstance(value, Mapping | list | tuple):
+        for inner in value.values() if isinstance(value, Mapping) else value:
+            yield from _list_units(inner)
+    elif isinstance(value, dt.datetime | dt.timedelta):
+        yield getattr(value, "unit", "us")
+
+
+def _refine(kind: Any) -> Any:
+    """Return a type with nanoseconds in the place of microseconds."""
+    pa = kinds.load("A column")
+    if pa.types.is_timestamp(kind):
+        return pa.timestamp("ns", kind.tz)
+    return pa.duration("ns") if pa.types.is_duration(kind) else kinds.rebuild_type(kind, _refine)
+
+
+def build_array(name: str, column: object) -> Any:
+    """Return a column as an Arrow array."""
+    pa = kinds.load("An Arrow column")
+    if not isinstance(column, np.ndarray):
+        return column
+    if column.ndim > 1:
+        return tensors.build_tensors(pa, name, column)
+    try:
+        if column.dtype.kind in "mM":
+            column = column.astype(kinds.fit_times(column.dtype))
+        is_packed = column.dtype.kind == "O" and {np.ndarray} == set(map(type, column)) - {type(None)}
+        packed = tensors.pack_arrays(column.tolist()) if is_packed else None
+        return pa.array(column) if packed is None else packed
+    except _list_refusals(pa) as error:
+        raise ValueError(
+            f"Column {name!r} cannot be an Arrow column: {error}. Use batch_format='numpy', or make its values of one "
+            "type with map_batches()."
+        ) from error
+
+
+def convert(name: str, column: Any, kind: Any) -> Any:
+    """Return a column as an Arrow array of a type that `unify` has found for it.
+
+    Raises:
+        TypeError: A value would change, such as a whole number that no float is equal to.
+    """
+    pa = kinds.load("A column")
+    found = build_array(name, column)
+    if found.type == kind:
+        return found
+    if found.null_count == len(found):
+        return pa.nulls(len(found), kind)
+    try:
+        if kinds.is_tensor_type(kind):
+            return _convert_tensors(pa, tensors.list_tensors(found), kind)
+        return kinds.decode_dictionary(found).cast(kind)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+        raise TypeError(
+            f"Column {name!r} is {found.type} in some blocks and has to be {kind} beside others, which changes a "
+            f"value: {error}. Make it one type with map_batches()."
+        ) from error
+
+
+def _convert_tensors(pa: Any, arrays: Sequence[kinds.Array | None], kind: Any) -> Any:
+    inner = tensors.to_dtype(getattr(kind, "kind", None) or kind.value_type)
+    arrays = [None if one is None or inner.kind in "US" else one.astype(inner) for one in arrays]
+    packed = tensors.pack_arrays(arrays)
+    if not hasattr(kind, "permutation"):
+        return packed
+    values = [None if one is None else one.ravel() for one in arrays]
+    return pa.ExtensionArray.from_storage(kind, pa.array(values, kind.storage_type))
+
+
+def refine_arrays(table: Any) -> Any:
+    """Return a table whose arrays have no times in seconds, which Parquet has not."""
+    pa = kinds.load("A table")
+    for at, field in enumerate(table.schema):
+        if getattr(field.type, "kind", None) == pa.timestamp("s"):
+            finer = convert(field.name, kinds.flatten(table.column(at)), kinds.build_arrays_type(pa.timestamp("ms")))
+            table = table.set_column(at, field.name, finer)
+    return table
+
+
+def _is_empty(column: Any) -> bool:
+    """Return whether an Arrow array has only missing values."""
+    return bool(getattr(column, "null_count", -1) == len(column))
+
+
+def recast(column: Any, kind: Any, *, keeps_zones: bool) -> Any:
+    """Return values as a type that Python's values, or numpy's, do not tell, if they are of its family and each fits;
+    else as they are."""
+    pa = kinds.load("A column")
+    types = pa.types
+    if isinstance(column, np.ndarray) and column.dtype.kind == "O":
+        held = get_optional_array(column.tolist(), kind)
+        return column if held is None else held
+    own = kinds.find_type(column.dtype, column.shape[1:]) if isinstance(column, np.ndarray) else column.type
+    if own is None or kinds.is_tensor_type(own):
+        return column
+    if types.is_dictionary(own):
+        return recast(column.dictionary_decode(), kind, keeps_zones=keeps_zones) if own != kind else column
+    wanted = kind.value_type if types.is_dictionary(kind) else kind
+    if types.is_timestamp(own):
+        if not types.is_timestamp(wanted) or (keeps_zones and own.tz != wanted.tz):
+            return column
+        kind = pa.timestamp(max(own.unit, wanted.unit, key=kinds.UNITS.index), wanted.tz)
+    elif types.is_struct(own):
+        if not types.is_struct(wanted) or {field.name for field in own} != {field.name for field in wanted}:
+            return column
+    elif not (
+        any(
+            is_kind(own) and is_kind(wanted)
+            for is_kind in (kinds.is_text, kinds.is_bytes, types.is_decimal, types.is_date, types.is_time)
+        )
+        or (types.is_dictionary(kind) and own == wanted)
+    ):
+        return column
+    try:
+        found = build_array("", column)
+        return (found.dictionary_encode() if types.is_dictionary(kind) else found).cast(kind)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
+        return column
+
+
+def join(name: str, columns: Sequence[Any], types: Sequence[Any]) -> Any:
+    """Return columns one behind the other as an Arrow array of a type that holds each value as it is; None if there is
+    no such type.
+
+    Args:
+        name: Their name, for the error.
+        columns: Numpy columns, or Arrow arrays.
+        types: Their types; None where nothing is known of one but that its values are missing.
+    """
+    pa = kinds.load("A column")
+    known = [kind for kind in types if kind is not None]
+    filled = [kind for kind, one in zip(types, columns, strict=True) if kind is not None and not _is_empty(one)]
+    found = kinds.unify(known) if known else None
+    if found is None and filled:  # a column without values fits to each type
+        found = kinds.unify(filled)
+    if found is None:
+        return None
+    parts = [
+        pa.nulls(len(one), found) if own is None or _is_empty(one) else convert(name, one, found)
+        for one, own in zip(columns, types, strict=True)
+    ]
+    joined = pa.concat_arrays(parts)
+    return narrow(joined) if pa.types.is_decimal(found) and all(map(pa.types.is_integer, known)) else joined
+
+
+def narrow(column: Any) -> Any:
+    """Return whole numbers that are decimals as numbers of 64 bits, if they all fit; else as they are."""
+    pa = kinds.load("A column")
+    for kind in (pa.int64(), pa.uint64()):
+        with contextlib.suppress(pa.ArrowInvalid):
+            return column.cast(kind)
+    return column

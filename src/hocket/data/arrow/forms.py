@@ -1,0 +1,183 @@
+"""Arrow arrays in the forms of others, numpy's and pandas', and the tables that Arrow reads."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import json
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from hocket.data.arrow import building, kinds, tensors
+
+_ARRAYS: Final = "datasets.features.features.Array"
+"""What the names of Hugging Face's types of arrays begin with."""
+
+
+def build_missing(count: int, kind: object) -> object:
+    """Return an Arrow array without values, of a type."""
+    return kinds.load("A column").nulls(count, kind)
+
+
+def compact(column: object) -> object:
+    """Return an Arrow array that holds its own values only: a part of a larger one would travel with all of it."""
+    return kinds.load("A column").concat_arrays([column])
+
+
+def to_numpy(column: Any) -> kinds.Array:
+    """Return an Arrow array as numpy has it: missing numbers are NaN, times are in UTC, lists of one length are an
+    array with an axis more, and what numpy has no type for, such as texts and dicts, are objects."""
+    pa = kinds.load("A column")
+    kind = column.type
+    types = pa.types
+    if kinds.is_tensor_type(kind):
+        stacked = tensors.stack_tensors(column)
+        return hold(tensors.list_tensors(column)) if stacked is None else stacked
+    if kinds.is_list(kind):
+        return _lists_to_numpy(column)
+    if types.is_time64(kind) and kind.unit == "ns":  # Python's have microseconds
+        column = column.cast(pa.time64("us"), safe=False)
+    if types.is_nested(kind) or types.is_interval(kind) or isinstance(kind, pa.BaseExtensionType):
+        return hold(column.to_pylist())
+    array: kinds.Array = column.to_numpy(zero_copy_only=False)
+    return array
+
+
+def to_series(column: Any) -> Any:
+    """Return an Arrow array as pandas has it, as its own `to_pandas` does; lists are arrays, and dicts keep the types
+    of what is in them."""
+    pa = kinds.load("A column")
+    types = pa.types
+    kind = column.type
+    is_plain = not (
+        types.is_nested(kind) or types.is_interval(kind) or types.is_time(kind) or kinds.is_tensor_type(kind)
+    )
+    if is_plain and not isinstance(kind, pa.BaseExtensionType):
+        return column.to_pandas()
+    array = to_numpy(column)
+    return list(array) if kinds.is_list(kind) or kinds.is_tensor_type(kind) else array
+
+
+def hold(values: Sequence[object]) -> kinds.Array:
+    """Return values as an array of objects, whatever they are: numpy alone would look into lists."""
+    found = np.empty(len(values), object)
+    for at, value in enumerate(values):
+        found[at] = value
+    return found
+
+
+def _lists_to_numpy(column: Any) -> kinds.Array:
+    pa = kinds.load("A column")
+    count = len(column)
+    inner = column.flatten()
+    primitive = pa.types.is_integer(inner.type) or pa.types.is_floating(inner.type) or pa.types.is_boolean(inner.type)
+    if count and primitive and not column.null_count and not inner.null_count:
+        lengths = column.value_lengths().to_numpy() if not pa.types.is_fixed_size_list(column.type) else None
+        if lengths is None or (lengths == lengths[0]).all():
+            rows: kinds.Array = inner.to_numpy(zero_copy_only=False).reshape(count, -1)
+            return rows
+    return hold([None if not one.is_valid else to_numpy(one.values) if primitive else one.as_py() for one in column])
+
+
+def find_changes(column: Any) -> npt.NDArray[np.bool_]:
+    """Return of each row but the first whether it has another value than the one before. Missing values are equal."""
+    pa, compute = kinds.load("A column"), kinds.load("A column", "pyarrow.compute")
+    if isinstance(column, pa.ExtensionArray):
+        column = column.storage
+    last, this = column.slice(0, len(column) - 1), column.slice(1)
+    gone: kinds.Array = np.asarray(column.is_null(nan_is_null=pa.types.is_floating(column.type)))
+    try:
+        changed: kinds.Array = compute.fill_null(compute.not_equal(last, this), False).to_numpy(zero_copy_only=False)
+    except pa.ArrowNotImplementedError:  # nested values
+        values = column.to_pylist()
+        changed = np.array([one != other for one, other in itertools.pairwise(values)], bool)
+    return np.where(gone[1:] & gone[:-1], False, changed | (gone[1:] != gone[:-1]))
+
+
+def read_column(column: Any) -> object:
+    """Return an Arrow array as the kind of column that it becomes: numpy's where numpy can hold it as it is, without
+    a copy."""
+    pa = kinds.load("A column")
+    kind = column.type
+    if not column.null_count:
+        if pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind):
+            return column.to_numpy(zero_copy_only=False)
+        if kinds.is_tensor_type(kind) and (stacked := tensors.stack_tensors(column)) is not None:
+            return stacked
+    plain = _decode_type(kind)
+    if plain is not None:
+        is_run = pa.types.is_run_end_encoded(kind)
+        return read_column(
+            kinds.load("A column", "pyarrow.compute").run_end_decode(column) if is_run else column.cast(plain)
+        )
+    if pa.types.is_null(kind):  # nothing is known of it: it joins with every other
+        return np.full(len(column), None, object)
+    return column
+
+
+def _decode_type(kind: Any) -> Any:
+    """Return the type of the same values as one by which Arrow itself can do little: nothing can be picked of it. None
+    for all others."""
+    pa = kinds.load("A column")
+    types = pa.types
+    if types.is_run_end_encoded(kind):
+        return kind.value_type
+    if types.is_string_view(kind) or types.is_binary_view(kind):
+        return pa.string() if types.is_string_view(kind) else pa.binary()
+    return pa.list_(kind.value_type) if types.is_list_view(kind) or types.is_large_list_view(kind) else None
+
+
+def read_table(table: Any) -> dict[str, object]:
+    """Return the columns of a table."""
+    names = table.column_names
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise ValueError(f"A table's columns must have different names, but {twice} come twice. Rename them.")
+    columns = {name: read_column(kinds.flatten(table.column(at))) for at, name in enumerate(names)}
+    return {**columns, **{name: _stack(columns[name], shape) for name, shape in _list_shapes(table.schema)}}
+
+
+def _list_shapes(schema: Any) -> Iterator[tuple[str, Sequence[int | None]]]:
+    """Give the columns that Hugging Face's datasets have as arrays, also in files, and the shape of a row."""
+    for field in schema:
+        known = field.metadata or {}
+        if getattr(field.type, "extension_name", "").startswith(_ARRAYS):
+            yield field.name, field.type.shape
+        elif known.get(b"ARROW:extension:name", b"").startswith(_ARRAYS.encode()):
+            with contextlib.suppress(ValueError, LookupError, TypeError, RecursionError):  # then they stay lists
+                shape = json.loads(known[b"ARROW:extension:metadata"])[0]
+                if all(length is None or type(length) is int for length in shape):
+                    yield field.name, shape
+
+
+def _stack(column: Any, shape: Sequence[int | None]) -> object:
+    """Return lists of lists as an array, if none is missing and all have the shape; else as they are."""
+    if isinstance(column, np.ndarray):
+        return column
+    values = column.storage if hasattr(column, "storage") else column
+    count = len(values)
+    for _ in shape:
+        if values.null_count or not hasattr(values, "flatten"):
+            return column
+        values = values.flatten()
+    known = [length for length in shape if length is not None]
+    has_shape = len(known) == len(shape) and not values.null_count and len(values) == count * math.prod(known)
+    return values.to_numpy(zero_copy_only=False).reshape(count, *shape) if has_shape else column
+
+
+def check_texts(table: Any) -> None:
+    """Raise if a text of a table is none, as in a damaged file: nobody could read it."""
+    types = kinds.load("A table").types
+    for column in table.columns:
+        if types.is_string(column.type) or types.is_large_string(column.type):
+            column.validate(full=True)
+
+
+def build_table(columns: Mapping[str, object]) -> object:
+    """Return columns as an Arrow table."""
+    pa = kinds.load("An Arrow table")
+    return pa.table({name: building.build_array(name, column) for name, column in columns.items()})

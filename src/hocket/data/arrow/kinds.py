@@ -1,0 +1,265 @@
+"""Arrow itself, its types, the type of arrays that it is taught, and which type holds the values of two."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import importlib
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any, Final, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from hocket import extras
+
+Array: TypeAlias = npt.NDArray[Any]
+
+
+def load(caller: str, module: str = "pyarrow") -> Any:
+    """Return pyarrow, or one of its modules. It knows `Arrays` then.
+
+    Raises:
+        MissingExtraError: It is not installed.
+    """
+    remedy = "Run pip install 'hocket[data]'; from_items(), from_numpy() and range() do without it."
+    found = extras.load(module, caller, "pyarrow", remedy)
+    _teach_arrays()
+    return found
+
+
+def get_optional() -> Any:
+    """Return pyarrow, or None if it is not installed."""
+    try:
+        _teach_arrays()
+    except ImportError:
+        return None
+    return sys.modules["pyarrow"]
+
+
+@functools.cache
+def _teach_arrays() -> Any:
+    """Teach Arrow the type of columns whose values are arrays, each of its own shape; return the type's class.
+
+    Arrow's own type of tensors holds numbers alone, of one shape and not empty, and its files of bools cannot be read.
+    A reader that does not know this type has a struct: the shape, and the values in rows.
+    """
+    pa: Any = importlib.import_module("pyarrow")
+
+    class Arrays(pa.ExtensionType):  # type: ignore[misc]  # Arrow has no types to check against
+        def __init__(self, kind: object) -> None:
+            parts = [("shape", pa.list_(pa.int64())), ("values", pa.large_list(kind))]
+            super().__init__(pa.struct(parts), "hocket.array")
+
+        @property
+        def kind(self) -> Any:
+            return self.storage_type.field("values").type.value_type
+
+        def __arrow_ext_serialize__(self) -> bytes:
+            return b""
+
+        @classmethod
+        def __arrow_ext_deserialize__(cls, storage_type: Any, serialized: bytes) -> object:
+            return cls(storage_type.field("values").type.value_type)
+
+        def __hash__(self) -> int:
+            return hash((self.extension_name, self.kind))
+
+        def __reduce__(self) -> tuple[object, ...]:
+            return build_arrays_type, (self.kind,)
+
+        def __str__(self) -> str:
+            return f"arrays<{self.kind}>"
+
+    with contextlib.suppress(pa.ArrowKeyError):  # a module that was imported twice has taught it
+        pa.register_extension_type(Arrays(pa.null()))
+    return Arrays
+
+
+def build_arrays_type(kind: object) -> Any:
+    return _teach_arrays()(kind)
+
+
+def is_tensor(column: object) -> bool:
+    """Return whether each value of an Arrow array is itself an array."""
+    return is_tensor_type(getattr(column, "type", None))
+
+
+def is_tensor_type(kind: object) -> bool:
+    """Return whether values of a type of Arrow's are arrays, of one shape or of several."""
+    return hasattr(kind, "permutation") or getattr(kind, "extension_name", "") == "hocket.array"
+
+
+def find_type(dtype: np.dtype[Any], shape: tuple[int, ...] = ()) -> Any:
+    """Return Arrow's type of a numpy column, of which each row has this shape; None if it has none."""
+    pa = load("A column")
+    if dtype.kind in "mM":
+        dtype = fit_times(dtype)
+    texts = {"U": pa.string(), "S": pa.binary()}
+    try:
+        inner = texts.get(dtype.kind) or pa.from_numpy_dtype(dtype.newbyteorder("="))
+    except pa.ArrowNotImplementedError:
+        return None
+    if not shape:
+        return inner
+    is_plain = dtype.kind in "iuf" and 0 not in shape
+    return pa.fixed_shape_tensor(inner, shape) if is_plain else build_arrays_type(inner)
+
+
+def fit_times(dtype: np.dtype[Any]) -> np.dtype[Any]:
+    """Return numpy's type of times in a unit that Arrow has."""
+    unit, count = np.datetime_data(dtype)
+    if unit in ("s", "ms", "us", "ns") and count == 1:
+        return dtype
+    is_days = dtype.kind == "M" and (unit in "YMW" or (unit == "D" and count >= 1))
+    return np.dtype("M8[D]" if is_days else f"{dtype.kind}8[s]")
+
+
+def rebuild_type(kind: Any, change: Callable[[Any], Any]) -> Any:
+    """Return a type of Arrow's with other types inside of it; one that has none inside as it is."""
+    pa = load("A column")
+    types = pa.types
+    if types.is_struct(kind):
+        return pa.struct([field.with_type(change(field.type)) for field in kind])
+    if types.is_map(kind):
+        return pa.map_(change(kind.key_type), change(kind.item_type))
+    if types.is_fixed_size_list(kind):
+        return pa.list_(kind.value_field.with_type(change(kind.value_type)), kind.list_size)
+    if types.is_large_list(kind):
+        return pa.large_list(kind.value_field.with_type(change(kind.value_type)))
+    return pa.list_(kind.value_field.with_type(change(kind.value_type))) if types.is_list(kind) else kind
+
+
+def unify(kinds: Sequence[Any]) -> Any:
+    """Return the type that holds each value of columns of some types as it is; None if there is none. Whole numbers
+    beside fractions become fractions: `convert` refuses those that would change."""
+    found = kinds[0]
+    for kind in kinds[1:]:
+        found = None if found is None else _unify(load("A column"), found, kind)
+    return found
+
+
+UNITS: Final = ("s", "ms", "us", "ns")
+
+
+def is_text(kind: Any) -> bool:
+    types = load("A column").types
+    return bool(types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind))
+
+
+def is_bytes(kind: Any) -> bool:
+    types = load("A column").types
+    is_any = types.is_binary(kind) or types.is_large_binary(kind) or types.is_binary_view(kind)
+    return bool(is_any or types.is_fixed_size_binary(kind))
+
+
+def is_list(kind: Any) -> bool:
+    types = load("A column").types
+    return bool(types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind))
+
+
+def flatten(chunked: Any) -> Any:
+    """Return a column of a table, or of a batch of one, as one array."""
+    pa = load("A column")
+    if isinstance(chunked, pa.Array):
+        return chunked
+    if chunked.num_chunks == 1:
+        return chunked.chunk(0)
+    return pa.concat_arrays(chunked.chunks) if chunked.num_chunks else pa.array([], chunked.type)
+
+
+def decode_dictionary(column: Any) -> Any:
+    """Return the values of an Arrow array that has each different one once; others as they are."""
+    return column.dictionary_decode() if load("A column").types.is_dictionary(column.type) else column
+
+
+def _unify(pa: Any, one: Any, other: Any) -> Any:
+    types = pa.types
+    pair = (one, other)
+    if one == other or types.is_null(other):
+        return one
+    if types.is_null(one):
+        return other
+    if any(map(types.is_dictionary, pair)):
+        return _unify(pa, *(kind.value_type if types.is_dictionary(kind) else kind for kind in pair))
+    if any(map(is_tensor_type, pair)):
+        return _unify_tensors(pa, one, other) if all(map(is_tensor_type, pair)) else None
+    for is_kind, plain, large in (
+        (is_text, pa.string(), pa.large_string()),
+        (is_bytes, pa.binary(), pa.large_binary()),
+    ):
+        if all(map(is_kind, pair)):
+            return large if large in pair else plain
+    for is_time, build in (
+        (types.is_timestamp, lambda unit: pa.timestamp(unit, one.tz)),
+        (types.is_duration, pa.duration),
+        (types.is_time, lambda unit: pa.time32(unit) if unit in ("s", "ms") else pa.time64(unit)),
+    ):
+        if all(map(is_time, pair)):
+            has_zone = getattr(one, "tz", None) == getattr(other, "tz", None)
+            return build(max(one.unit, other.unit, key=UNITS.index)) if has_zone else None
+    if all(map(types.is_date, pair)):
+        return pa.date64()
+    if any(map(types.is_nested, pair)):
+        return _unify_nested(pa, one, other)
+    return _unify_numbers(pa, one, other)
+
+
+def _unify_numbers(pa: Any, one: Any, other: Any) -> Any:
+    types = pa.types
+    pair = (one, other)
+    if any(map(types.is_boolean, pair)):
+        rest = other if types.is_boolean(one) else one
+        return rest if types.is_integer(rest) or types.is_floating(rest) else None
+    if any(map(types.is_decimal, pair)):
+        if not all(types.is_decimal(kind) or types.is_integer(kind) for kind in pair):
+            return None
+        scale = max(getattr(kind, "scale", 0) for kind in pair)
+        digits = [
+            kind.precision - kind.scale if types.is_decimal(kind) else len(str(1 << kind.bit_width)) for kind in pair
+        ]
+        width = max(digits) + scale
+        return pa.decimal128(width, scale) if width <= 38 else pa.decimal256(width, scale) if width <= 76 else None
+    if not all(types.is_integer(kind) or types.is_floating(kind) for kind in pair):
+        return None
+    if all(map(types.is_floating, pair)):
+        return max(pair, key=lambda kind: kind.bit_width)
+    if any(map(types.is_floating, pair)):
+        return pa.float64()
+    wide = max(pair, key=lambda kind: kind.bit_width)
+    if types.is_signed_integer(one) == types.is_signed_integer(other):
+        return wide
+    (unsigned,) = filter(types.is_unsigned_integer, pair)
+    bits = max(wide.bit_width, 2 * unsigned.bit_width)
+    return pa.decimal128(20, 0) if bits > 64 else getattr(pa, f"int{bits}")()
+
+
+def _unify_tensors(pa: Any, one: Any, other: Any) -> Any:
+    inner = _unify(pa, *(getattr(kind, "kind", None) or kind.value_type for kind in (one, other)))
+    if inner is None or pa.types.is_decimal(inner):
+        return None
+    shapes = [tuple(getattr(kind, "shape", ())) for kind in (one, other)]
+    return pa.fixed_shape_tensor(inner, shapes[0]) if shapes[0] and shapes[0] == shapes[1] else build_arrays_type(inner)
+
+
+def _unify_nested(pa: Any, one: Any, other: Any) -> Any:
+    types = pa.types
+    pair = (one, other)
+    if all(map(types.is_struct, pair)):
+        fields = {field.name: field.type for field in one}
+        for field in other:
+            fields[field.name] = _unify(pa, fields.get(field.name, field.type), field.type)
+        return None if None in fields.values() else pa.struct(list(fields.items()))
+    if all(map(types.is_map, pair)):
+        inner = [_unify(pa, one.key_type, other.key_type), _unify(pa, one.item_type, other.item_type)]
+        return None if None in inner else pa.map_(*inner)
+    if not all(map(is_list, pair)):
+        return None
+    inner = _unify(pa, one.value_type, other.value_type)
+    if inner is None:
+        return None
+    sizes = {getattr(kind, "list_size", None) for kind in pair}
+    if len(sizes) == 1 and None not in sizes:
+        return pa.list_(inner, *sizes)
+    return pa.large_list(inner) if any(map(types.is_large_list, pair)) else pa.list_(inner)
