@@ -377,7 +377,7 @@ def open_folder(caller: str, path: object, filesystem: object, mode: str, ending
         is_unfinished = any(filesystems.is_mark(place, one) for one in inside)
         if inside and mode == "ignore" and not is_unfinished:
             return None
-        is_there = bool(inside) or place.filesystem.get_file_info(place.path).type == fs.FileType.Directory
+        is_there = bool(inside) or place.filesystem.get_file_info(place.path).type.name == "Directory"
         if (is_there and mode in ("error", "create")) or (inside and mode == "ignore"):
             how = "was not written to its end" if is_unfinished else "has files" if inside else "is there"
             raise FolderExistsError(
