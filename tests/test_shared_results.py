@@ -47,18 +47,24 @@ def _report(place: Path) -> None:
 
 WRITERS: dict[str, Callable[[Path], object]] = {"fit": _fit, "search": _search, "report": _report}
 
-TRAPS: dict[str, Callable[[Path, Path], None]] = {
-    "link": lambda mine, home: mine.symlink_to(home),
-    "log": lambda mine, home: (mine.mkdir(), (mine / "run.jsonl").symlink_to(home / "run.jsonl"))[0],
-    "report": lambda mine, home: (mine.mkdir(), (mine / "report.html").symlink_to(home / "run.jsonl"))[0],
-    "pipe": lambda mine, home: (mine.mkdir(), os.mkfifo(mine / "report.html"))[0],
-    "staging": lambda mine, home: (mine.mkdir(), (mine / ".staging").symlink_to(home))[0],
-    "checkpoint": lambda mine, home: (mine.mkdir(), (mine / "checkpoint_000007").symlink_to(home))[0],
-    "his folder": lambda mine, home: mine.mkdir(),
-}
+
+def _lay(trap: str, mine: Path, home: Path) -> None:
+    """As another user, make the folder of a run with a trap in it."""
+    if trap == "link":
+        mine.symlink_to(home)
+        return
+    mine.mkdir()
+    inside = {"log": "run.jsonl", "report": "report.html", "staging": ".staging", "checkpoint": "checkpoint_000007"}
+    if trap == "pipe":
+        os.mkfifo(mine / "report.html")
+    elif trap in inside:
+        (mine / inside[trap]).symlink_to(home / "run.jsonl" if trap in ("log", "report") else home)
 
 
-@pytest.mark.parametrize("trap", [*TRAPS])
+TRAPS = ("link", "log", "report", "pipe", "staging", "checkpoint", "his folder")
+
+
+@pytest.mark.parametrize("trap", TRAPS)
 @pytest.mark.parametrize("writer", [*WRITERS])
 def test_nothing_is_written_where_another_user_leads(writer: str, trap: str, shared_place: Path) -> None:
     home = shared_place.parent / "home"
@@ -68,7 +74,7 @@ def test_nothing_is_written_where_another_user_leads(writer: str, trap: str, sha
     (shared_place.parent / "run").rename(home)  # a run of this user's, which may be the one that the link leads to
     home.chmod(0o755)
     before = {path: path.read_bytes() for path in home.rglob("*") if path.is_file()}
-    strangers.run_as_other(lambda: TRAPS[trap](shared_place / "mine", home))
+    strangers.run_as_other(lambda: _lay(trap, shared_place / "mine", home))
     with pytest.raises(exceptions.UntrustedFolderError, match=r"Nothing is written to .*mine.* belongs to user 1002"):
         WRITERS[writer](shared_place)
     assert before == {path: path.read_bytes() for path in home.rglob("*") if path.is_file()}
