@@ -135,7 +135,12 @@ class PublicNames(griffe.Extension):
                 name
             )  # Griffe looks for a base in the class itself, where a field may hide it
             if known is None or (known.is_attribute and "property" not in known.labels):
-                shown.set_member(name, griffe.Alias(name, target=one.path, parent=shown))
+                owner = _get_member(pkg, f"{one.module}.{one.owner}") if one.owner else _get_member(pkg, one.module)
+                defined = owner.members.get(one.path.split(".")[-1])
+                made: Any = griffe.Alias(name, target=one.path, parent=shown)
+                if defined is None or not defined.is_function:  # a method that is built
+                    made = griffe.Function(name, docstring=griffe.Docstring(text or ""), parent=shown)
+                shown.set_member(name, made)
 
 
 def _get_member(pkg: griffe.Module, path: str) -> Any:
