@@ -97,6 +97,17 @@ FOREIGN = {"hocket.collective.torch.process_group.ProcessGroup": "torch.distribu
 """Classes whose methods a framework declares, documents and calls."""
 
 
+_MOMENTS = ("epoch", "train", "test", "predict", "train_batch", "test_batch", "predict_batch")
+
+BUILT = {
+    "hocket.train.frameworks.report_callback.ReportMixin": (
+        tuple(f"on_{moment}_{end}" for moment in _MOMENTS for end in ("begin", "end")),
+        "Keras calls it. It reports if the moment was chosen.",
+    )
+}
+"""Methods that a loop builds, which the sources do not show, and what is to be said of them."""
+
+
 class Found(NamedTuple):
     """Where a name leads: a module, or a definition in one."""
 
@@ -202,8 +213,12 @@ def list_members(found: Found) -> dict[str, Found]:
     members: dict[str, Found] = {}
     for one in list_classes(found):
         assert isinstance(one.node, ast.ClassDef)
+        names, said = BUILT.get(one.path, ((), ""))
+        members |= {name: _build(one, name, said) for name in names if name not in members}
         for node in walk(one.node.body):
-            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and not node.name.startswith("_"):
+            if isinstance(node, ast.Assign) and ast.unparse(node.value).startswith("refusals.build_method("):
+                members |= {name: _build(one, name, "Not here, as in Ray: it raises.") for name in assigned(node)}
+            elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and not node.name.startswith("_"):
                 known = members.get(node.name)
                 if known is None or (get_docstring(known) is None and ast.get_docstring(node) is not None):
                     members[node.name] = Found(one.module, node, one.node.name)
@@ -213,6 +228,10 @@ def list_members(found: Found) -> dict[str, Found]:
                 if value is not None and isinstance(value.node, ast.FunctionDef):
                     members |= {name: value for name in assigned(node) if name[0] != "_" and name not in members}
     return members
+
+
+def _build(owner: Found, name: str, text: str) -> Found:
+    return Found(owner.module, ast.parse(f'def {name}(self):\n    """{text}"""').body[0], owner.path.split(".")[-1])
 
 
 def list_classes(found: Found) -> list[Found]:

@@ -23,6 +23,12 @@ ROOT = reference.ROOT
 
 COMMANDS = "reference/command_line.md"
 
+STYLE = ".md-grid { max-width: 76rem; }\n.md-typeset pre > code { font-size: 0.72em; }\n"
+"""Programs have up to 120 columns, and are shown whole where the window is wide."""
+
+PICTURE = re.compile(r'<picture>\s*<source [^>]*srcset="([^"]+)">\s*<img src="([^"]+)" alt="([^"]*)">\s*</picture>')
+"""A picture for light and for dark pages, as GitHub takes it. On the site the reader's switch decides."""
+
 
 def on_config(config: Any) -> Any:
     """Add the pages to the navigation."""
@@ -50,6 +56,7 @@ def on_files(files: Files, config: Any) -> Files:
         text = f"# {program.name}\n\n```python\n{program.read_text()}```\n"
         files.append(File.generated(config, f"examples/{program.stem}.md", content=text))
     files.append(File.generated(config, COMMANDS, content=reference.build_command_page(main.build_parser())))
+    files.append(File.generated(config, "site.css", content=STYLE))
     files.append(File.generated(config, "examples/index.md", content="\n".join(shown)))
     head = "# Reference\n\nMade of the docstrings; [the commands](command_line.md) of what they say with `--help`.\n\n"
     index = head + "| page | module | names |\n|---|---|--:|\n" + "\n".join(rows) + "\n"
@@ -66,6 +73,7 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str
     """Let links to programs lead to their pages, and leave out of a block's first line what `run_docs.py` reads there,
     with which the block would be no code. The search finds design notes last: they are for those who change the code.
     """
+    markdown = PICTURE.sub(r"![\3](\2#only-light)\n![The same in the dark](\1#only-dark)", markdown)
     if page.file.src_uri.startswith("design/"):
         page.meta["search"] = {"boost": 0.2}
     markdown = re.sub(
@@ -127,7 +135,12 @@ class PublicNames(griffe.Extension):
                 name
             )  # Griffe looks for a base in the class itself, where a field may hide it
             if known is None or (known.is_attribute and "property" not in known.labels):
-                shown.set_member(name, griffe.Alias(name, target=one.path, parent=shown))
+                owner = _get_member(pkg, f"{one.module}.{one.owner}") if one.owner else _get_member(pkg, one.module)
+                defined = owner.members.get(one.path.split(".")[-1])
+                made: Any = griffe.Alias(name, target=one.path, parent=shown)
+                if defined is None or not defined.is_function:  # a method that is built
+                    made = griffe.Function(name, docstring=griffe.Docstring(text or ""), parent=shown)
+                shown.set_member(name, made)
 
 
 def _get_member(pkg: griffe.Module, path: str) -> Any:

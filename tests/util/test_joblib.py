@@ -72,5 +72,5 @@ def test_resources_of_the_processes(session: hocket.SessionContext) -> None:
 def test_without_joblib() -> None:
     source = "import sys; sys.modules['joblib'] = None; import hocket.util; import hocket.util.joblib"
     ended = subprocess.run([sys.executable, "-c", source], capture_output=True, text=True, check=False)
-    assert "ImportError: hocket.util.joblib needs joblib" in ended.stderr
+    assert "MissingExtraError: hocket.util.joblib needs joblib" in ended.stderr
     assert "pip install joblib" in ended.stderr
