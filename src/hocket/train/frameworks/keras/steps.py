@@ -67,12 +67,7 @@ def own(optimizer: object, owner: Owner) -> None:
 
 @contextlib.contextmanager
 def share_losses(share: Share | None, *, adds_up: bool = False) -> Iterator[None]:
-    """Have means in this block be the ranks' parts of those over all ranks.
-
-    Args:
-        share: What to do with them; None to leave them.
-        adds_up: Whether sums are parts of a sum.
-    """
+    """Have means in this block be the ranks' parts of those over all ranks, by `share`; and sums too, if it says so."""
     before = _place.share, _place.adds_up
     _place.share, _place.adds_up = share, adds_up
     try:
