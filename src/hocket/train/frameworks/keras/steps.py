@@ -54,6 +54,8 @@ class _Place(threading.local):
     """What to do with a loss."""
     adds_up: bool = False
     """Whether a loss without a reduction, or with a sum, is added up over the ranks."""
+    depth: int = 0
+    """In how many losses the thread is: what one makes of the sums of another is not known."""
 
 
 _place: Final = _Place()
@@ -88,6 +90,7 @@ def install() -> None:
     _hook(_find_root())
     if not hasattr(_losses.reduce_weighted_values, "__wrapped__"):
         _losses.reduce_weighted_values = _hook_reduction(_losses.reduce_weighted_values)
+        _losses.Loss.__call__ = _count_depth(_losses.Loss.__call__)
 
 
 # --- optimizers -------------------------------------------------------------------------------------------------------
@@ -167,6 +170,18 @@ def _find_owner(optimizer: Any, given: Sequence[object] | None) -> Any:
 # --- losses -----------------------------------------------------------------------------------------------------------
 
 
+def _count_depth(original: Any) -> Any:
+    @functools.wraps(original)
+    def __call__(self: Any, *args: Any, **kwargs: Any) -> object:  # noqa: N807 (the method's name)
+        _place.depth += 1
+        try:
+            return original(self, *args, **kwargs)
+        finally:
+            _place.depth -= 1
+
+    return __call__
+
+
 def _hook_reduction(original: Any) -> Any:
     @functools.wraps(original)
     def reduce_weighted_values(
@@ -180,7 +195,7 @@ def _hook_reduction(original: Any) -> Any:
         if _place.share is None:
             return found
         if reduction in ("sum", "none", None):
-            return _place.share(found, None) if _place.adds_up else found
+            return _place.share(found, None) if _place.adds_up and _place.depth == 1 else found
         count = _count(values, sample_weight, mask, reduction)
         return found if count is None else _place.share(found, count)
 
