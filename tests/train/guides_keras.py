@@ -197,6 +197,12 @@ def a_loss_that_is_a_class(kit: Kit) -> Sequence[Any]:
 
 
 @guide()
+def a_loss_that_divides_a_sum(kit: Kit) -> Sequence[Any]:
+    squares = losses.MeanSquaredError(reduction="sum")
+    return train_dense(kit, optimizers.SGD(0.1), lambda y, p: squares(y, p) / ops.cast(ops.shape(y)[0], "float32"))
+
+
+@guide()
 def a_loss_that_is_a_function(kit: Kit) -> Sequence[Any]:
     return train_dense(kit, optimizers.SGD(0.1), lambda y, p: ops.mean(ops.square(y - p), axis=-1))
 

@@ -88,14 +88,9 @@ def all_reduce(
 ) -> list[Any]:
     """Return the mean over all ranks of each array, or what `op` makes of them. Works inside `jax.jit` and outside.
 
-    Args:
-        arrays: Of the calling rank; all ranks give as many, of the same shapes and dtypes.
-        leaves: What they are called.
-        caller: For messages.
-        op: What to do with the numbers.
-        travel_as: The dtype in which one of a dtype travels. Default: halves as float32, since sums of halves lose too
-            much; others as they are.
-        watched: Trees that all ranks should have the same of, by kind: the net compares some of their values.
+    All ranks give as many arrays, of the same shapes and dtypes. `travel_as` says in which dtype one of a dtype
+    travels; default: halves as float32, since sums of halves lose too much, and others as they are. `watched` are trees
+    that all ranks should have the same of, by kind: the net compares some of their values.
     """
     if not arrays:
         return []
@@ -115,14 +110,8 @@ def add_visitor(name: str, visitor: Visitor) -> None:
 
 
 def visit(arrays: Sequence[object], leaves: Sequence[trees.Leaf], caller: str, name: str) -> list[Any]:
-    """Return what a visitor on the host makes of arrays. Works inside `jax.jit` and outside. Halves travel as float32.
-
-    Args:
-        arrays: Of the calling rank.
-        leaves: What they are called.
-        caller: For messages.
-        name: Whose visitor.
-    """
+    """Return what a visitor on the host, known by name, makes of arrays. Works inside `jax.jit` and outside. Halves
+    travel as float32."""
     return list(_travel(tuple(arrays), tuple(leaves), caller, arithmetic.ReduceOp.SUM, widen, name, {}))
 
 

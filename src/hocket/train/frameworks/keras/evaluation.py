@@ -36,13 +36,8 @@ def merge_metrics(model: Any, joined: World, *, is_same: bool | None) -> None:
 
     What a metric of Keras's keeps is sums: of values and of weights, of hits in each class or below each threshold.
     Added over the ranks they are what one process would have that had seen all rows. A metric of one's own says how its
-    variables are to be put together: ``add_variable(..., aggregation="mean")``, for example.
-
-    Args:
-        model: It was trained or evaluated, each rank with its own rows.
-        joined: The ranks.
-        is_same: Whether the ranks had the same rows, which count once. None if that is not known: they had, if their
-            metrics are the same to the bit.
+    variables are to be put together: ``add_variable(..., aggregation="mean")``, for example. Rows that are the same in
+    all ranks (`is_same`) count once; None if that is not known: they are, if the metrics are the same to the bit.
     """
     states = [variable for metric in model.metrics for variable in metric.variables]
     if joined.size == 1 or not states:
@@ -86,15 +81,8 @@ def merge_logs(
 ) -> dict[str, Any]:
     """Return what a step of one's own returned last, for all ranks' rows. All ranks call it.
 
-    A value that is the result of a metric becomes that metric's over all ranks. Another number is the step's: its mean
-    by the rows of the step.
-
-    Args:
-        logs: What the step returned.
-        before: Results of the metrics, of this rank.
-        after: Those of all ranks.
-        joined: The ranks.
-        rows: How many the rank had in that step; 0 if they do not count.
+    A value that is the result of a metric of this rank (`before`) becomes that of all ranks (`after`). Another number
+    is the step's: its mean by the rows of the step, which are 0 if they do not count.
     """
     numbers = {name: _to_float(value) for name, value in logs.items() if _is_number(value)}
     matches = {
@@ -148,13 +136,9 @@ def level_state(model: Any, joined: World, before: Sequence[Any]) -> None:
     """Give all ranks what a model keeps without training it, put together as Keras's ``aggregation`` says. All ranks
     call it.
 
-    Sums grow by what all ranks have added, and of ``"only_first_replica"`` rank 0's value counts. All else is a mean if
-    it is of floats, such as the means of BatchNormalization; whole numbers of ``"none"`` stay.
-
-    Args:
-        model: It was trained.
-        joined: The ranks.
-        before: The values of `list_counts` when the ranks had them in common.
+    Sums grow by what all ranks have added since they had `before` of `list_counts` in common, and of
+    ``"only_first_replica"`` rank 0's value counts. All else is a mean if it is of floats, such as the means of
+    BatchNormalization; whole numbers of ``"none"`` stay.
     """
     states = list_states(model)
     if joined.size == 1 or not states:
@@ -170,7 +154,7 @@ def level_state(model: Any, joined: World, before: Sequence[Any]) -> None:
         joined.all_reduce(flat)
         flat /= joined.size
         variables.write_flat(floats, flat)
-    starts = {id(state): start for state, start in zip(list_counts(model), before, strict=True)}
+    starts = {id(state): start for state, start in zip(list_counts(model), before, strict=False)}
     arrays = []
     for state in exact:
         array = variables.read(state).astype(np.float64)

@@ -20,13 +20,7 @@ _NEEDS_LEAD: Final = ("begin", "begin_epoch", "after_steps", "synchronize")
 
 @final
 class Exchange:
-    """Exchanges one model's gradients and losses, in one rank (`steps.Owner`).
-
-    Args:
-        model: The model.
-        runtime: Its strategy.
-        joined: The ranks.
-    """
+    """Exchanges one model's gradients and losses, in one rank, as its strategy says (`steps.Owner`)."""
 
     def __init__(self, model: object, runtime: strategy.StrategyRuntime, joined: World) -> None:
         self._model: Any = weakref.ref(model)

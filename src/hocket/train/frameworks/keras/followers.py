@@ -52,15 +52,8 @@ class Prepared(Protocol):
 
 
 def surround(callbacks: Any, first: Follower, last: Closer, model: Any, *, writes: bool) -> Any:
-    """Return callbacks for ``fit`` with two more; those that write are left out if the rank does not write.
-
-    Args:
-        callbacks: What the user gave: None, one, several or Keras's list, which is changed.
-        first: Called before the user's.
-        last: Called after them.
-        model: The model.
-        writes: Whether the rank writes.
-    """
+    """Return callbacks for ``fit`` (None, one, several or Keras's list, which is changed) with two more around them;
+    those that write are left out if the rank does not write."""
     is_list = isinstance(callbacks, keras.callbacks.CallbackList)
     given = callbacks.callbacks if is_list else keras.tree.flatten(callbacks or [])
     last.look_at(given)
@@ -145,13 +138,7 @@ class Follower(keras.callbacks.Callback):  # type: ignore[misc]  # Keras is not 
 
 @final
 class Closer(keras.callbacks.Callback):  # type: ignore[misc]  # the same
-    """Follows ``fit``, after the user's callbacks.
-
-    Args:
-        prepared: The model.
-        joined: The ranks.
-        is_joint: Whether they take their steps together.
-    """
+    """Follows ``fit``, after the user's callbacks; `is_joint` says whether the ranks take their steps together."""
 
     def __init__(self, prepared: Prepared, joined: World, *, is_joint: bool) -> None:
         super().__init__()

@@ -112,7 +112,8 @@ def synchronize() -> None:
 
     All ranks must call it at the same step.
 
-    ``fit`` does it at the end of each epoch. With `AllReduce` there is nothing to do.
+    ``fit`` does it at the end of each epoch. With `AllReduce` it puts together what layers keep without training it,
+    such as the means of BatchNormalization: call it after a loop of your own, before an evaluation.
 
     Raises:
         RuntimeError: It is called outside a training function.
@@ -174,7 +175,7 @@ class _Prepared:
         given: dict[str, Sequence[Any]] = {}
         if strategies.Alike.PARAMETERS in alike:
             given["parameter"] = model.trainable_variables
-        if strategies.Alike.BUFFERS in alike and self._is_level:
+        if strategies.Alike.BUFFERS in alike and self._is_level and self.exchange.was_led:
             given["buffer"] = evaluation.list_states(model)
         if strategies.Alike.OPTIMIZERS in alike:
             given["optimizer"] = [one for optimizer in self.exchange.list_optimizers() for one in optimizer.variables]
@@ -445,6 +446,8 @@ class _Prepared:
             values = self._world.all_gather_object([variables.read(one) for one in others])[0]
             for variable, value in zip(others, values, strict=True):
                 variable.assign(value)
+        if self._spread is None:
+            self._note_level()
 
     def begin_fit(self) -> None:
         """Begin the strategy, with rank 0's weights: callbacks may have set others."""
@@ -453,8 +456,6 @@ class _Prepared:
             # On TensorFlow Keras builds it in its first step, which this one never takes; checkpoints need its count.
             model.optimizer.build(model.trainable_variables)
         self.share_weights()
-        if self._spread is None:
-            self._note_level()
         self.runtime.begin(self._host_model)
 
     def begin_epoch(self) -> None:

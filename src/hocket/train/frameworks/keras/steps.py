@@ -54,6 +54,8 @@ class _Place(threading.local):
     """What to do with a loss."""
     adds_up: bool = False
     """Whether a loss without a reduction, or with a sum, is added up over the ranks."""
+    depth: int = 0
+    """In how many losses the thread is: what one makes of the sums of another is not known."""
 
 
 _place: Final = _Place()
@@ -67,12 +69,7 @@ def own(optimizer: object, owner: Owner) -> None:
 
 @contextlib.contextmanager
 def share_losses(share: Share | None, *, adds_up: bool = False) -> Iterator[None]:
-    """Have means in this block be the ranks' parts of those over all ranks.
-
-    Args:
-        share: What to do with them; None to leave them.
-        adds_up: Whether sums are parts of a sum.
-    """
+    """Have means in this block be the ranks' parts of those over all ranks, by `share`; and sums too, if it says so."""
     before = _place.share, _place.adds_up
     _place.share, _place.adds_up = share, adds_up
     try:
@@ -93,6 +90,7 @@ def install() -> None:
     _hook(_find_root())
     if not hasattr(_losses.reduce_weighted_values, "__wrapped__"):
         _losses.reduce_weighted_values = _hook_reduction(_losses.reduce_weighted_values)
+        _losses.Loss.__call__ = _count_depth(_losses.Loss.__call__)
 
 
 # --- optimizers -------------------------------------------------------------------------------------------------------
@@ -172,6 +170,18 @@ def _find_owner(optimizer: Any, given: Sequence[object] | None) -> Any:
 # --- losses -----------------------------------------------------------------------------------------------------------
 
 
+def _count_depth(original: Any) -> Any:
+    @functools.wraps(original)
+    def __call__(self: Any, *args: Any, **kwargs: Any) -> object:  # noqa: N807 (the method's name)
+        _place.depth += 1
+        try:
+            return original(self, *args, **kwargs)
+        finally:
+            _place.depth -= 1
+
+    return __call__
+
+
 def _hook_reduction(original: Any) -> Any:
     @functools.wraps(original)
     def reduce_weighted_values(
@@ -185,7 +195,7 @@ def _hook_reduction(original: Any) -> Any:
         if _place.share is None:
             return found
         if reduction in ("sum", "none", None):
-            return _place.share(found, None) if _place.adds_up else found
+            return _place.share(found, None) if _place.adds_up and _place.depth == 1 else found
         count = _count(values, sample_weight, mask, reduction)
         return found if count is None else _place.share(found, count)
 

@@ -22,13 +22,8 @@ def compute_means(
 ) -> Any:
     """Return the mean over all ranks of each array of a tree.
 
-    Args:
-        tree: Of the calling rank.
-        world_size: How many ranks there are.
-        caller: For messages.
-        travel_as: The dtype in which one of a dtype travels. Default: wide enough to add up in.
-        floats_only: Whether other arrays are an error. Else they stay as they are.
-        watched: Trees that the net compares, by kind.
+    `travel_as` says in which dtype one of a dtype travels (default: wide enough to add up in), and `floats_only`
+    whether other arrays are an error or stay as they are. `watched` are trees that the net compares, by kind.
     """
     leaves, values, structure = trees.list_leaves(tree, caller)
     chosen = []
