@@ -190,16 +190,10 @@ def restrict(frame: Any) -> Any:
     return frame.rename(columns={"x": "y"}).drop(columns=["k"]).rename(columns={"y": "x"})
 
 
-def write(rows: data.Dataset) -> data.Dataset:
-    folder = tempfile.mkdtemp()
-    rows.write_parquet(folder)
-    return data.read_parquet(folder)
-
-
-def write_small(rows: data.Dataset) -> data.Dataset:
-    folder = tempfile.mkdtemp()
-    rows.write_parquet(folder, max_rows_per_file=2)
-    return data.read_parquet(folder).materialize()
+def write(rows: data.Dataset, most: int | None = None) -> data.Dataset:
+    with tempfile.TemporaryDirectory() as folder:
+        rows.write_parquet(folder, max_rows_per_file=most)
+        return data.read_parquet(folder).materialize()
 
 
 def pass_on(form: str) -> Callable[[data.Dataset], data.Dataset]:
@@ -244,7 +238,7 @@ OPERATIONS: dict[str, Callable[[data.Dataset], data.Dataset]] = {
     "as_list": lambda rows: rows.groupby("id").aggregate(aggregate.AsList("x", alias_name="xs")),
     "split": lambda rows: rows.split(2)[0].union(rows.split(2)[1]),
     "write": write,
-    "write_small": write_small,
+    "write_small": lambda rows: write(rows, 2),
 }
 
 CANNOT = {"write": ("interval",), "write_small": ("interval",)}
@@ -611,6 +605,13 @@ def test_parquet_is_written_in_the_types_of_a_schema(tmp_path: Path) -> None:
     rows = data.range(2)
     rows.write_parquet(tmp_path / "a", schema=pa.schema([("id", pa.float32())]))
     assert data.read_parquet(tmp_path / "a").to_arrow().schema.types == [pa.float32()]
+    both = pa.schema([("id", pa.int8()), ("more", pa.string())])
+    rows.write_parquet(tmp_path / "c", schema=both)
+    assert data.read_parquet(tmp_path / "c").to_arrow().schema.types == [pa.int8(), pa.string()]
+    rows.add_column("k", lambda frame: frame["id"]).write_parquet(
+        tmp_path / "d", partition_cols=["k"], schema=pa.schema([("k", pa.int64()), ("id", pa.int8())])
+    )
+    assert data.read_parquet(tmp_path / "d", columns=["id"]).to_arrow().schema.types == [pa.int8()]
     with pytest.raises(TypeError, match="schema must be one of Arrow's, but received 5"):
         rows.write_parquet(tmp_path / "b", schema=5)
     with pytest.raises(ValueError, match="the schema has no column 'id', which is to be written"):

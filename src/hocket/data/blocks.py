@@ -116,9 +116,7 @@ class Block:
 
     def list_rows(self) -> Iterator[Row]:
         """Give each row as a dict of Python values."""
-        values = [columns.to_values(column) for column in self.columns.values()]
-        names = list(self.columns)
-        return (dict(zip(names, row, strict=True)) for row in zip(*values, strict=True))
+        return iter(RowView(self))
 
 
 @final

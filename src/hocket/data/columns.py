@@ -245,7 +245,10 @@ def to_values(column: Column) -> list[object]:
             return [None if np.isnat(value) else value for value in column]
         column = held
     if not isinstance(column, np.ndarray):
-        values: list[Any] = arrow.list_tensors(column) if arrow.is_tensor(column) else column.to_pylist()
+        try:
+            values: list[Any] = arrow.list_tensors(column) if arrow.is_tensor(column) else column.to_pylist()
+        except OverflowError:  # a time of which Python's have not the year
+            values = [None if np.isnat(value) else value for value in arrow.to_numpy(column)]
         return values
     return column.tolist() if column.ndim == 1 else [row.copy() for row in column]
 

@@ -80,13 +80,16 @@ class Writers(abc.ABC):
             10
         """
         how, options = _split_options("write_parquet()", how, "arrow_parquet_args_fn", ("write_table", "ParquetWriter"))
-        if schema is not None and not isinstance(schema, arrow.load("write_parquet()").Schema):
+        names = _check_partitions(partition_cols)
+        pa = arrow.load("write_parquet()")
+        if isinstance(schema, pa.Schema):
+            schema = pa.schema([field for field in schema if field.name not in names])
+        elif schema is not None:
             raise TypeError(
                 f"schema must be one of Arrow's, but received {schema!r:.80}. Write pyarrow.schema([('x', "
                 "pyarrow.float32())])."
             )
-        form = writing.Parquet(options, schema)
-        self._write("write_parquet()", path, form, how, columns=_check_partitions(partition_cols))
+        self._write("write_parquet()", path, writing.Parquet(options, schema), how, columns=names)
 
     def write_csv(self, path: object, **how: object) -> None:
         """Execute the plan, and write CSV files.

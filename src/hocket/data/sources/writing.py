@@ -82,19 +82,19 @@ class Parquet:
 
 
 def _cast_table(table: Any, schema: Any) -> object:
-    """Return a table with its columns in the types that a schema has for them."""
+    """Return a table with its columns in the types that a schema has for them; one that it lacks has no values."""
     pa = arrow.load("write_parquet()")
     lacking = [name for name in table.column_names if name not in schema.names]
     if lacking:
         raise ValueError(f"the schema has no column {', '.join(map(repr, lacking))}, which is to be written. Add it")
-    fields = [schema.field(name) for name in schema.names if name in table.column_names]
     found = []
-    for field in fields:
+    for field in schema:
+        is_there = field.name in table.column_names
         try:
-            found.append(table.column(field.name).cast(field.type))
+            found.append(table.column(field.name).cast(field.type) if is_there else pa.nulls(len(table), field.type))
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
             raise ValueError(f"column {field.name!r} cannot be {field.type}, as the schema says: {error}") from error
-    return pa.table(found, schema=pa.schema(fields))
+    return pa.table(found, schema=schema)
 
 
 def write_table(write: Callable[[Any, Any], object], table: Any, stream: object) -> None:
