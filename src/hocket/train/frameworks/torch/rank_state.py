@@ -249,9 +249,10 @@ class _TakeRows:
     def __call__(self, model: torch.nn.Module, args: tuple[object, ...]) -> None:
         if self._watch is None or not (model.training and torch.is_grad_enabled()):
             return
-        batch = next((one for one in args if isinstance(one, torch.Tensor) and one.layout == torch.strided), None)
-        if batch is not None and not self._watch.take_rows(batch.detach().cpu().contiguous().view(torch.uint8).numpy()):
-            self._watch = None
+        batch = next((one for one in args if type(one) is torch.Tensor), None)
+        if batch is not None and batch.layout == torch.strided and not batch.is_meta:
+            raw = batch.detach().cpu().reshape(-1).contiguous().view(torch.uint8)
+            self._watch = self._watch if self._watch.take_rows(raw.numpy()) else None
 
     def __deepcopy__(self, memo: object) -> _TakeRows:
         return _TakeRows()
