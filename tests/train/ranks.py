@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from hocket.train.checkpoints import storage
-from hocket.train.rank import questions, rank_info, reports, worker_session
+from hocket.train.rank import equality, questions, rank_info, reports, worker_session
 
 
 @contextlib.contextmanager
@@ -25,7 +25,12 @@ def be_rank(
         start_positions=positions or {},
     )
     taken: list[reports.Report] = []
+
+    def take(item: reports.Report | equality.Item) -> None:
+        assert isinstance(item, reports.Report)
+        taken.append(item)
+
     inquiry = questions.Inquiry(lambda _: None)
-    session = worker_session.WorkerSession(info, taken.append, inquiry, lambda _: None)
+    session = worker_session.WorkerSession(info, take, inquiry, lambda _: None)
     with worker_session.open_session(session):
         yield taken

@@ -239,7 +239,7 @@ def momentum_and_decay(tools: Tools) -> Any:
     optimizer = torch.optim.SGD(model.parameters(), lr=LR, weight_decay=0.1)
     schedule = torch.optim.lr_scheduler.StepLR(optimizer, 2, 0.5)
     optimizer = tools.optimizer(optimizer)
-    return _train(tools, model, optimizer, between=lambda step: step and schedule.step())
+    return _train(tools, model, optimizer, between=lambda step: schedule.step() if step else None)
 
 
 def groups(tools: Tools) -> Any:
@@ -834,7 +834,7 @@ def clip_in_float16() -> dict[str, Any]:
         found.setdefault("norm", float(norm) if norm is not None else 0.0)
         optimizer.step()
         found["moved"].append((parts[0].weight - before).detach().norm().item())
-    scale = framework.FRAMEWORK.get_state("test").precision.scaler  # type: ignore[union-attr]
+    scale: Any = framework.FRAMEWORK.get_state("test").precision.scaler  # type: ignore[union-attr]
     model, parts, (first, second), (before, _) = prepare(2)
     hocket_torch.backward((model(ones) * torch.tensor([1e38 * 1e38, 1.0])).sum())
     nn.utils.clip_grad_value_(model.parameters(), 0.1)
@@ -870,11 +870,11 @@ def read_buffers(config: dict[str, Any]) -> list[Any]:
 
 def load_unprepared(config: dict[str, Any]) -> None:
     torch.manual_seed(0)
-    loader: Any = data.DataLoader(torch.randn(32, 4), batch_size=4, shuffle=True)
+    loader: Any = data.DataLoader(data.TensorDataset(torch.randn(32, 4)), batch_size=4, shuffle=True)
     if config["prepares"]:
         loader = hocket_torch.prepare_data_loader(loader)
     model, optimizer = _begin(Ranks())
-    for rows in loader:
+    for (rows,) in loader:
         optimizer.zero_grad()
         _loss(model(rows)).backward()
         optimizer.step()

@@ -139,9 +139,13 @@ class LedgerLoader(Positioned):
         finally:
             batches.close()
         cursor.leave(number)
+        self._end_epoch()
 
     def _end_batch(self, part: ledger.Slice) -> None:
         """Called when the loop asks for the batch after this one."""
+
+    def _end_epoch(self) -> None:
+        """Called when the loop has had the last batch of an epoch."""
 
 
 class WeighedLoader(LedgerLoader):

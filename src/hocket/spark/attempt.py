@@ -15,8 +15,8 @@ from hocket.spark import hub as hubs
 from hocket.spark import messages, rank
 from hocket.train import errors
 from hocket.train.checkpoints import storage
-from hocket.train.rank import questions, rank_info, reports
-from hocket.train.run import attempt_monitor, question_resolver, training_run, validation_queue
+from hocket.train.rank import equality, questions, rank_info, reports
+from hocket.train.run import attempt_monitor, divergence, question_resolver, training_run, validation_queue
 
 LEAVE_SECONDS: Final = 60.0
 """How long Spark may take to end the job when all ranks are done. A guess; it takes milliseconds."""
@@ -103,6 +103,7 @@ class _Follower:
         size = len(group)
         run.book.begin_attempt(size)
         self._resolver = question_resolver.QuestionResolver(run.manager, run.book, size)
+        self._divergence = divergence.DivergenceWatch(run.config.divergence_config, size)
         token = storage.leave_token(run.run_storage)
         shared = run.describe_attempt(size, attempt=number, token=token, mark=token)
         self._validate()
@@ -126,12 +127,15 @@ class _Follower:
             match event:
                 case reports.Report():
                     self._add(number, [event])
+                case equality.Look() | equality.Rows():
+                    self._divergence.take(number, event)
                 case questions.Question():
                     self._resolver.take(number, event)
                 case messages.Ended():
                     returned[number] = event.value
                     self._add(number, [], has_ended=True)
                     self._resolver.end(number)
+                    self._divergence.end(number)
             for asking, answer in self._resolver.settle():
                 self._group.send(asking, answer)
         return returned[0]

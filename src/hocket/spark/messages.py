@@ -13,7 +13,7 @@ import cloudpickle
 
 from hocket import deaths, exceptions, texts
 from hocket.train.checkpoints import checkpoint
-from hocket.train.rank import questions, rank_info, rank_placement, reports
+from hocket.train.rank import equality, questions, rank_info, rank_placement, reports
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +104,7 @@ class Pong:
     """The process lives."""
 
 
-FromRank: TypeAlias = Hello | Reply | Failed | Ended | Died | Pong | reports.Report | questions.Question
+FromRank: TypeAlias = Hello | Reply | Failed | Ended | Died | Pong | reports.Report | equality.Item | questions.Question
 
 # --- to a rank --------------------------------------------------------------------------------------------------------
 

@@ -216,7 +216,7 @@ class FailureConfig:
 @constructors.explained()
 @dataclass(frozen=True)
 class DivergenceConfig:
-    """What happens when ranks that should have equal models do not.
+    """How a run goes on when ranks that should have equal models do not.
 
     Each rank sends a digest of its parameters, buffers and optimizer state at each report, at the end of each epoch
     that Hocket sees, and at the end of the training function, where its strategy says that ranks are equal then.

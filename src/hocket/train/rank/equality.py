@@ -60,7 +60,7 @@ Key: TypeAlias = tuple[str, str, str]
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """What one rank has at one moment."""
+    """The digests of one rank's tensors at one moment."""
 
     place: tuple[str, int]
     """The moment, the same in all ranks: ``("report", 3)``."""
@@ -101,13 +101,13 @@ def compute_digest(array: npt.NDArray[Any]) -> int:
         False
     """
     if array.nbytes <= _DIRECT_BYTES and array.flags.c_contiguous and array.dtype.kind in "fiub":
-        return zlib.crc32(array)  # what most tensors of small models need
+        return zlib.crc32(array.data)  # most tensors of small models
     flat = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
     if flat.nbytes <= _DIRECT_BYTES:
-        return zlib.crc32(flat)
+        return zlib.crc32(flat.data)
     whole = flat.nbytes // _ROW_BYTES * _ROW_BYTES
     rows = flat[:whole].view(np.uint64).reshape(-1, _ROW_BYTES // 8)
-    return zlib.crc32(flat[whole:], zlib.crc32(np.add.reduce(rows, axis=0)))
+    return zlib.crc32(flat[whole:].data, zlib.crc32(np.add.reduce(rows, axis=0).data))
 
 
 def take_sample(array: npt.NDArray[Any]) -> npt.NDArray[Any]:

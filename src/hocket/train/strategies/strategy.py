@@ -63,7 +63,8 @@ class Collectives(Protocol):
 
 
 class Alike(enum.Flag):
-    """What all ranks have the same of at a moment between steps. The net compares it (`hocket.train.rank.equality`)."""
+    """The kinds of tensors that all ranks have the same of between two steps, which `hocket.train.rank.equality`
+    compares."""
 
     NOTHING = 0
     PARAMETERS = enum.auto()
@@ -198,7 +199,7 @@ class StrategyRuntime:
 
     @property
     def alike(self) -> Alike:
-        """What all ranks have the same of now, so that a difference is a fault of the program. Default: nothing."""
+        """The kinds of tensors that all ranks have the same of now: a difference is a fault. Default: none."""
         return Alike.NOTHING
 
     def open_next(self) -> StrategyRuntime:
@@ -282,7 +283,7 @@ class NativeStrategy:
 
     @property
     def alike(self) -> Alike:
-        """What all ranks have the same of now, or of tensors that are cut the same part. Default: nothing."""
+        """The kinds of tensors that all ranks have the same of now, or the same part of. Default: none."""
         return Alike.NOTHING
 
     def close(self) -> None:

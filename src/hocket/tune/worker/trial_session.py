@@ -15,7 +15,7 @@ from typing import final
 
 from hocket.train.checkpoints import checkpoint as checkpoints
 from hocket.train.checkpoints import reported, storage, uploads
-from hocket.train.rank import questions, rank_info, reports, worker_session
+from hocket.train.rank import equality, questions, rank_info, reports, worker_session
 from hocket.tune.worker import orders
 
 
@@ -59,7 +59,8 @@ class TrialSession(worker_session.WorkerSession):
         """Report, and wait for the answer."""
         self.report(metrics, checkpoint, None, uploads.Upload(reported.CheckpointUploadMode.SYNC, None, None))
 
-    def _hand_over(self, report: reports.Report) -> None:
+    def _hand_over(self, report: reports.Report | equality.Item) -> None:
+        assert isinstance(report, reports.Report), "a trial alone is compared with none"
         if self._is_over:  # the function has caught what was to end it
             raise TrialStopped
         name = None

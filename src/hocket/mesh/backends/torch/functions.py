@@ -278,7 +278,7 @@ def _cumulate(function: Callable[..., Any], mesh: meshes.Mesh, value: Any, dim: 
 
 
 def _reduce(function: Callable[..., Any], mesh: meshes.Mesh, value: Any, *args: Any, **kwargs: Any) -> Any:
-    """What takes elements together by no sum: along these dims the value is put together, along others it stays cut.
+    """A reduction that is no sum: along its dims the value is put together, along others it stays cut.
     Which of the elements is the largest is for the gradient to know, and no rank knows it of its part."""
     dims = kwargs.get("dim", args[0] if args else ())
     if isinstance(dims, torch.Tensor) or not isinstance(value, torch_tensor.DTensor):

@@ -84,9 +84,10 @@ def settle(native: torch_tensor.DTensor) -> torch_tensor.DTensor:
         placements[axis] = torch_tensor.Replicate()
     if placements == list(native.placements):
         return native
-    settled: torch_tensor.DTensor = native.redistribute(placements=placements)
+    settled = native.redistribute(placements=placements)
+    hook: Callable[[Callable[[Any], object]], object] = settled.register_hook
     if settled.requires_grad:  # what comes as terms of a sum cannot be turned into what torch has for the norm's parts
-        settled.register_hook(lambda slope: slope.redistribute(placements=_add_up(slope.placements)))
+        hook(lambda slope: slope.redistribute(placements=_add_up(slope.placements)))
     return settled
 
 

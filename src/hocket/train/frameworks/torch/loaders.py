@@ -215,15 +215,12 @@ class PreparedDataLoader(loader_module.WeighedLoader, data.DataLoader[Any]):
         loop, parts = self._cursor.begin()
         batches = ((part, self._move(batch)) for batch, part in zip(super().__iter__(), parts, strict=True))
         begun = loader_module.Loop(self._cursor, loop, batches)
-        return self._follow(self._hand_out(lambda: begun), self._cursor.epoch)
+        return self._hand_out(lambda: begun)
 
-    @staticmethod
-    def _follow(batches: Iterator[Any], epoch: int) -> Iterator[Any]:
-        """Give batches to a loop, and have the ranks compared when it has had the last."""
-        yield from batches
+    def _end_epoch(self) -> None:
         session = worker_session.get_optional_session()
         if session is not None:
-            session.watch.end_epoch(epoch)
+            session.watch.end_epoch(self.epoch)
 
     def _move(self, batch: object) -> object:
         if self._device is None:

@@ -64,8 +64,8 @@ class LossScale:
     """By what losses are multiplied before the backward pass, and gradients divided right after it: between
     ``backward(loss)`` and ``optimizer.step()`` gradients are what they are, and may be clipped.
 
-    Whether they have overflowed is looked at there as well, since clipping may hide it. The scale is halved when they
-    have, and doubled after `GROWTH_STEPS` iterations in which they have not, however many optimizers step in one.
+    An overflow is noted there as well, since clipping may hide it. The scale is halved when they have overflowed, and
+    doubled after `GROWTH_STEPS` iterations in which they have not, however many optimizers step in one.
     """
 
     def __init__(self) -> None:
@@ -74,7 +74,7 @@ class LossScale:
         self._optimizers: weakref.WeakKeyDictionary[torch.optim.Optimizer, bool] = weakref.WeakKeyDictionary()
         """Whether the gradients of each have overflowed in the last backward pass."""
         self._good_steps = 0
-        #: Whether there was a step since the scale was looked at, and whether one was left out.
+        #: Whether there was a step since the scale was adapted, and whether one was left out.
         self._stepped = self._left_out = False
 
     def add_model(self, model: torch.nn.Module) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
+import traceback
 import warnings
 import weakref
 from collections.abc import Collection, Iterator, Sequence
@@ -146,11 +147,11 @@ class RankState:
 
     def _is_of_sharding(self, error: Exception) -> bool:
         """Tell whether torch has raised an error where a model was sharded."""
-        frame, last = error.__traceback__, ""
-        while frame is not None:
-            frame, last = frame.tb_next, frame.tb_frame.f_globals.get("__name__", "")
+        *_, (frame, _) = traceback.walk_tb(error.__traceback__)
         parameters = (p for model in self._list_models() for p in model.parameters())
-        return last.startswith("torch.") and any(hasattr(p, "placements") for p in parameters)
+        return frame.f_globals.get("__name__", "").startswith("torch.") and any(
+            hasattr(p, "placements") for p in parameters
+        )
 
     def _list_models(self) -> list[torch.nn.Module]:
         return [model for model in (ref() for ref in self._models) if model is not None]
@@ -245,13 +246,14 @@ class _TakeRows:
     def __init__(self, watch: equality.Watch | None = None) -> None:
         self._watch = watch
 
-    @torch._disable_dynamo  # compiler.disable, without an import of the compiler before the first call
+    @torch._disable_dynamo  # type: ignore[attr-defined]  # compiler.disable would import the compiler at once
     def __call__(self, model: torch.nn.Module, args: tuple[object, ...]) -> None:
         if self._watch is None or not (model.training and torch.is_grad_enabled()):
             return
-        batch = next((one for one in args if isinstance(one, torch.Tensor) and one.layout == torch.strided), None)
-        if batch is not None and not self._watch.take_rows(batch.detach().cpu().contiguous().view(torch.uint8).numpy()):
-            self._watch = None
+        batch = next((one for one in args if type(one) is torch.Tensor), None)
+        if batch is not None and batch.layout == torch.strided and not batch.is_meta:
+            raw = batch.detach().cpu().reshape(-1).contiguous().view(torch.uint8)
+            self._watch = self._watch if self._watch.take_rows(raw.numpy()) else None
 
     def __deepcopy__(self, memo: object) -> _TakeRows:
         return _TakeRows()

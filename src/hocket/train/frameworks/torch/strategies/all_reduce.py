@@ -22,7 +22,7 @@ _HOOKS: Final[Mapping[str, Callable[..., object]]] = {
 
 
 class _Plan(NamedTuple):
-    """What a step of an optimizer takes."""
+    """The parts that a step of an optimizer goes through."""
 
     parameters: list[Any]
     """What it steps."""
@@ -47,7 +47,7 @@ class Exchange(strategy.Exchange):
         self._wrappers: list[weakref.ref[wrapping.Wrapper]] = []
         self._sharded: list[weakref.ref[torch.nn.Module]] = []
         self._outside = closures.Outside(ranks.world_size)
-        #: What was found out of each optimizer, and how many parameters and makings of wrappers ago.
+        #: The plan of each optimizer, and of how many parameters and makings of wrappers it is.
         self._plans: weakref.WeakKeyDictionary[torch.optim.Optimizer, tuple[object, _Plan]] = (
             weakref.WeakKeyDictionary()
         )

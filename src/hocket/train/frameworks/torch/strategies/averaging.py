@@ -113,7 +113,7 @@ def require_equal(tensors: Sequence[torch.Tensor], what: str) -> None:
             )
 
 
-@torch._disable_dynamo  # compiler.disable, without an import of the compiler before the first call
+@torch._disable_dynamo  # type: ignore[attr-defined]  # compiler.disable would import the compiler at once
 def _share_buffers(called: Any, args: object, result: object) -> None:
     """Called after a forward pass."""
     join: Any = getattr(called, "_join_config", None)  # of DistributedDataParallel, as the next two

@@ -68,7 +68,7 @@ class Wrapper:
         self._armed = False
         #: The parameters whose gradients are the mean of all ranks.
         self._reduced: set[torch.nn.Parameter] = set()
-        #: Those whose gradients have a part that is this rank's own.
+        #: The parameters whose gradients have a part that is this rank's own.
         self._own: set[torch.nn.Parameter] = set()
         self._is_queued = False
         self.wrapped: Final = parallel.DistributedDataParallel(model, **options)
@@ -103,7 +103,8 @@ class Wrapper:
         for hook in self._hooks:
             hook.remove()
         self._covered = self._list_trainable()
-        self._hooks = [one.register_post_accumulate_grad_hook(self._take_gradient) for one in self._covered]
+        covered: list[Any] = [*self._covered]  # torch does not say what the next one is
+        self._hooks = [one.register_post_accumulate_grad_hook(self._take_gradient) for one in covered]
         self._reduced.clear()
         self._compress(self.wrapped)
 
@@ -178,7 +179,7 @@ class Wrapper:
             return
         self._armed = False
         try:
-            self.wrapped._check_reducer_finalized()
+            self.wrapped._check_reducer_finalized()  # type: ignore[no-untyped-call]  # torch does not say
         except RuntimeError as error:
             missing = [name for one, name in self._covered.items() if one not in self._reduced]
             raise RuntimeError(
@@ -209,7 +210,7 @@ class _BeforeForward:
     def __init__(self, wrapper: Wrapper | None) -> None:
         self._wrapper = wrapper
 
-    @torch._disable_dynamo  # compiler.disable, without an import of the compiler before the first call
+    @torch._disable_dynamo  # type: ignore[attr-defined]  # compiler.disable would import the compiler at once
     def __call__(self, wrapped: parallel.DistributedDataParallel, args: object) -> None:
         if self._wrapper is not None:
             self._wrapper.begin_forward(wrapped)
