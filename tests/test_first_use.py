@@ -369,7 +369,7 @@ NOTHING = {
     "MaxSizePartitioner",
     "hocket.train": "Checkpoint CheckpointConsistencyMode CheckpointUploadMode ReportedCheckpoint "
     "ReportedCheckpointStatus CheckpointStrategy load_checkpoint local_rank save_checkpoint world_rank world_size "
-    "TrainingIterator TrainingCallback CheckpointConfig FailureConfig LoggingConfig RunConfig ScalingConfig "
+    "TrainingIterator TrainingCallback CheckpointConfig DivergenceConfig FailureConfig LoggingConfig RunConfig ScalingConfig "
     "PreemptionInfo ProgressDisplay TrainContext get_all_reported_checkpoints get_checkpoint get_context "
     "get_preemption_info report DataConfig get_dataset_shard ShardingBytes ShardingUsage Result BackendConfig "
     "EarlyStopping TimeLimit TrainRunContext UserCallback ValidationConfig ValidationFn ValidationTaskConfig",

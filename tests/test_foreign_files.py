@@ -343,7 +343,7 @@ READERS: dict[tuple[str, str], Row | str] = {
         {"run": "a", "files": [{"path": "a.parquet", "rows": 3}]},
         read_data_manifest,
     ),
-    ("data/arrow.py", "_list_shapes"): ([[1, 2], "int64"], read_columns),
+    ("data/arrow/forms.py", "_list_shapes"): ([[1, 2], "int64"], read_columns),
     ("train/frameworks/jax/checkpoints.py", "_read"): ({"a": "float64"}, read_pytree),
     ("cli/launch/report.py", "parse_recorded"): (
         {"message": {"message": "x", "extraInfo": {"py_callstack": "y"}}},
@@ -355,6 +355,7 @@ READERS: dict[tuple[str, str], Row | str] = {
     ("data/sources/archives.py", "WebDataset._finish"): "data: tests/data/test_damaged_files.py",
     ("data/sources/archives.py", "_decode"): "data: tests/data/test_damaged_files.py",
     ("data/sources/formats.py", "_read_array"): "data: tests/data/test_damaged_files.py",
+    ("data/sources/formats.py", "Json._read_lines"): "data: tests/data/test_damaged_files.py",
     ("cli/launch/plan.py", "parse_plan"): "a pipe of the launcher",
     ("cli/launch/rank.py", "Note.read"): "memory of the launcher",
     ("collective/rendezvous.py", "join"): "a store of the group",

@@ -165,10 +165,10 @@ def test_what_passes_is_left_alone(run_watched):
         (("runs", "t.py::a", 60.0), 76, "t.py::a has run for 76 s"),
         (("runs", "t.py::a", 0.0), 10_000, None),
         (("debugs", "t.py::a", 60.0), 10_000, None),
-        (("collects", "", 0.0), 299, None),
-        (("collects", "", 0.0), 301, "A process has collected tests for 301 s"),
-        (("ends", "t.py::a", 60.0), 29, None),
-        (("ends", "t.py::a", 60.0), 31, "A process of the tests has not ended after t.py::a for 31 s"),
+        (("collects", "", 0.0), 599, None),
+        (("collects", "", 0.0), 601, "A process has collected tests for 601 s"),
+        (("ends", "t.py::a", 60.0), 59, None),
+        (("ends", "t.py::a", 60.0), 61, "A process of the tests has not ended after t.py::a for 61 s"),
     ],
 )
 def test_limits(note, seconds, text):
@@ -188,13 +188,13 @@ def test_a_run_in_which_nobody_does_anything_is_ended(notes):
 
 def test_workers_have_to_end_once_all_tests_are_done():
     notes = [Note(1, 1.0, "closes", "", 0, 100), Note(7, 1.0, "waits", "t.py::a", 60, 10)]
-    assert find_hangs(notes, silence=0, runner=1, now=129, limits=Limits()) == []
-    hangs = find_hangs(notes, silence=0, runner=1, now=131, limits=Limits())
+    assert find_hangs(notes, silence=0, runner=1, now=159, limits=Limits()) == []
+    hangs = find_hangs(notes, silence=0, runner=1, now=161, limits=Limits())
     assert [(hang.pid, hang.text) for hang in hangs] == [
-        (7, "A process of the tests has not ended after t.py::a for 31 s")
+        (7, "A process of the tests has not ended after t.py::a for 61 s")
     ]
-    hangs = find_hangs(notes[:1], silence=0, runner=1, now=191, limits=Limits())
-    assert [hang.text for hang in hangs] == ["pytest has waited for the ends of its processes for 91 s"]
+    hangs = find_hangs(notes[:1], silence=0, runner=1, now=281, limits=Limits())
+    assert [hang.text for hang in hangs] == ["pytest has waited for the ends of its processes for 181 s"]
 
 
 def test_a_process_that_has_the_number_of_another_is_left_alone(tmp_path):

@@ -360,7 +360,10 @@ def test_numbers_out_of_range(arguments: list[str], message: str, capsys: pytest
 def test_dashboard_names_its_extra(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     assert main.main(["dashboard"]) == 1
-    assert "needs starlette and uvicorn. Run pip install 'hocket[dashboard]'." in capsys.readouterr().err
+    assert (
+        "needs starlette and uvicorn, and 'starlette' cannot be imported. Run pip install 'hocket[dashboard]'."
+        in capsys.readouterr().err
+    )
 
 
 @pytest.mark.slow
