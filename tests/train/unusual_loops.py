@@ -715,6 +715,7 @@ def run_one(config: dict[str, Any]) -> None:
 
 DIVERGING = [
     "parameter_outside",
+    "parameter_outside_with_a_closure",
     "unfrozen_later",
     "appended",
     "parameter_registered_later",
