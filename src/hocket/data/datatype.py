@@ -1,4 +1,5 @@
 """Types of columns, under Ray's name of their module."""
 
-from hocket.data.expressions.datatype import DataType as DataType
-from hocket.data.expressions.datatype import TypeCategory as TypeCategory
+from hocket.data.expressions.datatype import DataType, TypeCategory
+
+__all__ = ["DataType", "TypeCategory"]

@@ -2,6 +2,6 @@
 
 from hocket.exceptions import SystemError as SystemException
 from hocket.exceptions import UserCodeException as RayDataUserCodeException
-from hocket.exceptions import UserCodeException as UserCodeException
+from hocket.exceptions import UserCodeException
 
 __all__ = ["RayDataUserCodeException", "SystemException", "UserCodeException"]
