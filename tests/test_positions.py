@@ -37,7 +37,7 @@ def test_positions_are_those_of_ray(place: str) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         theirs, ours = importlib.import_module(f"ray.{place}"), importlib.import_module(f"hocket.{place}")
-    shared = [name for name in dir(theirs) if not name.startswith("_") and name in vars(ours)]
+    shared = [name for name in dir(theirs) if not name.startswith("_") and name in dir(ours)]
     wrong = {}
     compared = 0
     for name in shared:

@@ -40,7 +40,7 @@ def build_rows(override_num_blocks: int = 2) -> data.Dataset:
 
 
 def compute(expr: Expr, rows: data.Dataset | None = None) -> list[Any]:
-    return [row["z"] for row in (rows or build_rows()).with_column("z", expr).take_all()]
+    return [row["z"] for row in (build_rows() if rows is None else rows).with_column("z", expr).take_all()]
 
 
 @pytest.mark.parametrize(
