@@ -36,8 +36,6 @@ THOROUGH: Mapping[str, Sequence[str]] = {
         "tests/train/test_framework_contract.py::TestJax",
         "tests/train/test_framework_contract.py::TestKerasOnTensorflow",
         "tests/train/test_guides_jax.py",
-        "tests/train/test_guides_keras.py::test_two_ranks_end_where_one_process_does[jax",
-        "tests/train/test_guides_keras.py::test_two_ranks_end_where_one_process_does[tensorflow",
         "tests/train/test_horovod_keras.py",
         "tests/train/test_jax.py",
         "tests/train/test_keras.py::test_a_model_of_several_inputs_takes_a_list_of_arrays",

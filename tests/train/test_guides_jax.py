@@ -39,6 +39,7 @@ def measure(one: Any, other: Any) -> float:
     return max(float(np.abs(a - b).max() / max(1.0, np.abs(a).max())) for a, b in zip(one, other, strict=True))
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("session")
 def test_two_ranks_end_where_one_process_does(tmp_path: Path) -> None:
     found = fit(guides_jax.compare, tmp_path).return_value

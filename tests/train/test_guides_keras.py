@@ -61,7 +61,9 @@ def measure(one: Any, other: Any) -> float:
 
 
 @pytest.mark.parametrize("part", range(PARTS))
-@pytest.mark.parametrize("backend", ["torch", "tensorflow", "jax"])
+@pytest.mark.parametrize(
+    "backend", ["torch", *(pytest.param(name, marks=pytest.mark.long) for name in ("tensorflow", "jax"))]
+)
 @pytest.mark.usefixtures("session")
 def test_two_ranks_end_where_one_process_does(backend: str, part: int, tmp_path: Path) -> None:
     if backend != "torch":
