@@ -212,7 +212,7 @@ PARTS: Final[dict[str, str]] = {
     "hocket.autoscaler": "a cluster's; Ray's own is used there",
     "hocket.dashboard": "hocket dashboard is a command of its own",
     "hocket.data.extensions": (
-        "arrays are columns as they are; for tables of Arrow's write hocket.data.datatype.DataType.tensor"
+        "arrays are columns as they are; for tables of Arrow's write DataType.tensor of hocket.data.datatype"
     ),
     "hocket.util.dask hocket.util.spark": (
         "another program's scheduler; for data between them see hocket.data.from_spark, hocket.spark and Parquet files"

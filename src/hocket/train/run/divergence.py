@@ -115,7 +115,7 @@ class DivergenceWatch:
     def _settle(self, place: tuple[str, int]) -> None:
         if not self._looking <= self._open[place].keys():
             return
-        looks = self._open.pop(place)
+        looks = dict(sorted(self._open.pop(place).items()))
         first, *rest = looks.values()
         if all(_is_same(first, other) for other in rest):
             return
