@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 from typing import Any
 
@@ -77,6 +78,26 @@ def test_a_rank_that_ends_is_not_waited_for() -> None:
             driver.take(rank, item)
     with pytest.raises(train.RanksDivergedError, match="rank 1 has other values of the parameter `one` than rank 0"):
         driver.end(2)
+
+
+def test_ends_of_parts_are_not_taken_for_each_other() -> None:
+    """A rank comes to its second end before the other one comes to its first."""
+    sent: dict[int, list[Any]] = {0: [], 1: []}
+    weights = {rank: np.zeros(3) for rank in sent}
+    for rank, items in sent.items():
+        watch = equality.Watch(0, items.append)
+        watch.add(lambda rank=rank: [equality.Equal("parameter", "w", weights[rank])], {})  # type: ignore[misc]
+        for _ in range(2):
+            weights[rank] += 1
+            watch.count_step()
+            watch.end()
+    driver = divergence.DivergenceWatch(train.DivergenceConfig(), 2)
+    for rank, look in ((0, sent[0][0]), (0, sent[0][1]), (1, sent[1][0]), (1, sent[1][1])):
+        driver.take(rank, look)
+    driver.take(0, sent[0][0])
+    mixed = dataclasses.replace(sent[1][1], place=("end", 1))
+    with pytest.raises(train.RanksDivergedError, match="at the end of the training function"):  # the ends do differ
+        driver.take(1, mixed)
 
 
 def test_the_end_of_an_epoch_is_looked_at_once() -> None:

@@ -184,10 +184,7 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[dict[str, A
         result = hocket_torch.TorchTrainer(
             run_all,
             scaling_config=train.ScalingConfig(num_workers=2),
-            run_config=train.RunConfig(
-                storage_path=tmp_path_factory.mktemp("runs"),
-                divergence_config=train.DivergenceConfig("ignore"),  # programs whose ranks end apart are among these
-            ),
+            run_config=train.RunConfig(storage_path=tmp_path_factory.mktemp("runs")),
         ).fit()
         yield result.return_value
 

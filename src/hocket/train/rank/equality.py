@@ -132,6 +132,7 @@ class Watch:
         self._steps = 0
         self._looked = 0
         """How many steps there were at the last look."""
+        self._ends = 0
         self._ended_epoch: int | None = None
         """The epoch that has ended, if nothing was looked at since."""
         self._keys: tuple[Key, ...] = ()
@@ -164,10 +165,16 @@ class Watch:
             self._send(Rows(tuple(self._rows)))
         return self._send is not None and not is_enough
 
-    def end(self) -> None:
-        """Look at what the last steps have made, if nothing has; the training function has returned."""
-        if self._steps > self._looked:
-            self.look("end", 0)
+    def end(self, *, is_counted: bool = True) -> None:
+        """Look at what the last steps have made; the training function has returned, or the part of it that has a
+        strategy of its own.
+
+        Args:
+            is_counted: Whether all steps were counted: then nothing is looked at twice.
+        """
+        self._ends += 1  # a rank may come to the next end before another one comes to this one
+        if self._steps > self._looked or not is_counted:
+            self.look("end", self._ends)
 
     def end_epoch(self, number: int) -> None:
         """Look once more before the epoch is forgotten: at the report that mostly follows, or else after the next step.

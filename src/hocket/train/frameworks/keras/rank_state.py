@@ -60,9 +60,6 @@ class RankState(rank_states.RuntimeState):
     def close(self) -> None:
         """Give back what the strategy holds. If the training function has ended well, compare what the ranks have."""
         if sys.exception() is None:
-            if all(prepared.exchange.was_led for prepared in self.prepared):
-                self.watch.end()
-            else:  # whose steps nobody has counted
-                self.watch.look("end", 0)
+            self.watch.end(is_counted=all(prepared.exchange.was_led for prepared in self.prepared))
         for runtime in dict.fromkeys([self.runtime, *(one.runtime for one in self.prepared)]):
             runtime.close()

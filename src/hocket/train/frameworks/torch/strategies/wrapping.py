@@ -121,12 +121,12 @@ class Wrapper:
         trainable = self._list_trainable()
         if trainable and [*map(id, trainable)] != [
             *map(id, self._covered)
-        ]:  # all frozen for a while: torch copes with that
-            self._make_again(trainable)
+        ]:  # torch copes with a model that is all frozen
+            self._make_again()
         self._armed = syncs
         self._reduced.clear()
 
-    def _make_again(self, trainable: Mapping[torch.nn.Parameter, str]) -> None:
+    def _make_again(self) -> None:
         wrapped = self.wrapped
         there = set(wrapped.module.parameters())
         self._dropped += [weakref.ref(one) for one in self._covered if one not in there]
