@@ -16,6 +16,7 @@ import pytest
 
 import hocket
 from hocket.engine import descendants
+from hocket.engine.local.driver import watch
 from hocket.testing.suites.programs import wait_until
 
 pytestmark = [pytest.mark.slow, pytest.mark.about_local("its guardian and workers")]
@@ -53,6 +54,22 @@ class Counter:
 
     def get_pid(self) -> int:
         return os.getpid()
+
+    def sleep(self, seconds: float) -> None:
+        time.sleep(seconds)
+
+
+class LongCaller:
+    """Has a counter busy."""
+
+    def __init__(self, counter: Any) -> None:
+        self.counter = counter
+
+    def begin(self, seconds: float) -> int:
+        """Return the last count; the counter has read a long call by then."""
+        last = hocket.get([self.counter.add.remote() for _ in range(10)])[-1]  # the direct channel is there
+        self.call = self.counter.sleep.remote(seconds)
+        return int(last)
 
 
 class StoppingCaller:
@@ -218,6 +235,26 @@ def test_stopped_actor_holds_up_its_callers_only(guardian_pid: int) -> None:
     finally:
         os.kill(pid, signal.SIGCONT)
     assert hocket.get(calls, timeout=30) == [1, 2, 3, 4, 5]
+
+
+def test_call_of_an_actor_that_is_stopped_for_long_is_not_lost(guardian_pid: int) -> None:
+    counter = hocket.remote(Counter).remote()
+    pid = hocket.get(counter.get_pid.remote(), timeout=30)
+    stop(pid)
+    try:
+        call = counter.add.remote()
+        with pytest.raises(hocket.exceptions.GetTimeoutError):
+            hocket.get(call, timeout=watch.UNSTARTED_SECONDS + 1)
+    finally:
+        os.kill(pid, signal.SIGCONT)
+    assert hocket.get(call, timeout=30) == 1
+
+
+def test_call_that_waits_long_for_the_calls_of_another_worker_is_not_lost(session: hocket.SessionContext) -> None:
+    counter = hocket.remote(num_cpus=0)(Counter).remote()
+    caller = hocket.remote(num_cpus=0)(LongCaller).remote(counter)
+    assert hocket.get(caller.begin.remote(watch.UNSTARTED_SECONDS + 1), timeout=30) == 10
+    assert hocket.get(counter.add.remote(), timeout=30) == 11
 
 
 # --- at random --------------------------------------------------------------------------------------------------------

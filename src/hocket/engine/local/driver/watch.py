@@ -75,13 +75,15 @@ class Watch(worker_pool.WorkerPool):
     def _take_back_unstarted(self, now: float) -> bool:
         """Take back what stands alone in a worker that does not start it; tell whether there is such work. An actor
         that is to be built cannot be taken back: its worker is killed, if it is stopped. Nothing is lost, and the actor
-        is built elsewhere."""
+        is built elsewhere. Calls of an actor wait for their turn: other workers call it too, and nobody else can."""
         found = {}
         for worker in list(self.kernel.workers.values()):
             link = self.links.get(worker.id)
             if link is None or not worker.inflight or worker.recalled:
                 continue
             first = next(iter(worker.inflight.values()))
+            if first.kind == TaskKind.CALL:
+                continue
             if first.number <= (link.page.read_begun() or first.number):  # if nothing: it may be just being born
                 continue
             if first.kind != TaskKind.CREATION and len(worker.inflight) > 1:
