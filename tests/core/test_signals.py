@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import importlib
 import os
 import signal
@@ -451,6 +452,32 @@ def test_handler_is_not_lost_in_a_finalizer(monkeypatch: pytest.MonkeyPatch) -> 
 
     with pytest.raises(AlarmError, match="signal"):
         drop()
+    assert lost == []
+
+
+@pytest.mark.needs("every_interrupt")
+@pytest.mark.usefixtures("any_session", "alarm")
+def test_handler_is_not_lost_in_what_the_collector_calls(monkeypatch: pytest.MonkeyPatch) -> None:
+    lost: list[object] = []
+    monkeypatch.setattr(sys, "unraisablehook", lost.append)
+
+    def note(phase: str, facts: dict[str, int]) -> None:
+        if phase == "stop" and not called:
+            called.append(phase)
+            os.kill(os.getpid(), signal.SIGALRM)
+
+    def collect() -> None:
+        gc.collect()
+        time.sleep(30)
+
+    called: list[str] = []
+    gc.callbacks.append(note)
+    try:
+        with pytest.raises(AlarmError, match="signal"):
+            collect()
+    finally:
+        gc.callbacks.remove(note)
+    assert called
     assert lost == []
 
 

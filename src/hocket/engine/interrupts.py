@@ -12,8 +12,9 @@ meanwhile, which wraps what is set and unwraps what is asked for, so a program s
 
 **When.** A handler that finds the user's code interrupted runs at once, as without us. "The user's code" is judged by
 the innermost frame that is neither the standard library's nor cloudpickle's: a ``time.sleep`` of the user's is the
-user's, a lock that we wait for is ours, a ``__reduce__`` of the user's that we call is the user's. So is what `weakref`
-does when an object is gone, because an exception would be lost there. If it is ours, or if the thread holds the
+user's, a lock that we wait for is ours, a ``__reduce__`` of the user's that we call is the user's. Ours is also what
+`weakref` does when an object is gone, and what is called when the garbage collector runs (JAX has such a function, and
+Python often finds signals there), because an exception would be lost in both. If it is ours, or if the thread holds the
 engine's lock, the signal is noted, and whatever the engine waits for is woken. The engine then calls the handler in
 `check`, without the lock.
 
@@ -30,6 +31,7 @@ from __future__ import annotations
 
 import _thread
 import contextlib
+import gc
 import importlib
 import signal
 import sys
@@ -106,7 +108,7 @@ class InterruptGuard:
         self._noted: dict[int, Callable[..., object]] = {}
         self._since = 0.0
         #: Signals that were sent again and have not arrived.
-        self._resent: set[int] = set()
+        self._resent: dict[int, bool] = {}
         self._is_resending = False
 
     def install(self) -> None:
@@ -183,7 +185,7 @@ class InterruptGuard:
     def take(self, function: Callable[..., object], number: int, frame: FrameType | None) -> None:
         """A signal has arrived: call its handler, now or later."""
         if number in self._resent:
-            self._resent.discard(number)
+            del self._resent[number]
             if number not in self._noted:  # `check` was faster
                 return
         elif number == signal.SIGINT and number in self._noted and time.monotonic() - self._since > INSISTENCE_SECONDS:
@@ -209,18 +211,16 @@ class InterruptGuard:
     def _resend(self) -> None:
         seconds = RESEND_SECONDS
         main_id = threading.main_thread().ident
-        kill, noted = _signal.pthread_kill, self._noted
+        kill, noted, resent = _signal.pthread_kill, self._noted, self._resent
         while self.is_active and self.is_pending:
             time.sleep(seconds)
             seconds = min(2 * seconds, SLOWEST_RESEND_SECONDS)
             for number in list(noted):
-                if type(_signal.getsignal(number)) is _Handler:  # else it could end the process
-                    self._resent.add(number)
-                    # In one breath, without a bytecode between at which `check` could have its turn.
-                    if number in noted and self.is_active:
-                        kill(main_id, number)
-                    else:
-                        self._resent.discard(number)
+                # It is one of ours, or it could end the process. Behind that is no call at which another thread could have
+                # its turn: `check` would see to the signal, and a new one of the user's would be taken for this one.
+                if type(_signal.getsignal(number)) is _Handler and number in noted and self.is_active:
+                    resent[number] = True
+                    kill(main_id, number)
         self._is_resending = False
 
 
@@ -297,6 +297,8 @@ def _is_ours(frame: FrameType | None) -> bool:
         # By the module's name, not by the file: generated methods (of dataclasses, of named tuples) have none.
         name = frame.f_globals.get("__name__") or ""
         if name.startswith(_OURS) or (name in _WEAK and frame.f_code.co_name in _CALLBACKS):
+            return True
+        if any(getattr(callback, "__code__", None) is frame.f_code for callback in gc.callbacks):
             return True
         if name.partition(".")[0] not in _TRANSPARENT and not name.startswith("namedtuple_"):
             return False
