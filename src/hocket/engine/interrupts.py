@@ -216,8 +216,8 @@ class InterruptGuard:
             time.sleep(seconds)
             seconds = min(2 * seconds, SLOWEST_RESEND_SECONDS)
             for number in list(noted):
-                # It is one of ours, or it could end the process. Behind that is no call at which another thread could have
-                # its turn: `check` would see to the signal, and a new one of the user's would be taken for this one.
+                # It is one of ours, or it could end the process. Behind that is no call at which another thread could
+                # have its turn: `check` would see to the signal, and the user's next one would be taken for this one.
                 if type(_signal.getsignal(number)) is _Handler and number in noted and self.is_active:
                     resent[number] = True
                     kill(main_id, number)
