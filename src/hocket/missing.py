@@ -211,6 +211,9 @@ PARTS: Final[dict[str, str]] = {
     ),
     "hocket.autoscaler": "a cluster's; Ray's own is used there",
     "hocket.dashboard": "hocket dashboard is a command of its own",
+    "hocket.remote_function hocket.util.annotations": "Ray's own affairs; leave the import out",
+    "hocket.runtime_context": "write hocket.get_runtime_context()",
+    "hocket.types": "write hocket.ObjectRef",
     "hocket.data.extensions": (
         "arrays are columns as they are; for tables of Arrow's write DataType.tensor of hocket.data.datatype"
     ),
@@ -218,6 +221,9 @@ PARTS: Final[dict[str, str]] = {
         "another program's scheduler; for data between them see hocket.data.from_spark, hocket.spark and Parquet files"
     ),
     "hocket.util.iter": "no longer documented in Ray; use a generator or hocket.data",
+    "hocket.tune.integration.keras": "call hocket.tune.report at the end of each epoch, in a keras.callbacks.Callback",
+    "hocket.tune.examples hocket.tune.utils": "Ray's own affairs; examples of searches are in the guide on tune",
+    "hocket.tune.search.variant_generator": "Ray's own affairs; write hocket.tune.grid_search, hocket.tune.choice",
     "hocket.tune.search.hyperopt": "write OptunaSearch(sampler=optuna.samplers.TPESampler()), the same algorithm",
     "hocket.tune.search.ax hocket.tune.search.bayesopt hocket.tune.search.hebo": (
         "write OptunaSearch(sampler=optuna.samplers.GPSampler()): Gaussian processes"

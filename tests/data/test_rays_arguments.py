@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -176,6 +178,41 @@ def test_options_that_a_function_returns() -> None:
 class Same:
     def __call__(self, batch: Any) -> Any:
         return batch
+
+
+class AddOne:
+    def __call__(self, batch: Any) -> Any:
+        return batch["id"] + 1
+
+
+def test_options_of_operations_on_columns() -> None:
+    rows = data.range(2)
+    assert rows.add_column("x", lambda batch, k: batch["id"] * k, fn_args=[3], concurrency=2).take_all() == [
+        {"id": 0, "x": 0},
+        {"id": 1, "x": 3},
+    ]
+    assert rows.add_column("x", AddOne, concurrency=1).drop_columns(["id"], num_cpus=0.5).take_all() == [
+        {"x": 1},
+        {"x": 2},
+    ]
+    named = rows.select_columns("id", concurrency=2).rename_columns({"id": "y"}, compute=None, memory=1)
+    assert named.with_column("z", col("y") + 1, num_cpus=1).take(1) == [{"y": 0, "z": 1}]
+    unknown: Any = named
+    with pytest.raises(TypeError, match=r"drop_columns\(\) has no keyword 'concurency'. Did you mean 'concurrency'"):
+        unknown.drop_columns("y", concurency=2)
+    with pytest.raises(TypeError, match=r"add_column\(\) has no keyword 'batch_fromat'. Did you mean 'batch_format'"):
+        unknown.add_column("y", len, batch_fromat="numpy")
+
+
+def test_options_of_queries(tmp_path: Path) -> None:
+    path = tmp_path / "rows.db"
+    with contextlib.closing(sqlite3.connect(path)) as connection:
+        connection.execute("CREATE TABLE t AS SELECT 1 AS x")
+        connection.commit()
+    how: dict[str, Any] = {"parallelism": 2, "ray_remote_args": {}, "shard_keys": ["x"]}
+    assert data.read_sql("SELECT * FROM t", lambda: sqlite3.connect(path), **how).take_all() == [{"x": 1}]
+    with pytest.raises(TypeError, match=r"read_sql\(\) has no keyword 'params'. Did you mean 'sql_params'"):
+        data.read_sql("SELECT * FROM t", lambda: sqlite3.connect(path), params=())
 
 
 @pytest.mark.parametrize("most", [1, 4])

@@ -227,6 +227,9 @@ _HOW = {
 }
 
 
+SCHEDULING = ("parallelism", "concurrency", "compute", "ray_remote_args", "num_cpus", "num_gpus", "memory")
+"""Keywords of Ray's that say by which tasks something is done, where that needs no saying here: they have no effect."""
+
 _OF_RAY = ("udf_modifying_row_count", "ray_remote_args_fn")
 """Keywords of Ray's: the first has no effect, the second is a function that returns more options."""
 

@@ -20,36 +20,48 @@ class ColumnOperations(abc.ABC):
     def _then(self, op: plan.Op) -> Self:
         """Return the same with one thing more to do."""
 
-    def select_columns(self, cols: str | Sequence[str]) -> Self:
+    def select_columns(self, cols: str | Sequence[str], **of_ray: object) -> Self:
         """Keep some columns, in the order in which they are named.
+
+        Args:
+            cols: Their names.
+            **of_ray: Keywords of Ray's that say by which tasks it is done: they have no effect.
 
         Raises:
             KeyError: There is no such column. Raised here if the columns are known, and else when rows are asked for.
             ValueError: No column is named, or one twice.
         """
+        _check_of_ray("select_columns", of_ray)
         names = _check_names("select_columns", cols)
         return self._try("select_columns", steps.select_columns, names, looks_at=names)
 
-    def drop_columns(self, cols: str | Sequence[str]) -> Self:
+    def drop_columns(self, cols: str | Sequence[str], **of_ray: object) -> Self:
         """Leave some columns out.
+
+        Args:
+            cols: Their names.
+            **of_ray: Keywords of Ray's that say by which tasks it is done: they have no effect.
 
         Raises:
             KeyError: There is no such column. Raised here if the columns are known, and else when rows are asked for.
             ValueError: One is named twice, or none is left.
         """
+        _check_of_ray("drop_columns", of_ray)
         names = () if isinstance(cols, list | tuple) and not cols else _check_names("drop_columns", cols)
         return self._try("drop_columns", steps.drop_columns, names)
 
-    def rename_columns(self, names: Mapping[str, str] | Sequence[str]) -> Self:
+    def rename_columns(self, names: Mapping[str, str] | Sequence[str], **of_ray: object) -> Self:
         """Give columns other names.
 
         Args:
             names: The new name of each old one; or a name for each column, in their order.
+            **of_ray: Keywords of Ray's that say by which tasks it is done: they have no effect.
 
         Raises:
             KeyError: There is no such column. Raised here if the columns are known, and else when rows are asked for.
             ValueError: Two columns would have one name, or there are not as many names as columns.
         """
+        _check_of_ray("rename_columns", of_ray)
         several: object = names
         if isinstance(several, str | bytes) or not isinstance(several, Iterable):
             raise TypeError(f"rename_columns() takes a dict, but received {names!r}. Write {{'old': 'new'}}.")
@@ -61,24 +73,26 @@ class ColumnOperations(abc.ABC):
             raise TypeError(f"rename_columns() gives names, which are texts, but received {names!r}.")
         return self._try("rename_columns", steps.rename_columns, given)
 
-    def add_column(self, col: str, fn: Callable[[Any], object], *, batch_format: str | None = "pandas") -> Self:
+    def add_column(
+        self, col: str, fn: Callable[..., object], *, batch_format: str | None = "pandas", **how: object
+    ) -> Self:
         """Add a column, or replace it: what a function makes of each block.
 
         Args:
             col: Its name.
             fn: Takes a block, and returns a value for each of its rows.
             batch_format: What it is given; see `map_batches`.
+            **how: See `map`.
 
         Raises:
             TypeError: `fn` is no function.
             ValueError: There is no such format.
         """
-        calls.check_function("add_column", fn)
         form = blocks.check_format(batch_format)
-        step = functools.partial(steps.add_column, name=col, function=fn, batch_format=form)
-        return self._then(plan.Step(apply=step, name=f"add_column({col})", keeps_rows=True, calls_function=True))
+        call = calls.read_call("add_column", fn, how, own=["batch_format"])
+        return self._then(call.build(steps.add_column, keeps_rows=True, column=col, batch_format=form))
 
-    def with_column(self, column_name: str, expr: tree.Expr) -> Self:
+    def with_column(self, column_name: str, expr: tree.Expr, **of_ray: object) -> Self:
         """Add a column, or replace it: what an expression makes of each row's values.
 
         Many times faster than `map`.
@@ -86,6 +100,7 @@ class ColumnOperations(abc.ABC):
         Args:
             column_name: Its name.
             expr: Of `hocket.data.expressions`.
+            **of_ray: Keywords of Ray's that say by which tasks it is done: they have no effect.
 
         Raises:
             TypeError: It is no expression.
@@ -99,6 +114,7 @@ class ColumnOperations(abc.ABC):
             >>> people.with_column("initial", col("name").str.slice(0, 1)).take(1)
             [{'name': 'Ada', 'born': 1815, 'initial': 'A'}]
         """
+        _check_of_ray("with_column", of_ray)
         return self.with_columns({column_name: expr})
 
     def with_columns(self, exprs: Mapping[str, tree.Expr]) -> Self:
@@ -138,6 +154,11 @@ class ColumnOperations(abc.ABC):
             apply(columns, reads[0].block.cut(0, 0))
         step = functools.partial(apply, columns)
         return self._then(plan.Step(apply=step, name=name, keeps_rows=True, columns=looks_at))
+
+
+def _check_of_ray(verb: str, of_ray: Mapping[str, object]) -> None:
+    rest = {name: value for name, value in of_ray.items() if name not in calls.SCHEDULING}
+    calls.read_options(verb, None, rest, calls.SCHEDULING)
 
 
 def _check_names(verb: str, given: str | Sequence[str]) -> tuple[str, ...]:

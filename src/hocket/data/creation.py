@@ -10,13 +10,18 @@ from typing import Any, Final
 import numpy as np
 
 from hocket import keywords, texts
-from hocket.data import arrow, block_reads, blocks, columns, dataset, frames, plan, reading, settings
+from hocket.data import arrow, block_reads, blocks, calls, columns, dataset, frames, plan, reading, settings
 from hocket.data.execution import references
 from hocket.data.sources import custom, programs
 from hocket.data.spark import receiving
 
 MOST_ROWS: Final = 1 << 50
 """How many numbers `range` gives at most: their blocks have to be counted."""
+
+
+def _plan(reads: Sequence[block_reads.Read]) -> dataset.Dataset:
+    """Return a data set of what is read later, in functions that call something else ``dataset``."""
+    return dataset.Dataset(reads)
 
 
 def _build(block: blocks.Block, num_blocks: int | None) -> dataset.Dataset:
@@ -299,6 +304,7 @@ def read_sql(
     *,
     sql_params: object = None,
     override_num_blocks: int | None = None,
+    **of_ray: object,
 ) -> dataset.Dataset:
     """Return a data set of the rows of a query. It is sent when rows are asked for, in a task.
 
@@ -307,6 +313,7 @@ def read_sql(
         connection_factory: Returns a connection, as Python's interface of databases has it (PEP 249).
         sql_params: Its parameters, in the database's own form.
         override_num_blocks: For programs written for Ray: has no effect. One task reads the query.
+        **of_ray: Keywords of Ray's that say which tasks read it: they have no effect.
 
     Raises:
         TypeError: The factory is no function.
@@ -320,6 +327,8 @@ def read_sql(
         >>> data.read_sql("SELECT * FROM t", lambda: sqlite3.connect(path)).take_all()
         [{'x': 1, 'y': 'one'}]
     """
+    own = ("sql_params", "override_num_blocks")
+    keywords.check("read_sql()", of_ray, own, others=[*calls.SCHEDULING, "shard_keys", "shard_hash_fn"])
     given: Any = connection_factory
     if not callable(given) or hasattr(given, "cursor"):
         raise TypeError(
@@ -329,14 +338,12 @@ def read_sql(
     return dataset.Dataset([programs.QueryRead(sql, connection_factory, sql_params)])
 
 
-def from_torch(
-    dataset_: object, local_read: bool = False, *, override_num_blocks: int | None = None
-) -> dataset.Dataset:
+def from_torch(dataset: object, local_read: bool = False, *, override_num_blocks: int | None = None) -> dataset.Dataset:
     """Return a data set of one of PyTorch's. Its items are made in tasks; those that are no dicts are the column
     ``item``.
 
     Args:
-        dataset_: Something with a length and items, or something to loop over.
+        dataset: Something with a length and items, or something to loop over.
         local_read: For programs written for Ray: has no effect.
         override_num_blocks: Into how many blocks it is cut.
 
@@ -349,14 +356,14 @@ def from_torch(
         [{'x': 1}, {'x': 2}]
     """
     reading.check_count("override_num_blocks", override_num_blocks, 1)
-    loops = any(kind.__name__ == "IterableDataset" for kind in type(dataset_).__mro__)  # of PyTorch: it has no items
-    if hasattr(dataset_, "__getitem__") and hasattr(dataset_, "__len__") and not loops:
-        count = override_num_blocks or max(1, min(8, len(dataset_) >> 8))
-        cuts = block_reads.cut_evenly(len(dataset_), count)
-        return dataset.Dataset([programs.ItemsRead(dataset_, start, stop) for start, stop in cuts])
-    if not isinstance(dataset_, Iterable):
-        raise TypeError(f"from_torch() takes a dataset of PyTorch's, but received {dataset_!r:.80}.")
-    return dataset.Dataset([programs.GeneratorRead(functools.partial(_loop_items, dataset_), "the dataset")])
+    loops = any(kind.__name__ == "IterableDataset" for kind in type(dataset).__mro__)  # of PyTorch: it has no items
+    if hasattr(dataset, "__getitem__") and hasattr(dataset, "__len__") and not loops:
+        count = override_num_blocks or max(1, min(8, len(dataset) >> 8))
+        cuts = block_reads.cut_evenly(len(dataset), count)
+        return _plan([programs.ItemsRead(dataset, start, stop) for start, stop in cuts])
+    if not isinstance(dataset, Iterable):
+        raise TypeError(f"from_torch() takes a dataset of PyTorch's, but received {dataset!r:.80}.")
+    return _plan([programs.GeneratorRead(functools.partial(_loop_items, dataset), "the dataset")])
 
 
 def _loop_items(source: Iterable[object]) -> Iterator[object]:
@@ -387,7 +394,7 @@ def from_spark(df: object, *, path: str | os.PathLike[str] | None = None) -> dat
     return dataset.Dataset(receiving.receive(df, path))
 
 
-def from_tf(dataset_: object) -> dataset.Dataset:
+def from_tf(dataset: object) -> dataset.Dataset:
     """Return a data set of a ``tf.data.Dataset``, which is read here and now.
 
     Elements that are dicts become columns of these names, others the column ``item``, or ``item_0`` and so on.
@@ -395,10 +402,10 @@ def from_tf(dataset_: object) -> dataset.Dataset:
     Raises:
         TypeError: It is none.
     """
-    if not hasattr(dataset_, "as_numpy_iterator"):
-        raise TypeError(f"from_tf() takes a tf.data.Dataset, but received {dataset_!r:.80}.")
+    if not hasattr(dataset, "as_numpy_iterator"):
+        raise TypeError(f"from_tf() takes a tf.data.Dataset, but received {dataset!r:.80}.")
     rows = []
-    for element in dataset_.as_numpy_iterator():
+    for element in dataset.as_numpy_iterator():
         if isinstance(element, tuple):
             rows.append({f"item_{at}": part for at, part in enumerate(element)})
         else:
@@ -406,11 +413,11 @@ def from_tf(dataset_: object) -> dataset.Dataset:
     return from_items(rows)
 
 
-def from_huggingface(dataset_: Any, *, override_num_blocks: int | None = None) -> dataset.Dataset:
+def from_huggingface(dataset: Any, *, override_num_blocks: int | None = None) -> dataset.Dataset:
     """Return a data set of one of Hugging Face's.
 
     Args:
-        dataset_: A ``datasets.Dataset``, whose rows are read as Arrow has them, or an ``IterableDataset``, which is
+        dataset: A ``datasets.Dataset``, whose rows are read as Arrow has them, or an ``IterableDataset``, which is
             read in a task.
         override_num_blocks: Into how many blocks it is cut.
 
@@ -418,14 +425,14 @@ def from_huggingface(dataset_: Any, *, override_num_blocks: int | None = None) -
         TypeError: It is neither; of a ``DatasetDict``, choose a split.
     """
     reading.check_count("override_num_blocks", override_num_blocks, 1)
-    if isinstance(dataset_, Mapping):
-        raise TypeError(f"from_huggingface() takes one split, but received {sorted(dataset_)}. Write ds['train'].")
-    if hasattr(dataset_, "with_format") and hasattr(dataset_, "__len__"):
-        table = dataset_.with_format("arrow")[:]
+    if isinstance(dataset, Mapping):
+        raise TypeError(f"from_huggingface() takes one split, but received {sorted(dataset)}. Write ds['train'].")
+    if hasattr(dataset, "with_format") and hasattr(dataset, "__len__"):
+        table = dataset.with_format("arrow")[:]
         return from_arrow(table, override_num_blocks=override_num_blocks)
-    if hasattr(dataset_, "with_format"):
-        return dataset.Dataset([programs.GeneratorRead(functools.partial(_loop_items, dataset_), "the dataset")])
-    raise TypeError(f"from_huggingface() takes a dataset of Hugging Face's, but received {dataset_!r:.80}.")
+    if hasattr(dataset, "with_format"):
+        return _plan([programs.GeneratorRead(functools.partial(_loop_items, dataset), "the dataset")])
+    raise TypeError(f"from_huggingface() takes a dataset of Hugging Face's, but received {dataset!r:.80}.")
 
 
 keywords.guard_functions(__name__)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from hocket import keywords
-from hocket.data import arrow, dataset, reading
+from hocket.data import arrow, calls, dataset, reading
 from hocket.data.expressions import computing, text, tree
 from hocket.data.sources import archives, choosing, files, formats, parquet, partitions
 
@@ -29,17 +29,8 @@ _WHICH = (
 
 _HOW = (*_WHICH, "include_paths", "on_error", "override_num_blocks")
 
-_OF_RAY = (
-    "parallelism",
-    "concurrency",
-    "batch_size",
-    "ray_remote_args",
-    "num_cpus",
-    "num_gpus",
-    "memory",
-    "use_threads",
-)
-"""Keywords of Ray's readers that say how reading is scheduled, which needs no saying here: they have no effect."""
+_OF_RAY = (*calls.SCHEDULING, "batch_size", "use_threads")
+"""Keywords of Ray's readers that have no effect."""
 
 
 def _read(

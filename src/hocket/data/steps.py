@@ -231,18 +231,26 @@ def rename_columns(names: Mapping[str, str] | tuple[str, ...], block: blocks.Blo
     return blocks.Block(dict(zip(renamed, block.columns.values(), strict=True)), block.num_rows)
 
 
-def add_column(block: blocks.Block, *, name: str, function: Callable[..., object], batch_format: str) -> blocks.Block:
+def add_column(
+    block: blocks.Block,
+    *,
+    function: Callable[..., object],
+    args: tuple[object, ...],
+    kwargs: Mapping[str, object],
+    column: str,
+    batch_format: str,
+) -> blocks.Block:
     """Add what a user's function makes of a block."""
     if not block.columns:
         return block
-    what = f"add_column({name!r}, `{name_function(function)}`)"
-    made = function(block.to_batch(batch_format))
+    what = f"add_column({column!r}, `{name_function(function)}`)"
+    made = function(block.to_batch(batch_format), *args, **kwargs)
     if frames.is_frame(made) or isinstance(made, Mapping) or hasattr(made, "column_names"):
         raise TypeError(
             f"{what} returned {texts.name_kind(made)}, which is a whole batch, where one column is added. Return a "
             "value for each row, such as batch['x'] % 3."
         )
-    added = blocks.build({name: made}, what)
+    added = blocks.build({column: made}, what)
     if added.num_rows != block.num_rows:
         raise ValueError(f"{what} returned {added.num_rows} values for {block.num_rows} rows. Return one for each row.")
     return blocks.Block({**block.columns, **added.columns}, block.num_rows)

@@ -18,12 +18,12 @@ _OURS: Final = "hocket.tune.worker.trial_actor"
 _registered: dict[str, object] = {}
 
 
-def register_trainable(name: str, given: object, warn: bool = True) -> None:
+def register_trainable(name: str, trainable: object, warn: bool = True) -> None:
     """Have a function or a `Trainable` be known by a name, which `Tuner` and `run` take in its place.
 
     Args:
         name: The name; an earlier one is replaced.
-        given: A function of the configuration, or a `Trainable`.
+        trainable: A function of the configuration, or a `Trainable`.
         warn: Without meaning here.
 
     Raises:
@@ -33,8 +33,8 @@ def register_trainable(name: str, given: object, warn: bool = True) -> None:
         raise TypeError(
             f"register_trainable() takes a name, but received {name!r}. Write register_trainable('mine', f)."
         )
-    check(given)
-    _registered[name] = given
+    check(trainable)
+    _registered[name] = trainable
 
 
 @dataclass(frozen=True)
