@@ -4,6 +4,7 @@ each, whoever is killed."""
 from __future__ import annotations
 
 import copy
+import copy
 import functools
 import os
 import signal
@@ -290,6 +291,11 @@ def use_whole_table(model: Any) -> None:
     optimizer.step()
 
 
+def copy_tables(model: torch.nn.Module) -> None:
+    hocket_torch.prepare_optimizer(torch.optim.SGD(model.parameters(), lr=0.1))
+    copy.deepcopy(model)
+
+
 def shard(model: torch.nn.Module) -> None:
     hocket_torch.prepare_model(model, parallel_strategy="fsdp")
 
@@ -300,10 +306,11 @@ def shard(model: torch.nn.Module) -> None:
         (step_with_many, ValueError, r"have no LBFGS. Use one of torch.optim: SGD, Adam, AdamW, Adagrad, SparseAdam\."),
         (step_with_amsgrad, ValueError, r"have no Adam\(amsgrad=True\). Leave amsgrad out"),
         (step_unprepared, RuntimeError, r"was not prepared. Write\s+optimizer = hocket.train.torch.prepare_optimizer"),
-        (step_strangers, ValueError, "received an optimizer of others"),
+        (step_strangers, ValueError, "holds parameters of prepared models, but the optimizer has others"),
         (step_with_nan, ps.errors.NonFiniteGradientError, "The gradient of `.*` has .* NaN or infinite"),
         (change_momentum, ValueError, "can change its learning rate only, but the optimizer is .*momentum=0.8"),
         (use_whole_table, ValueError, "The gradient of `users.weight` is dense"),
+        (copy_tables, TypeError, "The rows of `users.weight` are on servers, so a copy of the model would have none"),
         (shard, ValueError, "wraps no model, but received parallel_strategy='fsdp'"),
     ],
 )

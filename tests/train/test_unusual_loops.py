@@ -29,6 +29,7 @@ APPENDED = "The model has got the parameter"
 ONLY_DDP = "find_unused_parameters"
 BY_TORCH = "got mixed torch.Tensor and DTensor|appears to not have been used|setStorage|not support deepcopy|chunk_cat"
 UNEQUAL = "parameters that were added later, and they differ between the ranks"
+OUTSIDE_OF_SERVERS = "ParameterServer holds parameters of prepared models"
 OUTSIDE = "LocalSGD averages parameters of prepared models"
 
 REFUSED: dict[str, dict[str, str]] = {
@@ -72,20 +73,24 @@ REFUSED: dict[str, dict[str, str]] = {
         **dict.fromkeys(["appended", "replaced"], UNEQUAL),
         "unused_layer_that_is_found": ONLY_DDP,
     },
+    "ParameterServer": {
+        **dict.fromkeys(["parameter_outside", "parameter_outside_with_a_closure"], OUTSIDE_OF_SERVERS),
+        "unused_layer_that_is_found": ONLY_DDP,
+    },
 }
 REFUSED["Sharded, replicated"] = REFUSED["Sharded"]
-REFUSED["ZeRO"] = REFUSED["AllReduce"]
+REFUSED["DiLoCo"] = REFUSED["LocalSGD"]
 
 OWN_STEPS = {"scaled_by_hand", "around_then_clipped", "clipped", "clipped_by_value"}
 """With local SGD each rank clips its own gradient, which is no mean yet."""
 
 
-def fit(loop: Any, path: Path, strategy: Any = None, action: str = "error", **config: Any) -> Any:
+def fit(loop: Any, path: Path, strategy: Any = None, action: str = "error", ranks: int = 2, **config: Any) -> Any:
     trainer = TorchTrainer(
         loop,
         train_loop_config=config or None,
         strategy=strategy or strategies.AllReduce(),
-        scaling_config=train.ScalingConfig(num_workers=2),
+        scaling_config=train.ScalingConfig(num_workers=ranks),
         run_config=train.RunConfig(storage_path=path, divergence_config=train.DivergenceConfig(action)),
     )
     return trainer.fit().return_value
@@ -97,11 +102,22 @@ def alone() -> dict[str, list[Any]]:
 
 
 @pytest.mark.timeout(240)
-@pytest.mark.parametrize("name", ["AllReduce", "LocalSGD"])
+@pytest.mark.parametrize("name", ["AllReduce", "LocalSGD", "DiLoCo"])
 def test_a_loop_is_one_process_with_the_whole_batch_or_refused(
     name: str, alone: dict[str, list[Any]], tmp_path: Path
 ) -> None:
-    check_ways(name, strategies.AllReduce() if name == "AllReduce" else strategies.LocalSGD(1), "ddp", alone, tmp_path)
+    chosen = {
+        "AllReduce": strategies.AllReduce(),
+        "LocalSGD": strategies.LocalSGD(1),
+        "DiLoCo": strategies.LocalSGD(1, outer=strategies.Nesterov(lr=1.0, momentum=1e-9)),
+    }
+    check_ways(name, chosen[name], "ddp", alone, tmp_path)
+
+
+@pytest.mark.timeout(240)
+def test_a_loop_on_servers_is_one_process_or_refused(alone: dict[str, list[Any]], tmp_path: Path) -> None:
+    """With one rank: the updates of several are not those of the whole batch."""
+    check_ways("ParameterServer", strategies.ParameterServer(), "ddp", alone, tmp_path, ranks=1)
 
 
 @pytest.mark.timeout(240)
@@ -111,12 +127,15 @@ def test_a_loop_over_a_spread_model_is_so_too(name: str, alone: dict[str, list[A
     check_ways(name, chosen[name], "fsdp" if name == "fsdp" else "ddp", alone, tmp_path)
 
 
-def check_ways(name: str, strategy: Any, parallel_strategy: str, alone: dict[str, list[Any]], tmp_path: Path) -> None:
+def check_ways(
+    name: str, strategy: Any, parallel_strategy: str, alone: dict[str, list[Any]], tmp_path: Path, ranks: int = 2
+) -> None:
     found = fit(
         unusual_loops.run_all,
         tmp_path,
         strategy,
         "ignore",  # models whose training was refused half way differ
+        ranks,
         ways=list(unusual_loops.WAYS),
         parallel_strategy=parallel_strategy,
     )
@@ -127,7 +146,7 @@ def check_ways(name: str, strategy: Any, parallel_strategy: str, alone: dict[str
                 assert isinstance(weights, list), weights
             continue
         assert isinstance(weights, list), f"{way}: {weights}"
-        if name != "LocalSGD" or way not in OWN_STEPS:
+        if name not in ("LocalSGD", "DiLoCo") or way not in OWN_STEPS:
             for one, other in zip(weights, alone[way], strict=True):
                 torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-5, msg=lambda text, way=way: f"{way}: {text}")
         right += 1

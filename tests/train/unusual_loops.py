@@ -688,7 +688,8 @@ WAYS: dict[str, Callable[[Tools], Any]] = {
 
 
 def read_weights(model: Any) -> list[torch.Tensor]:
-    parameters = list(open_model(model).parameters())
+    state = open_model(model).state_dict()  # parameters may be elsewhere, on servers or in other ranks
+    parameters: list[Any] = [state[name] for name, _ in open_model(model).named_parameters()]
     return [(one.full_tensor() if hasattr(one, "full_tensor") else one).detach().clone() for one in parameters]
 
 

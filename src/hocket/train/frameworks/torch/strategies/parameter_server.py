@@ -66,18 +66,13 @@ class Exchange(strategy.Exchange):
                 tensor for tensor in itertools.chain(model.parameters(), model.buffers()) if tensor not in found
             )
         self._models.append(model)
-        self._hooks.append(model.register_forward_pre_hook(self._before_forward))
+        # A function, not a method: `copy.deepcopy` of the model copies what a method belongs to.
+        self._hooks.append(model.register_forward_pre_hook(lambda model, args: self._before_forward(model)))
         return model
 
     def adapt_optimizer(self, optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
         groups = self._list_new(optimizer)
-        names = self._name_parameters()
-        if any(parameter not in names for _, parameter in groups):
-            raise ValueError(
-                "ParameterServer holds parameters of prepared models, but prepare_optimizer() received an optimizer "
-                "of others. Call model = prepare_model(model) first, and make the optimizer from the parameters of "
-                "what it returns."
-            )
+        names = self._name_parameters(groups)
         if self._ranks.rank > 0:
             dist.barrier()  # rank 0 makes them, with its values
         self._make(optimizer, groups, names, is_made=self._ranks.rank > 0)
@@ -112,7 +107,7 @@ class Exchange(strategy.Exchange):
         replaced = _run_closure(args, kwargs)
         new = self._list_new(optimizer)
         if new:  # a parameter group was added
-            self._make(optimizer, new, self._name_parameters())
+            self._make(optimizer, new, self._name_parameters(new))
         first = optimizer.param_groups[0]
         first[STEPS_KEY] = first.get(STEPS_KEY, 0) + 1
         gradients = []
@@ -138,7 +133,7 @@ class Exchange(strategy.Exchange):
 
     # --- copies -----------------------------------------------------------------------------------------------------
 
-    def _before_forward(self, model: torch.nn.Module, args: object) -> None:
+    def _before_forward(self, model: torch.nn.Module) -> None:
         if not self._served:
             return
         if not (model.training and torch.is_grad_enabled()):
@@ -177,14 +172,26 @@ class Exchange(strategy.Exchange):
             if parameter.requires_grad and parameter not in self._served
         ]
 
-    def _name_parameters(self) -> dict[torch.Tensor, str]:
-        """Return what each parameter is called on the servers: as in its model, with the model's number if there are
-        several."""
-        return {
+    def _name_parameters(self, groups: list[tuple[dict[str, object], torch.Tensor]]) -> dict[torch.Tensor, str]:
+        """Return what each new parameter is called on the servers: as in its model, with the model's number if there
+        are several, and marked if it has replaced one of that name."""
+        called = {
             parameter: name if number == 0 else f"model{number}.{name}"
             for number, model in reversed(list(enumerate(self._models)))
             for name, parameter in model.named_parameters()
         }
+        if any(parameter not in called for _, parameter in groups):
+            raise ValueError(
+                "ParameterServer holds parameters of prepared models, but the optimizer has others. Call model = "
+                "prepare_model(model) first, and make the optimizer from the parameters of what it returns."
+            )
+        taken = {target.name for target in self._served.values()}
+        names = {}
+        for _, parameter in groups:
+            names[parameter] = called[parameter]
+            while names[parameter] in taken:
+                names[parameter] += "'"
+        return names
 
     def _make(
         self,
@@ -214,11 +221,18 @@ class Exchange(strategy.Exchange):
 
     def _follow(self, module: torch.nn.Module) -> None:
         """Have what a module saves come from the servers, and go there what it loads."""
+
+        def save(*args: Any) -> None:  # functions, as in `adapt_model`
+            self._save(*args)
+
+        def load(*args: Any) -> None:
+            self._load(*args)
+
         self._followed.add(module)
         if not isinstance(module, tables.ServedEmbedding):  # which does so itself
             follow: Any = module  # both are public since torch 2.5
-            self._hooks.append(follow._register_state_dict_hook(self._save))
-            self._hooks.append(follow._register_load_state_dict_pre_hook(self._load, with_module=True))
+            self._hooks.append(follow._register_state_dict_hook(save))
+            self._hooks.append(follow._register_load_state_dict_pre_hook(load, with_module=True))
 
     def _save(self, module: torch.nn.Module, state: dict[str, object], prefix: str, metadata: object) -> None:
         """Put into a ``state_dict`` what the servers have."""

@@ -6,7 +6,7 @@ A forward pass fetches the rows that its batch names; the rank has no others.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, final
+from typing import TYPE_CHECKING, Any, NoReturn, final
 
 import numpy as np
 import numpy.typing as npt
@@ -80,6 +80,13 @@ class ServedEmbedding(torch.nn.Embedding):
             padding = place if place < len(found.ids) and found.ids[place] == self.padding_idx else None
         result: torch.Tensor = _Lookup.apply(weight, rows, places, ids, padding, self.scale_grad_by_freq)  # type: ignore[no-untyped-call]
         return result
+
+    def __deepcopy__(self, memo: dict[int, object]) -> NoReturn:
+        raise TypeError(
+            f"The rows of `{self._table.name}` are on servers, so a copy of the model would have none. Load "
+            "model.state_dict() into a model that is not prepared, or use ParameterServer(min_table_rows=...) with "
+            "sparse=False to have the embedding whole in each rank."
+        )
 
     def _save_to_state_dict(self, destination: dict[str, object], prefix: str, keep_vars: bool) -> None:
         whole = torch.from_numpy(self._client.read_table(self._table, self.num_embeddings))
