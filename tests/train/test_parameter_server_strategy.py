@@ -4,7 +4,6 @@ each, whoever is killed."""
 from __future__ import annotations
 
 import copy
-import copy
 import functools
 import os
 import signal

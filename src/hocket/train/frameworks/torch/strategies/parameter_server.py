@@ -175,7 +175,7 @@ class Exchange(strategy.Exchange):
     def _name_parameters(self, groups: list[tuple[dict[str, object], torch.Tensor]]) -> dict[torch.Tensor, str]:
         """Return what each new parameter is called on the servers: as in its model, with the model's number if there
         are several, and marked if it has replaced one of that name."""
-        called = {
+        called: dict[torch.Tensor, str] = {
             parameter: name if number == 0 else f"model{number}.{name}"
             for number, model in reversed(list(enumerate(self._models)))
             for name, parameter in model.named_parameters()
@@ -186,7 +186,7 @@ class Exchange(strategy.Exchange):
                 "prepare_model(model) first, and make the optimizer from the parameters of what it returns."
             )
         taken = {target.name for target in self._served.values()}
-        names = {}
+        names: dict[torch.Tensor, str] = {}
         for _, parameter in groups:
             names[parameter] = called[parameter]
             while names[parameter] in taken:
