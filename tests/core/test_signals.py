@@ -9,10 +9,12 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from signal import getsignal as early_getsignal
 from signal import signal as early_signal
 from types import FrameType
@@ -22,6 +24,7 @@ import pytest
 
 import hocket
 from hocket.testing import Leftovers
+from hocket.testing.suites.programs import wait_until
 from tests.conftest import ENGINE
 
 pytestmark = pytest.mark.slow
@@ -455,30 +458,81 @@ def test_handler_is_not_lost_in_a_finalizer(monkeypatch: pytest.MonkeyPatch) -> 
     assert lost == []
 
 
-@pytest.mark.needs("every_interrupt")
-@pytest.mark.usefixtures("any_session", "alarm")
-def test_handler_is_not_lost_in_what_the_collector_calls(monkeypatch: pytest.MonkeyPatch) -> None:
-    lost: list[object] = []
-    monkeypatch.setattr(sys, "unraisablehook", lost.append)
-
+def collect(alarm: Callable[[], None]) -> None:
     def note(phase: str, facts: dict[str, int]) -> None:
-        if phase == "stop" and not called:
-            called.append(phase)
-            os.kill(os.getpid(), signal.SIGALRM)
+        if phase == "stop":
+            alarm()
 
-    def collect() -> None:
-        gc.collect()
-        time.sleep(30)
-
-    called: list[str] = []
     gc.callbacks.append(note)
     try:
-        with pytest.raises(AlarmError, match="signal"):
-            collect()
+        gc.collect()
     finally:
         gc.callbacks.remove(note)
+
+
+def delete(alarm: Callable[[], None]) -> None:
+    class Last:
+        def __del__(self) -> None:
+            alarm()
+
+    Last()
+
+
+def let_go(alarm: Callable[[], None]) -> None:
+    event = threading.Event()
+    weak = weakref.ref(event, lambda _: alarm())
+    del event
+    assert weak() is None
+
+
+@pytest.mark.needs("every_interrupt")
+@pytest.mark.usefixtures("any_session", "alarm")
+@pytest.mark.parametrize("place", [collect, delete, let_go])
+def test_handler_is_not_lost_where_python_forgets_exceptions(place: Callable[[Callable[[], None]], None]) -> None:
+    called: list[bool] = []
+
+    def alarm() -> None:
+        if not called:
+            called.append(True)
+            os.kill(os.getpid(), signal.SIGALRM)
+            pytest.fail("it is raised above, and forgotten")
+
+    def go_there() -> None:
+        place(alarm)
+        time.sleep(30)
+
+    with pytest.raises(AlarmError, match="signal"):
+        go_there()
     assert called
-    assert lost == []
+
+
+def test_a_cancelled_task_is_ended_where_python_forgets_exceptions(session: hocket.SessionContext) -> None:
+    """One that sleeps in a finalizer, and goes on behind it."""
+
+    @hocket.remote
+    def stay(began: Any) -> None:
+        class Last:
+            def __del__(self) -> None:
+                began.touch()
+                time.sleep(10)
+
+        Last()
+        time.sleep(30)
+
+    @hocket.remote
+    def get_pid() -> int:
+        return os.getpid()
+
+    with tempfile.TemporaryDirectory() as folder:
+        began = Path(folder, "began")
+        ref = stay.remote(began)
+        wait_until(began.exists)
+        started = time.monotonic()
+        hocket.cancel(ref)
+        with pytest.raises(hocket.exceptions.TaskCancelledError):
+            hocket.get(ref, timeout=20)
+        assert time.monotonic() - started < 20
+    assert hocket.get([get_pid.remote() for _ in range(4)], timeout=20)
 
 
 def test_program_sees_its_own_handlers(any_session: hocket.SessionContext) -> None:

@@ -13,10 +13,13 @@ meanwhile, which wraps what is set and unwraps what is asked for, so a program s
 **When.** A handler that finds the user's code interrupted runs at once, as without us. "The user's code" is judged by
 the innermost frame that is neither the standard library's nor cloudpickle's: a ``time.sleep`` of the user's is the
 user's, a lock that we wait for is ours, a ``__reduce__`` of the user's that we call is the user's. Ours is also what
-`weakref` does when an object is gone, and what is called when the garbage collector runs (JAX has such a function, and
-Python often finds signals there), because an exception would be lost in both. If it is ours, or if the thread holds the
+`weakref` does when an object is gone, because it would be left half done. If it is ours, or if the thread holds the
 engine's lock, the signal is noted, and whatever the engine waits for is woken. The engine then calls the handler in
 `check`, without the lock.
+
+**Nothing is lost.** Python prints and forgets what is raised in finalizers, in callbacks of weak references and in
+functions that the garbage collector calls: JAX has one of these, and Python often finds signals there. So
+`sys.unraisablehook` notes an exception of a handler's again while a session is open, and it is raised a moment later.
 
 **The rest of the way.** Between the last `check` of a call and the return to the user lie some bytecodes. A signal that
 is noted there is sent again, from a thread, until it finds the user's code or a `check`. A signal that was sent again
@@ -31,7 +34,6 @@ from __future__ import annotations
 
 import _thread
 import contextlib
-import gc
 import importlib
 import signal
 import sys
@@ -101,11 +103,13 @@ class InterruptGuard:
     def __init__(self, lock: Lock | threading.RLock, wake: Callable[[], None] | None = None) -> None:
         self._lock = lock
         self.wake = wake or _do_nothing
-        #: Whether a handler waits to be called.
-        self.is_pending = False
+        #: Handlers that wait to be called, by their signals.
+        self.noted: dict[int, Callable[..., object]] = {}
         #: Whether handlers are held back.
         self.is_active = False
-        self._noted: dict[int, Callable[..., object]] = {}
+        #: Returns what the main thread runs: an exception that was lost is not raised in something else.
+        self.find_running: Callable[[], object] = _do_nothing
+        self._print_unraisable = sys.unraisablehook
         self._since = 0.0
         #: Signals that were sent again and have not arrived.
         self._resent: dict[int, bool] = {}
@@ -124,6 +128,7 @@ class InterruptGuard:
             handler = _signal.getsignal(number)
             if callable(handler) and type(handler) is not _Handler:
                 _signal.signal(number, _Handler(handler))
+        self._print_unraisable, sys.unraisablehook = sys.unraisablehook, self._take_unraisable
 
     def remove(self) -> None:
         """Put all handlers back; what waits is called by the next `check`. Outside the main thread they stay and do
@@ -132,6 +137,8 @@ class InterruptGuard:
             self.is_active = False
             return
         signal._signal = _signal  # type: ignore[attr-defined]
+        if sys.unraisablehook == self._take_unraisable:  # else the program has set another one, which may call ours
+            sys.unraisablehook = self._print_unraisable
         mask = _signal.pthread_sigmask(_signal.SIG_BLOCK, _NUMBERS)
         try:
             self._put_back()
@@ -151,18 +158,16 @@ class InterruptGuard:
 
     def is_called(self) -> bool:
         """Tell whether a handler waits for the calling thread."""
-        return self.is_pending and _thread.get_ident() == threading.main_thread().ident
+        return bool(self.noted) and _thread.get_ident() == threading.main_thread().ident
 
     def check(self) -> None:
         """Call the handlers that had to wait, in the order of their signals. Called by the main thread without the
         lock."""
-        if not (self.is_pending and self.is_called()):
+        if not (self.noted and self.is_called()):
             return
-        while self._noted:
-            number = next(iter(self._noted))
-            function = self._noted.pop(number)
-            self.is_pending = bool(self._noted)
-            _run(function, number, sys._getframe(1))
+        while self.noted:
+            number = next(iter(self.noted))
+            _run(self.noted.pop(number), number, sys._getframe(1))
 
     def check_at_once(self) -> None:
         """As `check`, called by the user's code; nothing if the engine is at work."""
@@ -186,22 +191,33 @@ class InterruptGuard:
         """A signal has arrived: call its handler, now or later."""
         if number in self._resent:
             del self._resent[number]
-            if number not in self._noted:  # `check` was faster
+            if number not in self.noted:  # `check` was faster
                 return
-        elif number == signal.SIGINT and number in self._noted and time.monotonic() - self._since > INSISTENCE_SECONDS:
+        elif number == signal.SIGINT and number in self.noted and time.monotonic() - self._since > INSISTENCE_SECONDS:
             frame = None
         if self.is_active and frame is not None and (self._lock._is_owned() or _is_ours(frame)):  # type: ignore[union-attr]
             self._note(function, number)
             return
-        self._noted.pop(number, None)
-        self.is_pending = bool(self._noted)
-        _run(function, number, frame)
+        _run(self.noted.pop(number, function), number, frame)
+
+    def _take_unraisable(self, lost: sys.UnraisableHookArgs) -> None:
+        """Python is about to forget an exception: note it again if it is a handler's."""
+        error, is_main = lost.exc_value, threading.current_thread() is threading.main_thread()
+        if error is None or not (self.is_active and is_main and is_from_handler(error)):
+            self._print_unraisable(lost)
+            return
+        running = self.find_running()
+
+        def raise_again(number: int, frame: FrameType | None) -> None:
+            if self.find_running() == running:
+                raise error.with_traceback(None)
+
+        self._note(raise_again, vars(error)["__hocket_signal__"])
 
     def _note(self, function: Callable[..., object], number: int) -> None:
-        if number not in self._noted:
-            self._noted[number] = function
+        if number not in self.noted:
+            self.noted[number] = function
             self._since = time.monotonic()
-        self.is_pending = True
         self.wake()
         if not self._is_resending:
             self._is_resending = True
@@ -209,10 +225,17 @@ class InterruptGuard:
             _thread.start_new_thread(self._resend, ())
 
     def _resend(self) -> None:
+        is_over = False
+        while not is_over:
+            self._resend_all()
+            self._is_resending = False
+            is_over = not (self.is_active and self.noted)  # else one was noted when this was about to end
+
+    def _resend_all(self) -> None:
         seconds = RESEND_SECONDS
         main_id = threading.main_thread().ident
-        kill, noted, resent = _signal.pthread_kill, self._noted, self._resent
-        while self.is_active and self.is_pending:
+        kill, noted, resent = _signal.pthread_kill, self.noted, self._resent
+        while self.is_active and noted:
             time.sleep(seconds)
             seconds = min(2 * seconds, SLOWEST_RESEND_SECONDS)
             for number in list(noted):
@@ -221,7 +244,6 @@ class InterruptGuard:
                 if type(_signal.getsignal(number)) is _Handler and number in noted and self.is_active:
                     resent[number] = True
                     kill(main_id, number)
-        self._is_resending = False
 
 
 _guard: InterruptGuard | None = None
@@ -297,8 +319,6 @@ def _is_ours(frame: FrameType | None) -> bool:
         # By the module's name, not by the file: generated methods (of dataclasses, of named tuples) have none.
         name = frame.f_globals.get("__name__") or ""
         if name.startswith(_OURS) or (name in _WEAK and frame.f_code.co_name in _CALLBACKS):
-            return True
-        if any(getattr(callback, "__code__", None) is frame.f_code for callback in gc.callbacks):
             return True
         if name.partition(".")[0] not in _TRANSPARENT and not name.startswith("namedtuple_"):
             return False

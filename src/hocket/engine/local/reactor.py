@@ -226,7 +226,7 @@ class Reactor:
                     if left_s == 0 and timeout_s:
                         return False
                     # A handler that is noted later, with the lock held, wakes the thread that reads.
-                    if self._guard.is_pending and self._guard.is_called():
+                    if self._guard.noted and self._guard.is_called():
                         left_s = 0.0
                     if self._holder is None or self._holder == me:
                         self._holder = me

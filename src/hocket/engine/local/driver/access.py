@@ -39,7 +39,7 @@ class ObjectAccess(submission.Submission):
             object_id = next(self._ids)
             self.kernel.put(object_id, payload, contained, DRIVER)
             ref: contract.AnyRef = contract.ObjectRef(object_id, self)
-        if self.guard.is_pending:
+        if self.guard.noted:
             self.guard.check()
         return ref
 
@@ -64,7 +64,7 @@ class ObjectAccess(submission.Submission):
         else:
             with values.hold_collector():
                 result = [self._open(record) for record in found]
-        if self.guard.is_pending:
+        if self.guard.noted:
             self.guard.check()
         return result
 

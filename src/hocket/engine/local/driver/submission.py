@@ -114,7 +114,7 @@ class Submission(events.EventHandling):
             with self.lock:
                 self._drain_dropped()
             self.reactor.handle_arrived()
-        if self.guard.is_pending:
+        if self.guard.noted:
             try:
                 self.guard.check()
             except BaseException:
@@ -156,7 +156,7 @@ class Submission(events.EventHandling):
             holder = contract.ObjectRef(object_id, self)
 
         payload = self.store.build_payload(encoded, object_id, announce=announce)
-        if self.guard.is_pending:
+        if self.guard.noted:
             self.guard.check()
         return payload, holder
 

@@ -201,7 +201,7 @@ class Intake(answers.Answers):
         """Call the handlers of signals that had to wait. What they raise is the running task's; without one, it is
         printed."""
         guard = self._engine.guard
-        if not guard.is_pending:
+        if not guard.noted:
             return
         if self._engine.running.task_id:
             guard.check()
