@@ -14,6 +14,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator
+from concurrent import futures
 from pathlib import Path
 from signal import getsignal as early_getsignal
 from signal import signal as early_signal
@@ -456,6 +457,23 @@ def test_handler_is_not_lost_in_a_finalizer(monkeypatch: pytest.MonkeyPatch) -> 
     with pytest.raises(AlarmError, match="signal"):
         drop()
     assert lost == []
+
+
+@pytest.mark.about_local("its lock")
+@pytest.mark.usefixtures("alarm")
+def test_what_a_handler_raises_is_not_a_futures(session: hocket.SessionContext) -> None:
+    engine: Any = hocket.core.session.get_engine()
+    ref = hocket.put(3)
+    future: futures.Future[int] = futures.Future()
+
+    def settle() -> None:
+        with engine.lock:
+            os.kill(os.getpid(), signal.SIGALRM)
+            ref._settle(future)
+
+    with pytest.raises(AlarmError, match="signal"):
+        settle()
+    assert future.result(0) == 3
 
 
 def collect(alarm: Callable[[], None]) -> None:

@@ -171,10 +171,16 @@ class ObjectRef(Generic[T_co]):
         return future
 
     def _settle(self, future: futures.Future[T_co] | asyncio.Future[T_co]) -> None:
-        """Give a future the value, which is there, or the error."""
+        """Give a future the value, which is there, or the error. What a signal's handler raises meanwhile is raised
+        here: whoever interrupts the program may not be waiting for this future."""
         try:
             value = self._engine.get((self,), None)[0]
-        except BaseException as error:  # noqa: BLE001 (the future raises it)
+        except BaseException as error:
+            from hocket.engine import interrupts  # here, because it needs this module
+
+            if interrupts.is_from_handler(error):
+                self._settle(future)
+                raise
             if isinstance(error, exceptions.HocketError):
                 exceptions.hide_frames(error)
             elif isinstance(error, Exception) and undecodable.is_from_decoding(error):
