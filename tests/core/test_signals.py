@@ -24,6 +24,7 @@ from typing import Any
 import pytest
 
 import hocket
+from hocket.engine import values
 from hocket.testing import Leftovers
 from hocket.testing.suites.programs import wait_until
 from tests.conftest import ENGINE
@@ -612,6 +613,30 @@ def test_alarm_in_the_users_own_reduce_is_not_taken_for_a_failure(
     with pytest.raises(AlarmError, match="signal"):
         hocket.put(Slow())
     assert hocket.get(one.remote(5), timeout=20) == 5
+
+
+class Alarming(Exception):  # noqa: N818 (it says what it does)
+    """Is built with an alarm, but for the first time."""
+
+    are_built = 0
+
+    def __init__(self) -> None:
+        Alarming.are_built += 1
+        if Alarming.are_built == 2:
+            os.kill(os.getpid(), signal.SIGALRM)
+
+
+@pytest.mark.usefixtures("any_session", "alarm")
+def test_alarm_in_the_users_own_exception_is_raised_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Alarming, "are_built", 0)
+
+    def encode() -> None:
+        values.encode_error(Alarming())
+        time.sleep(30)
+
+    with pytest.raises(AlarmError, match="signal"):
+        encode()
+    assert Alarming.are_built > 1
 
 
 @pytest.mark.about_local("its workers")

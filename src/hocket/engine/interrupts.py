@@ -200,12 +200,11 @@ class InterruptGuard:
             return
         _run(self.noted.pop(number, function), number, frame)
 
-    def _take_unraisable(self, lost: sys.UnraisableHookArgs) -> None:
-        """Python is about to forget an exception: note it again if it is a handler's."""
-        error, is_main = lost.exc_value, threading.current_thread() is threading.main_thread()
-        if error is None or not (self.is_active and is_main and is_from_handler(error)):
-            self._print_unraisable(lost)
-            return
+    def raise_later(self, error: BaseException) -> bool:
+        """Note an exception again, and return true, if a handler has raised it in the calling thread."""
+        is_main = threading.current_thread() is threading.main_thread()
+        if not (self.is_active and is_main and is_from_handler(error)):
+            return False
         running = self.find_running()
 
         def raise_again(number: int, frame: FrameType | None) -> None:
@@ -213,6 +212,12 @@ class InterruptGuard:
                 raise error.with_traceback(None)
 
         self._note(raise_again, vars(error)["__hocket_signal__"])
+        return True
+
+    def _take_unraisable(self, lost: sys.UnraisableHookArgs) -> None:
+        """Python is about to forget an exception."""
+        if lost.exc_value is None or not self.raise_later(lost.exc_value):
+            self._print_unraisable(lost)
 
     def _note(self, function: Callable[..., object], number: int) -> None:
         if number not in self.noted:
@@ -311,6 +316,12 @@ def _run(function: Callable[..., object], number: int, frame: FrameType | None) 
 def is_from_handler(error: BaseException) -> bool:
     """Tell whether a handler raised it: then it has nothing to do with the user's code that it went through."""
     return "__hocket_signal__" in getattr(error, "__dict__", ())
+
+
+def raise_later(error: BaseException) -> None:
+    """Have an exception that had to be caught be raised again a moment later, if it is of a signal's handler."""
+    if _guard is not None:
+        _guard.raise_later(error)
 
 
 def _is_ours(frame: FrameType | None) -> bool:

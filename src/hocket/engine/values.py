@@ -401,6 +401,7 @@ def _encode_alone(error: BaseException) -> _Alone:
             if failure in ("", _CHANGED):
                 return _Alone(data)
     except BaseException as raised:  # a user's __reduce__ may raise anything
+        interrupts.raise_later(raised)
         failure = texts.safe_text(raised)
     note = f"(the exception itself could not be sent: {failure})"
     kind = type(error)
@@ -417,6 +418,7 @@ def _explain_opened(data: bytes, error: BaseException) -> str:
     try:
         opened = decode(data)
     except BaseException as raised:  # a user's constructor may raise anything
+        interrupts.raise_later(raised)
         text = texts.safe_text(raised)
         return f"{text}. Pass all arguments of its class to super().__init__(), or define __reduce__ in it"
     if not issubclass(type(opened), BaseException):
