@@ -1,4 +1,4 @@
-"""What to write instead of a call that `hocket.core.api` refuses."""
+"""Advice for calls that `hocket.core.api` refuses: the text names the right one."""
 
 from __future__ import annotations
 

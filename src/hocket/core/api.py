@@ -19,7 +19,7 @@ W = TypeVar("W", bound="contract.ObjectRef[Any] | generators.ObjectRefGenerator[
 
 
 class Decorator(Protocol):
-    """What `hocket.remote` with options returns."""
+    """The decorator that `hocket.remote` returns for options."""
 
     @overload
     def __call__(self, target: A, /) -> A: ...  # type: ignore[overload-overlap]

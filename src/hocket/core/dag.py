@@ -20,7 +20,7 @@ from typing import Any, NoReturn, Protocol, Self, final
 
 
 class Callee(Protocol):
-    """What a node calls: a remote function, an actor class, or a method of an actor."""
+    """A node's target: a remote function, an actor class, or a method of an actor."""
 
     def remote(self, *args: Any, **kwargs: Any) -> Any:
         """Start it."""
@@ -34,7 +34,7 @@ class ActorSource(Callee, Protocol):
 
 
 class Given:
-    """What one `execute` was given."""
+    """The arguments of one `execute`."""
 
     __slots__ = ("args", "kwargs")
 

@@ -1,4 +1,4 @@
-"""What a user sees of an error: the user's own lines, and none of this package's."""
+"""Errors show a user the user's own lines, and none of this package's."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a remote generator returns: references, one by one, while it still runs."""
+"""Remote generators return references, one by one, while they still run."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class ObjectRefGenerator(Generic[T_co]):
 
     @property
     def head(self) -> contract.ObjectRef[T_co]:
-        """What stands for the next item; for `wait`."""
+        """The reference on the next item; for `wait`."""
         return self._head
 
     def completed(self) -> contract.AnyRef:

@@ -40,7 +40,7 @@ class PlacementGroup:
 
     @property
     def bundle_specs(self) -> list[dict[str, float]]:
-        """The bundles as they were asked for."""
+        """The bundles, as the caller gave them."""
         return [dict(bundle) for bundle in self._bundles]
 
     @property

@@ -33,7 +33,7 @@ _log = logging.getLogger("hocket")
 
 
 class SessionContext:
-    """What `init` returns: facts about the session, and a context manager that closes it.
+    """Facts about the session that `init` has opened, and a context manager that closes it.
 
     Example:
         >>> import hocket
@@ -194,7 +194,7 @@ def _describe_open(current: contract.Engine, ignore_reinit_error: bool) -> Sessi
 
 
 def _choose_engine(engine: str | None, address: str | None) -> tuple[str, str]:
-    """Return which engine is asked for, and where: by the arguments, then by the environment."""
+    """Return the engine's name and address: from the arguments, then from the environment."""
     if engine is not None and engine not in engines.NAMES:
         raise ValueError(f"engine must be one of {list(engines.NAMES)}, but received {engine!r}.")
     variable = os.environ.get("HOCKET_ADDRESS", "")

@@ -1,4 +1,4 @@
-"""What ran where and when, in the format of Chrome's tracing page and of Perfetto."""
+"""The session's events, in the format of Chrome's tracing page and of Perfetto."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What type checkers know of remote functions and actors. Nothing here runs: it is read by mypy, pyright and editors.
+"""The types of remote functions and actors. Nothing here runs: mypy, pyright and editors read it.
 
 A reference may stand for any argument, which no signature can say. So each ``remote`` has several: one that is the
 function's own, by which a wrong argument is found, and one for a reference in each of the first places, where the other
@@ -76,19 +76,19 @@ if TYPE_CHECKING:
         get_if_exists: bool
 
     class TaskOptions(_Placing, _Returning, _OfTasks, total=False):
-        """What ``.options()`` of a remote function takes besides ``num_returns``."""
+        """The keywords of ``.options()`` of a remote function, besides ``num_returns``."""
 
     class ActorOptions(_Placing, _OfActors, total=False):
-        """What ``.options()`` of an actor class takes."""
+        """The keywords of ``.options()`` of an actor class."""
 
     class RemoteOptions(_Placing, _Returning, _OfTasks, _OfActors, total=False):
-        """What `hocket.remote` takes besides ``num_returns``."""
+        """The keywords of `hocket.remote`, besides ``num_returns``."""
 
         max_calls: int | None
         concurrency_groups: object
 
     class MethodOptions(_Returning, total=False):
-        """What `hocket.method` and ``.options()`` of a method take besides ``num_returns``."""
+        """The keywords of `hocket.method` and of a method's ``.options()``, besides ``num_returns``."""
 
         max_task_retries: int | None
         concurrency_group: str | None
@@ -137,7 +137,7 @@ class TypedActor(metaclass=TypedMeta):
 if TYPE_CHECKING:
 
     class TypedClass(Protocol[P, T_co]):
-        """What `TypedActor.options` returns."""
+        """The result of `TypedActor.options`."""
 
         def remote(self, *args: P.args, **kwargs: P.kwargs) -> T_co:
             """Build an actor and return a handle on it at once."""

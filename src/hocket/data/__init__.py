@@ -1,4 +1,4 @@
-"""What training reads, and in which order.
+"""The rows that training reads, and their order.
 
 A `Dataset` is rows in blocks (`blocks`, made of `columns`) and a plan (`plan`) of where they come from (`block_reads`)
 and what is done to them. To it, `operations` adds steps (`steps`; `calls` says who calls a user's function), and

@@ -357,7 +357,7 @@ def gather(rows: npt.NDArray[np.int64], starts: npt.NDArray[np.int64], fetch: Ca
 
 
 def check_columns(asked: Sequence[str], there: Sequence[str]) -> None:
-    """Raise if a column is asked for that is not there."""
+    """Raise for the name of a column that is not there."""
     missing = [name for name in asked if name not in there]
     if missing:
         error = KeyError(

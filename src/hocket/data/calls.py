@@ -1,4 +1,4 @@
-"""Who calls a user's function: tasks, or a pool of actors that keep what they made."""
+"""Tasks call a user's function, or a pool of actors, each of which keeps the object that it made."""
 
 from __future__ import annotations
 

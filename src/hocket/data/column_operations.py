@@ -1,4 +1,4 @@
-"""What can be done to the columns of a data set: each method adds a step to the plan."""
+"""Operations on the columns of a data set: each method adds a step to the plan."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a data set becomes inside the session: references on tables, frames and arrays; numbers that sum it up."""
+"""Data sets turn into references on tables, frames and arrays, and into numbers that sum them up."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where a loop stands in a ledger: what a loader of any framework needs between the ledger and the loop.
+"""A loop's place in a ledger: a loader of any framework has it between the ledger and the loop.
 
 A loop over batches is a Python ``for``: it asks for the next batch, works on it, asks again, and after the last batch
 it asks once more to learn that there is none. It may break off, or be killed at any point. What is saved in between

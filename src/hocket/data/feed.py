@@ -1,4 +1,4 @@
-"""What a data set and a rank's part of one have in common: batches in the forms that frameworks take."""
+"""Batches of a data set, or of a rank's part of one, in the forms that frameworks take."""
 
 from __future__ import annotations
 

@@ -1,3 +1,3 @@
-"""What a rank reads, under Ray's name of its module."""
+"""The rows of a rank, under Ray's name of the module."""
 
 from hocket.data.shard import DataIterator as DataIterator

@@ -1,4 +1,4 @@
-"""What all loaders of a rank's rows have in common: a position in the sample ledger, and a loop that moves it.
+"""Loaders of a rank's rows share a position in the sample ledger, and a loop that moves it.
 
 A framework's loader reads batches in the framework's way. `build_cursor` says where it stands, `Positioned` is what a
 program asks it, and a `LedgerLoader` hands its batches to a loop.

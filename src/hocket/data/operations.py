@@ -1,4 +1,4 @@
-"""What can be done to the rows of a data set, block by block: each method adds an operation to the plan."""
+"""Operations on the rows of a data set, block by block: each method adds one to the plan."""
 
 from __future__ import annotations
 
@@ -167,7 +167,7 @@ class RowOperations(column_operations.ColumnOperations):
             raise ValueError("filter() takes a function, or expr=, and one of them. Write filter(expr='x > 3').")
         if expr is None:
             return self._then(calls.read_call("filter", fn, how, ("expr",)).build(steps.filter_rows, keeps_rows=False))
-        calls.read_call("filter", fn, how, ("expr",))  # what is no keyword at all is said first
+        calls.read_call("filter", fn, how, ("expr",))  # an unknown keyword is the first fault that it names
         if how:
             raise ValueError(f"filter(expr=...) calls no function, so {sorted(how)} says nothing. Leave it out.")
         step = functools.partial(steps.filter_expression, expression=text.read(expr), given=f"{expr!s:.80}")

@@ -1,4 +1,4 @@
-"""What a data set is before it is executed: where blocks come from, and what is done to each.
+"""The plan of a data set: the sources of its blocks, and the operations on each.
 
 A *read* gives one block (`block_reads`). A *step* makes a block of a block, and steps that follow one another run in
 one task; a *pool* is a step that actors do. A *rearrangement* needs all blocks before it: the new order of rows is
@@ -190,7 +190,7 @@ class Zip:
 @final
 @dataclass(frozen=True, kw_only=True)
 class Relation:
-    """What an engine for tables makes of all rows."""
+    """A query of an engine for tables over all rows."""
 
     query: relations.Query
     others: tuple[Plan, ...] = ()

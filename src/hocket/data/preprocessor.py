@@ -1,4 +1,4 @@
-"""What all preprocessors have in common, under Ray's name of its module."""
+"""The base of all preprocessors, under Ray's name of the module."""
 
 from hocket.data.preprocessors.base import Preprocessor as Preprocessor
 from hocket.data.preprocessors.base import PreprocessorNotFittedException as PreprocessorNotFittedException

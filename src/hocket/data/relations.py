@@ -1,4 +1,4 @@
-"""What an engine for tables (DuckDB) makes of whole tables: sorted, joined and grouped rows.
+"""An engine for tables (DuckDB) sorts, joins and groups whole tables.
 
 A query gets the columns of its tables and returns SQL. Inside, columns are called by their place (``t0.c0``), because
 the engine does not tell ``x`` from ``X``, and each table has its rows' numbers as ``n``: rows that are equal stay in
@@ -52,7 +52,7 @@ class Statement:
 
 
 class Query(abc.ABC):
-    """What becomes of tables."""
+    """A query over tables."""
 
     keeps_rows: ClassVar[bool] = False
     """Whether there are as many rows afterwards."""

@@ -139,7 +139,7 @@ class DataIterator(loader.WeighedLoader, feed.Feed):
         self._world_size = world_size
         self._use_gpu = use_gpu
         self._announce = announce
-        #: What the next loop goes on from, as long as no loop has begun.
+        #: The position from which the next loop goes on, as long as no loop has begun.
         self._start: dict[str, Any] = dict(start or {})
         self._cursor: cursor.Cursor | None = None
         self._key: tuple[int, bool, int, int] | None = None

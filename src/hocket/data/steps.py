@@ -1,4 +1,4 @@
-"""What is done to each block alone: the functions behind the steps of a plan. They run in tasks."""
+"""The functions behind the steps of a plan: each works on one block, in a task."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is done to whole data sets, as to tables: sorting, grouping, joining, and numbers of all rows."""
+"""Operations on whole data sets, as on tables: sorting, grouping, joining, and numbers of all rows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Batches as JAX has them. jax enters here, when it is asked for."""
+"""Batches as JAX has them. The first call imports jax."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Batches as a tf.data.Dataset. TensorFlow enters here, when it is asked for."""
+"""Batches as a tf.data.Dataset. The first call imports TensorFlow."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Batches as PyTorch has them. torch enters here, when it is asked for."""
+"""Batches as PyTorch has them. The first call imports torch."""
 
 from __future__ import annotations
 

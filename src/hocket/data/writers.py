@@ -1,4 +1,4 @@
-"""What a data set becomes outside: files, rows of a database, and whatever a user writes."""
+"""Data sets are written to files, to rows of a database, and to whatever a user writes."""
 
 from __future__ import annotations
 

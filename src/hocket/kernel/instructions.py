@@ -1,4 +1,4 @@
-"""What the kernel says to its engine: tuples that start with an `Op`."""
+"""The kernel's instructions to its engine: tuples that start with an `Op`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import enum
 
 
 class Op(enum.IntEnum):
-    """What an instruction asks of the engine."""
+    """The kind of an instruction."""
 
     START = 0
     """``(START, worker)``: start a process for it. It may be sent tasks at once."""

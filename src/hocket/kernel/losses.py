@@ -1,4 +1,4 @@
-"""What a dead process leaves behind.
+"""The remains of a dead process.
 
 Its lease and its counts are given back, claims on names and promises are void, and whatever it was to do is tried
 again, put back or fails. What it had finished is not here any more: the engine has told all that it said

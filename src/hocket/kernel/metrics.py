@@ -1,4 +1,4 @@
-"""What programs count and measure, as numbers that can be added up: plain data, no IO and no locks.
+"""Metrics of programs, as numbers that can be added up: plain data, no IO and no locks.
 
 A process collects a `Batch` of what happened since it last told; the driver merges the batches of all. Counters and
 histograms add up. Of a gauge the value that came last counts, whichever process set it.

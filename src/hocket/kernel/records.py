@@ -1,4 +1,4 @@
-"""What the kernel remembers of each object, task, worker, actor and placement group.
+"""The kernel's records of objects, tasks, workers, actors and placement groups.
 
 Plain records; only the parts of the kernel (`state` lists them) change them. Every id is a whole number that is never
 used twice in a session. A task with *n* returns has the ids ``task_id .. task_id + n - 1`` for its objects, so one
@@ -23,7 +23,7 @@ STREAMING = -1
 
 
 class TaskKind(enum.IntEnum):
-    """What a task record stands for."""
+    """The kinds of task records."""
 
     FUNCTION = 0
     CREATION = 1
@@ -56,7 +56,7 @@ DEFAULT_SHAPE = resources.Shape((("CPU", resources.UNIT),))
 
 @dataclass(slots=True, frozen=True, kw_only=True)
 class TaskOptions:
-    """What `.options` may say about a task or a call. Shared by all calls of one remote function."""
+    """The options of a task or a call. Shared by all calls of one remote function."""
 
     name: str
     """What runs, for messages: a function's or ``Class.method``'s name."""
@@ -86,7 +86,7 @@ class TaskOptions:
 
 
 class MethodOptions(NamedTuple):
-    """What `@method` says about a method. None leaves it to the actor's own options."""
+    """The options of a method by `@method`. None leaves it to the actor's own options."""
 
     num_returns: int = 1
     max_task_retries: int | None = None
@@ -99,7 +99,7 @@ class MethodOptions(NamedTuple):
 
 @dataclass(slots=True, frozen=True, kw_only=True)
 class ActorOptions:
-    """What `.options` may say about an actor."""
+    """The options of an actor."""
 
     class_name: str
     creation: TaskOptions
@@ -146,7 +146,7 @@ class FunctionRuns:
 
 
 class FunctionRecord:
-    """What is known of a remote function or class, over all its calls."""
+    """A remote function or class, over all its calls."""
 
     __slots__ = ("__weakref__", "blob", "depth", "id", "keeps", "mean_s", "runs")
 
@@ -158,7 +158,7 @@ class FunctionRecord:
         #: How many of its tasks may stand in one worker's queue; grows when runs are seen to be short.
         self.depth = 1
         self.runs = FunctionRuns(function_id)
-        #: What the engine keeps for as long as somebody needs the function; opaque to the kernel.
+        #: The engine's own data of the function, kept for as long as somebody needs it; opaque to the kernel.
         self.keeps: object = None
 
 
@@ -311,7 +311,7 @@ class StreamRecord:
 
 
 class WorkerState(enum.IntEnum):
-    """What a worker is for at the moment."""
+    """The states of a worker."""
 
     IDLE = 0
     LEASED = 1
@@ -369,7 +369,7 @@ class WorkerRecord:
         self.stopped = False
         #: Objects that it will send when they have come to it by a direct call.
         self.promised: set[int] = set()
-        #: What its threads wait for, by a number that the worker chose.
+        #: The waits of its threads, by a number that the worker chose.
         self.waits: dict[int, Wait] = {}
 
 
@@ -437,14 +437,14 @@ class ActorRecord:
         #: How it is built again; None if it never is.
         self.creation: TaskRecord | None = None
         self.restarts = 0
-        #: What is to be passed on to its worker, each with the ids of calls that have to be sent before.
+        #: Markers to pass on to its worker, each with the ids of calls that have to be sent before.
         self.markers: list[tuple[tuple[object, ...], set[int]]] = []
         #: Objects of direct calls whose channel has ended, and that fail with the actor's death.
         self.orphaned: list[int] = []
         #: Calls sent and not yet answered.
         self.inflight = 0
         self.init_failed = False
-        #: What the constructor failed with, encoded.
+        #: The constructor's error, encoded.
         self.init_error: tuple[object, ...] | None = None
         #: Whether the last handle is gone; it ends when its calls are done.
         self.unreachable = False
@@ -466,7 +466,7 @@ class GroupRecord:
         self.name = name
         #: One pool a bundle; empty until reserved.
         self.pools: tuple[resources.Pool, ...] = ()
-        #: What was taken from the node for them.
+        #: The amounts taken from the node for them.
         self.allocations: list[resources.Allocation] = []
         self.removed = False
         #: The worker of the actor that made it, with which it ends; None: it lives until it is removed.

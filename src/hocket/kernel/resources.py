@@ -37,7 +37,7 @@ GpuId = int | str
 
 
 class Shape(NamedTuple):
-    """What decides where a task may run. Tasks of one shape are interchangeable to the scheduler."""
+    """The demands of a task, which decide where it may run. Tasks of one shape are interchangeable to the scheduler."""
 
     demand: Demand
     group_id: int = 0

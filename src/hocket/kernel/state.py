@@ -71,20 +71,20 @@ class State(abc.ABC):
         none_value: tuple[object, ...],
         end_value: tuple[object, ...] = (),
     ) -> None:
-        #: What the machine has, and what of it is free.
+        #: The machine's resources, and how much of them is free.
         self.pool = resources.Pool.build(node, gpu_ids)
         #: Turns an exception of ours into a value, whose second part is its pickle; a pure function that the engine
         #: brings.
         self.encode_error = encode_error
         #: The encoded None, which a reservation returns.
         self.none_value = none_value
-        #: What stands at the end of a stream.
+        #: The value at the end of a stream.
         self.end_value = end_value
-        #: What an encoded error starts with, and no other value does.
+        #: The first element of encoded errors, and of no other value.
         self.error_mark = error_mark
         #: Idle workers beyond this many are stopped.
         self.max_idle_workers = max_idle_workers
-        #: What the engine has to carry out, in this order; it takes the list away and leaves an empty one.
+        #: The instructions for the engine, in this order; it takes the list away and leaves an empty one.
         self.instructions: list[tuple[object, ...]] = []
         #: Remote functions by their digest; only the engine adds to it.
         self.functions: dict[bytes, FunctionRecord] = {}

@@ -19,7 +19,7 @@ from hocket.data import reading
 
 @dataclass(frozen=True)
 class Aggregation(abc.ABC):
-    """What all aggregates have in common.
+    """Base class of the aggregates.
 
     Args:
         on: The column.
@@ -61,7 +61,7 @@ class Aggregation(abc.ABC):
 
     @property
     def name(self) -> str:
-        """What the result is called."""
+        """The result's name."""
         return self.alias_name or f"{self.word}({self.on or ''})"
 
     @abc.abstractmethod

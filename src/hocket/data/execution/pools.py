@@ -73,7 +73,7 @@ class _Member:
 @final
 @dataclass(frozen=True)
 class Share:
-    """What a pool may have."""
+    """The limits of a pool."""
 
     least: int
     most: int
@@ -374,7 +374,7 @@ def _has_room(team: _Team, largest: int, options: settings.ExecutionOptions) -> 
 
 @final
 class Allotment:
-    """What the pools of a plan may have, which may all run at once.
+    """The limits of all pools of a plan together, which may run at once.
 
     Args:
         pools: The pools.

@@ -1,4 +1,4 @@
-"""What an execution did: counted where blocks pass from a stage to the next."""
+"""Counts of an execution, taken where blocks pass from a stage to the next."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _LINE_EACH_S: Final = 0.2
 @final
 @dataclass
 class Stage:
-    """What passed through a stage.
+    """Counts of the blocks that a stage has passed on.
 
     Args:
         name: What it does.
@@ -57,7 +57,7 @@ class Stage:
 @final
 @dataclass
 class Record:
-    """What an execution did, while it goes on and afterwards.
+    """Counts of an execution, while it goes on and afterwards.
 
     Args:
         num_rows: How many rows there will be; None if nobody knows.

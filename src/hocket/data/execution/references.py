@@ -41,7 +41,7 @@ def _convert(block: blocks.Block, start: int, stop: int, batch_format: str, colu
 @final
 @dataclass(frozen=True)
 class RefRead:
-    """What a reference stands for.
+    """The block behind a reference.
 
     Args:
         ref: Of an Arrow table, a data frame, an array, or a dict of arrays.

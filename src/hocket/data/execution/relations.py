@@ -52,7 +52,7 @@ class _Part:
 @final
 @dataclass(frozen=True)
 class _Limits:
-    """What the engine may use."""
+    """The limits of the engine for tables."""
 
     memory: int
     threads: int

@@ -249,7 +249,7 @@ def cut_parts(
 
 @final
 class Source:
-    """What a plan leaves when it was executed: rows in blocks, which can be read in any order.
+    """The blocks of an executed plan, which can be read in any order.
 
     Args:
         parts: The blocks.

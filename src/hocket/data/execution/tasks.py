@@ -1,4 +1,4 @@
-"""What all execution shares: tasks that make blocks, and how many of them run ahead of the reader."""
+"""Tasks that make blocks, in every kind of execution, and how many of them run ahead of the reader."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def measure(block: blocks.Block) -> Size:
 @final
 @dataclass(frozen=True, slots=True)
 class _Work:
-    """What tasks do to blocks."""
+    """The operations that tasks carry out on blocks."""
 
     steps: tuple[plan.Step, ...]
     context: settings.DataContext

@@ -1,4 +1,4 @@
-"""What is computed of columns, such as ``col("x") * 2 + 1``: for `Dataset.with_column`, `Dataset.filter` and
+"""Expressions of columns, such as ``col("x") * 2 + 1``: for `Dataset.with_column`, `Dataset.filter` and
 `hocket.data.read_parquet`.
 
 `tree` is what an expression is, and `spaces` its methods for texts, lists and times; `text` reads one that is written

@@ -1,4 +1,4 @@
-"""What expressions call: each takes Arrow's functions, then arrays or Arrow's own expressions, and returns one."""
+"""The functions of expressions: each takes Arrow's functions, then arrays or Arrow's own expressions, and gives one."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ class _Space(abc.ABC, Generic[E]):
 
 @final
 class Texts(_Space[E]):
-    """What can be done with texts."""
+    """The methods of columns of texts."""
 
     def len(self) -> E:
         """Return how many letters there are."""
@@ -193,7 +193,7 @@ class Texts(_Space[E]):
 
 @final
 class Lists(_Space[E]):
-    """What can be done with lists."""
+    """The methods of columns of lists."""
 
     def len(self) -> E:
         """Return how many values there are."""
@@ -236,7 +236,7 @@ class Lists(_Space[E]):
 
 @final
 class Times(_Space[E]):
-    """What can be done with times."""
+    """The methods of columns of times."""
 
     def year(self) -> E:
         """Return the year."""
@@ -281,7 +281,7 @@ class Times(_Space[E]):
 
 @final
 class Structs(_Space[E]):
-    """What can be done with dicts."""
+    """The methods of columns of dicts."""
 
     def __getitem__(self, field_name: str) -> E:
         """Return the value of a key: ``col("point").struct["x"]``."""

@@ -258,22 +258,22 @@ class Expr:
 
     @property
     def str(self) -> spaces.Texts[Expr]:
-        """What can be done with texts: ``col("name").str.upper()``."""
+        """The methods for texts: ``col("name").str.upper()``."""
         return spaces.Texts(self.call)
 
     @property
     def list(self) -> spaces.Lists[Expr]:
-        """What can be done with lists: ``col("words").list.len()``."""
+        """The methods for lists: ``col("words").list.len()``."""
         return spaces.Lists(self.call)
 
     @property
     def dt(self) -> spaces.Times[Expr]:
-        """What can be done with times: ``col("when").dt.year()``."""
+        """The methods for times: ``col("when").dt.year()``."""
         return spaces.Times(self.call)
 
     @property
     def struct(self) -> spaces.Structs[Expr]:
-        """What can be done with dicts: ``col("point").struct.field("x")``."""
+        """The methods for dicts: ``col("point").struct.field("x")``."""
         return spaces.Structs(self.call)
 
 

@@ -1,4 +1,4 @@
-"""What all preprocessors have in common: they learn from a data set, and transform data sets, batches and rows."""
+"""Preprocessors learn from a data set, and transform data sets, batches and rows."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class FitStatus(enum.StrEnum):
 
 @final
 class PreprocessorNotFittedException(RuntimeError):  # noqa: N818 (Ray's name)
-    """A preprocessor was asked to transform before it has learnt what it needs."""
+    """A preprocessor is to transform, and has learnt nothing yet."""
 
 
 class Preprocessor:
@@ -320,7 +320,7 @@ def _build_own(kind: type[P], attributes: Mapping[str, object]) -> P | None:
 @final
 @dataclass(frozen=True, repr=False)
 class NamedStep:
-    """What is done to each block, and how it is called in plans and messages."""
+    """The transformation of each block, and its name in plans and messages."""
 
     name: str
     function: Callable[[blocks.Block], blocks.Block]

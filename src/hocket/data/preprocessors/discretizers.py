@@ -16,7 +16,7 @@ from hocket.data.preprocessors import base, categories, categorizer, inputs, sca
 
 
 class _Discretizer(single.PerColumn):
-    """What discretizers have in common."""
+    """Base class of the discretizers."""
 
     right: bool
     include_lowest: bool

@@ -15,7 +15,7 @@ from hocket.data.preprocessors import base, categories, inputs, learning, single
 
 
 class _Encoder(single.PerColumn):
-    """What encoders of several columns have in common."""
+    """Base class of the encoders of several columns."""
 
     def _get_index(self, column: str) -> categories.Index:
         found: categories.Index = self.stats_[f"unique_values({column})"]

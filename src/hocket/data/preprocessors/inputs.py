@@ -1,4 +1,4 @@
-"""What preprocessors read of a block: numbers, or values of any kind, of a column."""
+"""Preprocessors read numbers, or values of any kind, of a block's columns."""
 
 from __future__ import annotations
 

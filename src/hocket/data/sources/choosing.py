@@ -40,7 +40,7 @@ class FileShuffleConfig:
 @final
 @dataclass(frozen=True, kw_only=True)
 class Choice:
-    """What a reader was told of the files that it takes.
+    """A reader's keywords that choose its files.
 
     Args:
         filesystem: Where they are.

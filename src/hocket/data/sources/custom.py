@@ -16,7 +16,7 @@ from hocket.data import blocks
 @final
 @dataclass(frozen=True)
 class BlockMetadata:
-    """What is known of the rows of a `ReadTask`.
+    """Facts about the rows of a `ReadTask`.
 
     Args:
         num_rows: How many they are; None if that is not known. `Dataset.count` believes it.

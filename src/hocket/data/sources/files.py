@@ -27,7 +27,7 @@ _BROKEN: Final = (
 
 
 class Format(Protocol):
-    """What is in one file."""
+    """The format of a file."""
 
     def read(self, filesystem: filesystems.FileSystem, file: filesystems.File) -> Iterable[blocks.Block]:
         """Give the rows of a file, in blocks of about the size that is wanted; a small file is one."""

@@ -1,4 +1,4 @@
-"""What is in one file: tables of text, lines, pictures, arrays, records. Archives are in `archives`."""
+"""The formats of single files: tables of text, lines, pictures, arrays, records. Archives are in `archives`."""
 
 from __future__ import annotations
 

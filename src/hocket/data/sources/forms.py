@@ -1,4 +1,4 @@
-"""What blocks become in a file, beside what `writing` has: ORC, pictures, archives of samples, and a user's own."""
+"""Formats in which blocks are written, beside those of `writing`: ORC, pictures, archives of samples, a user's own."""
 
 from __future__ import annotations
 
@@ -145,7 +145,7 @@ def read_encoders(given: object) -> tuple[object, ...]:
 @final
 @dataclass(frozen=True)
 class Own:
-    """What a user's function writes.
+    """A file that a user's function writes.
 
     Args:
         function: Takes a block and an open file.

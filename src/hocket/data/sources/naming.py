@@ -1,4 +1,4 @@
-"""What files are called that are written, where a user chooses it."""
+"""The names of written files, where a user chooses them."""
 
 from __future__ import annotations
 

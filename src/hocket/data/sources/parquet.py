@@ -23,7 +23,7 @@ CALLER: Final = "read_parquet()"
 @final
 @dataclass(frozen=True, kw_only=True)
 class Selection:
-    """What is wanted of files."""
+    """The columns and rows that a reader wants of files."""
 
     columns: tuple[str, ...] | None
     filter: Any
@@ -172,7 +172,7 @@ class Parquet:
 @final
 @dataclass(frozen=True, kw_only=True)
 class Footer:
-    """What the end of a file says of it."""
+    """Facts from a file's footer."""
 
     types: Mapping[str, object]
     """The columns and their types."""

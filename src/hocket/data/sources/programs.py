@@ -1,4 +1,4 @@
-"""What other programs and libraries hold, as blocks."""
+"""Blocks of rows that other programs and libraries hold."""
 
 from __future__ import annotations
 

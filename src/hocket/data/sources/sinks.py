@@ -97,7 +97,7 @@ _OF_RAY = ("try_create_dir", "open_stream_args", "dataset_uuid", "min_bytes_per_
 
 
 class _FileDatasink(custom.Datasink[list[dict[str, Any]]], abc.ABC):
-    """What the bases of users' own formats of files have in common.
+    """Base class of the bases of users' own formats of files.
 
     Args:
         path: A folder.

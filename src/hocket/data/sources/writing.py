@@ -36,7 +36,7 @@ MANIFEST: Final = "_MANIFEST"
 
 
 class SaveMode(enum.StrEnum):
-    """What is done with a folder that has files."""
+    """The ways to treat a folder that has files."""
 
     APPEND = "append"
     OVERWRITE = "overwrite"
@@ -54,7 +54,7 @@ MODES: Final = tuple(mode.value for mode in SaveMode)
 
 
 class Form(Protocol):
-    """What a file becomes."""
+    """The format of a written file."""
 
     @property
     def ending(self) -> str:

@@ -1,4 +1,4 @@
-"""What is noted of the files that Spark has written, and reading them, compared with that.
+"""Notes on the files that Spark has written, and a reader that compares the files with the notes.
 
 The notes are in the folder's ``_MANIFEST``, as for files of our own, and say more: each file's rows, bytes and digest.
 Only files that are named there are read. One that is gone, or of another length, is named before the first row is
@@ -29,7 +29,7 @@ DIGEST_BYTES: Final = 16
 @final
 @dataclass(frozen=True, kw_only=True)
 class Record:
-    """What is noted of a file."""
+    """The notes on a file."""
 
     path: str
     """Within the folder."""
