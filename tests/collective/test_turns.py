@@ -84,12 +84,16 @@ def test_all_that_wait_for_each_other_are_told_at_once(three: turns.Turns) -> No
 
 def test_what_a_thread_brings_about_is_waited_for(three: turns.Turns) -> None:
     happened = threading.Event()
+    timers = [threading.Timer(0.05, happened.set) for _ in range(3)]
+    starting = iter(timers)
 
     def wait() -> bool:
-        threading.Timer(0.05, happened.set).start()
+        next(starting).start()
         return three.wait(happened.is_set, "waits", needs_rank=False)
 
     assert three.run([wait] * 3) == [True] * 3
+    for timer in timers:
+        timer.join()
     assert three.run([lambda: three.wait(lambda: False, "waits", needs_rank=True, timeout_s=0.01)] * 3) == [False] * 3
 
 
