@@ -37,6 +37,11 @@ running_handlers: list[int] = []
 callbacks, though one may run."""
 
 
+def is_from_handler(error: BaseException) -> bool:
+    """Tell whether a signal's handler raised it: it has nothing to do with the code that it went through, then."""
+    return "__hocket_signal__" in getattr(error, "__dict__", ())
+
+
 class Id(str):
     """The id of a task, actor, node, session or placement group: its hexadecimal digits, with the methods of Ray's
     ids."""
@@ -176,9 +181,7 @@ class ObjectRef(Generic[T_co]):
         try:
             value = self._engine.get((self,), None)[0]
         except BaseException as error:
-            from hocket.engine import interrupts  # here, because it needs this module
-
-            if interrupts.is_from_handler(error):
+            if is_from_handler(error):
                 self._settle(future)
                 raise
             if isinstance(error, exceptions.HocketError):

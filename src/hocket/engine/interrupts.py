@@ -177,7 +177,7 @@ class InterruptGuard:
     def is_own(self, error: KeyboardInterrupt) -> bool:
         """Tell whether an exception is of a signal, and was not raised by a program itself. Signals that nobody guards
         against count as such."""
-        return type(_signal.getsignal(signal.SIGINT)) is not _Handler or is_from_handler(error)
+        return type(_signal.getsignal(signal.SIGINT)) is not _Handler or contract.is_from_handler(error)
 
     def check_and_print(self) -> None:
         """As `check`, where nobody could catch what a handler raises: it is printed."""
@@ -203,7 +203,7 @@ class InterruptGuard:
     def raise_later(self, error: BaseException) -> bool:
         """Note an exception again, and return true, if a handler has raised it in the calling thread."""
         is_main = threading.current_thread() is threading.main_thread()
-        if not (self.is_active and is_main and is_from_handler(error)):
+        if not (self.is_active and is_main and contract.is_from_handler(error)):
             return False
         running = self.find_running()
 
@@ -311,11 +311,6 @@ def _run(function: Callable[..., object], number: int, frame: FrameType | None) 
         raise
     finally:
         contract.running_handlers.pop()
-
-
-def is_from_handler(error: BaseException) -> bool:
-    """Tell whether a handler raised it: then it has nothing to do with the user's code that it went through."""
-    return "__hocket_signal__" in getattr(error, "__dict__", ())
 
 
 def raise_later(error: BaseException) -> None:

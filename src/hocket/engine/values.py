@@ -179,7 +179,7 @@ def _dump(
     except exceptions.HocketError:
         raise
     except Exception as error:
-        if interrupts.is_from_handler(error):  # an alarm of the user's, which found a `__reduce__` at work
+        if contract.is_from_handler(error):  # an alarm of the user's, which found a `__reduce__` at work
             raise
         texts.drop_own_frames(error)
         raise exceptions.SerializationError(
@@ -219,7 +219,7 @@ def decode(data: bytes | memoryview, buffers: Any = (), refs: list[contract.AnyR
 def note_decoding(error: Exception) -> None:
     """Say of an error that it was raised while something was decoded."""
     with contextlib.suppress(Exception):  # it is a user's object, whose attributes may raise
-        if not interrupts.is_from_handler(error) and undecodable.NOTE not in getattr(error, "__notes__", ()):
+        if not contract.is_from_handler(error) and undecodable.NOTE not in getattr(error, "__notes__", ()):
             error.add_note(undecodable.NOTE)
 
 

@@ -29,7 +29,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import NamedTuple, Protocol, final
 
-from hocket.engine import interrupts, rules
+from hocket.engine import contract, interrupts, rules
 
 TICK_SECONDS = 0.01
 """How long the role must be free before the background reader takes it. A guess between a wait that a person notices
@@ -262,7 +262,7 @@ class Reactor:
             try:
                 callback()
             except BaseException as error:  # it is not about what this thread does, whatever it is
-                if interrupts.is_from_handler(error):
+                if contract.is_from_handler(error):
                     raise
                 traceback.print_exc()
 

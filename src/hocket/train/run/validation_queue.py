@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from hocket import exceptions, texts
 from hocket.core import api, session
-from hocket.engine import contract, interrupts
+from hocket.engine import contract
 from hocket.train import validation
 from hocket.train.checkpoints import reported
 from hocket.train.rank import reports
@@ -113,7 +113,7 @@ def run_here(config: validation.ValidationConfig, manager: checkpoint_manager.Ch
         try:
             metrics = config.run(record.checkpoint, record.task)
         except Exception as error:  # training is not the worse for it
-            if interrupts.is_from_handler(error):  # of an alarm, which is meant for all that runs here
+            if contract.is_from_handler(error):  # of an alarm, which is meant for all that runs here
                 raise
             warn(record, f"failed with {texts.describe(error)}")
             manager.settle_validation(record.number, Status.VALIDATION_FAILED)
