@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
 import importlib
 import os
@@ -458,6 +459,30 @@ def test_handler_is_not_lost_in_a_finalizer(monkeypatch: pytest.MonkeyPatch) -> 
     with pytest.raises(AlarmError, match="signal"):
         drop()
     assert lost == []
+
+
+@pytest.mark.about_local("its driver")
+def test_task_whose_submission_was_interrupted_ends_though_it_goes_on(
+    session: hocket.SessionContext, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    @hocket.remote
+    def stay(began: Path) -> None:
+        for _ in range(2):
+            with contextlib.suppress(KeyboardInterrupt):
+                began.touch()
+                time.sleep(30)
+
+    def check() -> None:
+        monkeypatch.undo()
+        wait_until((tmp_path / "began").exists)
+        raise AlarmError("signal")
+
+    guard: Any = hocket.core.session.get_engine().guard  # type: ignore[attr-defined]
+    monkeypatch.setattr(guard, "noted", {signal.SIGALRM: raise_alarm})
+    monkeypatch.setattr(guard, "check", check)
+    with pytest.raises(AlarmError):
+        stay.remote(tmp_path / "began")
+    wait_until(lambda: hocket.available_resources() == hocket.cluster_resources())
 
 
 @pytest.mark.about_local("its lock")

@@ -5,6 +5,8 @@ A task costs two messages, one each way, and both are batched (see `carrier`).
 
 from __future__ import annotations
 
+import contextlib
+import threading
 from collections.abc import Sequence
 
 from hocket import exceptions
@@ -13,6 +15,9 @@ from hocket.engine.local import payloads
 from hocket.engine.local.driver import events
 from hocket.kernel import records
 from hocket.kernel.records import DRIVER, TaskKind, TaskRecord
+
+GRACE_SECONDS = 0.3
+"""How long a task may take to give way whose submission was interrupted; as in `core.ending`."""
 
 READ_EVERY = 64
 """After so many submissions without a wait, results are read, so that workers never wait for a driver that only
@@ -120,7 +125,14 @@ class Submission(events.EventHandling):
             except BaseException:
                 if refs:
                     self.cancel(refs[0], force=False, recursive=True)
+                    threading.Thread(target=self._end_unseen, args=(refs[0],), name="hocket-end", daemon=True).start()
                 raise
+
+    def _end_unseen(self, ref: contract.AnyRef) -> None:
+        """End a task that nobody has a reference on, if it does not give way."""
+        with contextlib.suppress(exceptions.HocketError, ValueError):  # the session has ended; it is a call of an actor
+            if not self.wait([ref], 1, GRACE_SECONDS)[0]:
+                self.cancel(ref, force=True, recursive=True)
 
     # --- what is sent along -------------------------------------------------------------------------------------------
 
