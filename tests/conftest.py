@@ -175,6 +175,14 @@ def open_session(engine: str, shared_ray: SharedRay, num_cpus: int = SESSION_CPU
     assert before.list_new() == []
 
 
+@pytest.fixture(autouse=True)
+def interrupts_are_as_before() -> Iterator[None]:
+    """Ctrl-C means after each test what it meant before: another test's would not arrive."""
+    before = signal.getsignal(signal.SIGINT)
+    yield
+    assert signal.getsignal(signal.SIGINT) == before
+
+
 @pytest.fixture
 def session(shared_ray: SharedRay) -> Iterator[hocket.SessionContext]:
     """A session on two CPUs that leaves nothing behind."""

@@ -104,8 +104,10 @@ class Player:
         self.id = worker_id
         self.engine = worker_engine.WorkerEngine(worker_id, sock, page_fd)
         self.engine.ring = events.EventRing(worker_id, os.getpid())
+        usual = signal.getsignal(signal.SIGINT)
         self.worker = Worker(self.engine, stage.status, worker_id % messages.STATUS_SLOTS)
         self.engine.guard.remove()  # the signals are pytest's
+        signal.signal(signal.SIGINT, usual)
         self.engine.store.credit(1 << 30, "")  # a thread would have to wait for more
         self.work: Work | None = None
         self.part: Part | None = None
