@@ -115,15 +115,17 @@ def by_collector(begin: places.Begin, folder: Path) -> float:
     """Leave an iterator in a cycle, for the garbage collector."""
     gc.collect()
     gc.freeze()  # to look through all that the tests have imported would take seconds on a busy machine
-    iterator = iter(begin())
-    next(iterator)
-    wait_for_nap(folder)
-    cycle: list[object] = [iterator]
-    cycle.append(cycle)
-    left = time.monotonic()
-    del iterator, cycle
-    gc.collect()
-    gc.unfreeze()
+    try:
+        iterator = iter(begin())
+        next(iterator)
+        wait_for_nap(folder)
+        cycle: list[object] = [iterator]
+        cycle.append(cycle)
+        left = time.monotonic()
+        del iterator, cycle
+        gc.collect()
+    finally:
+        gc.unfreeze()
     return left
 
 

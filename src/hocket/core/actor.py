@@ -91,7 +91,7 @@ class ActorClass:
             )
         _refuse_remote_methods(cls)
         self._take(cls, given)
-        _ = self._signature, self._record  # this function says the fault in them
+        _ = self._signature, self._record  # each raises if the class is at fault
         self.__doc__ = cls.__doc__
 
     def _take(self, cls: type, given: dict[str, Any]) -> None:

@@ -1,7 +1,8 @@
 """The end of tasks, calls and actors that nobody wants any more.
 
 Actors are killed. Calls are cancelled. A task is interrupted first, so that its ``finally`` runs and its process stays
-warm for others; the process of one that has not given way after `GRACE_SECONDS`, as in one long call of C, is ended.
+warm for others; the process of one that has not given way after `rules.GRACE_SECONDS`, as in one long call of C, is
+ended.
 
 `end` may be called in any thread, and by a finalizer, which comes between any two lines of any code. So the engine is
 asked in a thread of its own. A second Ctrl-C cannot break that off half-way: the main thread only waits here, where
@@ -20,11 +21,7 @@ from types import FrameType
 from typing import Final
 
 from hocket import exceptions
-from hocket.engine import contract
-
-GRACE_SECONDS: Final = 0.3
-"""How long tasks may take to give way, and then processes to end. A guess: a function in Python needs milliseconds, and
-both together must be over within a second."""
+from hocket.engine import contract, rules
 
 _ENGINE: Final = ("hocket.engine.", "hocket.kernel.")
 
@@ -63,7 +60,7 @@ def end(
     with contextlib.suppress(RuntimeError):  # the interpreter ends, and the session with it
         _thread.start_new_thread(run, ())
         if waits and not is_inside:
-            ended.wait(3 * GRACE_SECONDS)
+            ended.wait(3 * rules.GRACE_SECONDS)
 
 
 def _end(
@@ -88,7 +85,7 @@ def _end(
 
 def _wait(engine: contract.Engine, refs: Sequence[contract.AnyRef]) -> list[contract.AnyRef]:
     """Wait a moment; return what goes on."""
-    there = engine.wait(refs, len(refs), GRACE_SECONDS) if refs else []
+    there = engine.wait(refs, len(refs), rules.GRACE_SECONDS) if refs else []
     return [ref for ref, is_over in zip(refs, there, strict=True) if not is_over]
 
 

@@ -269,6 +269,18 @@ def read_options(verb: str, fn: object, given: Mapping[str, object], known: Iter
     return found
 
 
+def check_scheduling(verb: str, given: Mapping[str, object], own: Iterable[str] = ()) -> None:
+    """Raise for a keyword that is none of Ray's that say by which tasks something is done.
+
+    Args:
+        verb: The method that was given them.
+        given: The keywords.
+        own: Those that the method has itself.
+    """
+    rest = {name: value for name, value in given.items() if name not in SCHEDULING}
+    read_options(verb, None, rest, [*own, *SCHEDULING])
+
+
 def _bind(
     bound: Callable[..., blocks.Block], function: Callable[..., object]
 ) -> Callable[[blocks.Block], blocks.Block]:

@@ -31,7 +31,7 @@ class ColumnOperations(abc.ABC):
             KeyError: There is no such column. Raised here if the columns are known, and else when rows are asked for.
             ValueError: No column is named, or one twice.
         """
-        _check_of_ray("select_columns", of_ray)
+        calls.check_scheduling("select_columns", of_ray)
         names = _check_names("select_columns", cols)
         return self._try("select_columns", steps.select_columns, names, looks_at=names)
 
@@ -46,7 +46,7 @@ class ColumnOperations(abc.ABC):
             KeyError: There is no such column. Raised here if the columns are known, and else when rows are asked for.
             ValueError: One is named twice, or none is left.
         """
-        _check_of_ray("drop_columns", of_ray)
+        calls.check_scheduling("drop_columns", of_ray)
         names = () if isinstance(cols, list | tuple) and not cols else _check_names("drop_columns", cols)
         return self._try("drop_columns", steps.drop_columns, names)
 
@@ -61,7 +61,7 @@ class ColumnOperations(abc.ABC):
             KeyError: There is no such column. Raised here if the columns are known, and else when rows are asked for.
             ValueError: Two columns would have one name, or there are not as many names as columns.
         """
-        _check_of_ray("rename_columns", of_ray)
+        calls.check_scheduling("rename_columns", of_ray)
         several: object = names
         if isinstance(several, str | bytes) or not isinstance(several, Iterable):
             raise TypeError(f"rename_columns() takes a dict, but received {names!r}. Write {{'old': 'new'}}.")
@@ -114,7 +114,7 @@ class ColumnOperations(abc.ABC):
             >>> people.with_column("initial", col("name").str.slice(0, 1)).take(1)
             [{'name': 'Ada', 'born': 1815, 'initial': 'A'}]
         """
-        _check_of_ray("with_column", of_ray)
+        calls.check_scheduling("with_column", of_ray)
         return self.with_columns({column_name: expr})
 
     def with_columns(self, exprs: Mapping[str, tree.Expr]) -> Self:
@@ -154,11 +154,6 @@ class ColumnOperations(abc.ABC):
             apply(columns, reads[0].block.cut(0, 0))
         step = functools.partial(apply, columns)
         return self._then(plan.Step(apply=step, name=name, keeps_rows=True, columns=looks_at))
-
-
-def _check_of_ray(verb: str, of_ray: Mapping[str, object]) -> None:
-    rest = {name: value for name, value in of_ray.items() if name not in calls.SCHEDULING}
-    calls.read_options(verb, None, rest, calls.SCHEDULING)
 
 
 def _check_names(verb: str, given: str | Sequence[str]) -> tuple[str, ...]:

@@ -61,7 +61,7 @@ class Splits(tables.TableOperations):
             100
         """
         own = ("test_size", "split_type", "hash_column", "seed")
-        calls.read_options("streaming_train_test_split", None, of_ray, own)
+        calls.check_scheduling("streaming_train_test_split", of_ray, own)
         if not _is_share(test_size):
             raise ValueError(f"test_size must be a share between 0 and 1, but received {test_size!r}. Write 0.2.")
         if split_type not in {"hash", "random"} or (split_type == "hash") != (hash_column is not None):

@@ -98,17 +98,22 @@ class InterruptGuard:
         lock: The engine's. No handler runs while the main thread holds it.
         wake: Called by a handler that has to wait: ends the waits of the engine soon, so that they call `check`. Must
             take no lock.
+        find_running: Returns the main thread's task: an exception that was lost is not raised in another one.
     """
 
-    def __init__(self, lock: Lock | threading.RLock, wake: Callable[[], None] | None = None) -> None:
+    def __init__(
+        self,
+        lock: Lock | threading.RLock,
+        wake: Callable[[], None] | None = None,
+        find_running: Callable[[], object] | None = None,
+    ) -> None:
         self._lock = lock
         self.wake = wake or _do_nothing
         #: Handlers that wait to be called, by their signals.
         self.noted: dict[int, Callable[..., object]] = {}
         #: Whether handlers are held back.
         self.is_active = False
-        #: Returns what the main thread runs: an exception that was lost is not raised in something else.
-        self.find_running: Callable[[], object] = _do_nothing
+        self._find_running = find_running or _do_nothing
         self._print_unraisable = sys.unraisablehook
         self._since = 0.0
         #: Signals that were sent again and have not arrived.
@@ -205,10 +210,10 @@ class InterruptGuard:
         is_main = threading.current_thread() is threading.main_thread()
         if not (self.is_active and is_main and contract.is_from_handler(error)):
             return False
-        running = self.find_running()
+        running = self._find_running()
 
         def raise_again(number: int, frame: FrameType | None) -> None:
-            if self.find_running() == running:
+            if self._find_running() == running:
                 raise error.with_traceback(None)
 
         self._note(raise_again, vars(error)["__hocket_signal__"])

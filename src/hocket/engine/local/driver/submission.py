@@ -16,9 +16,6 @@ from hocket.engine.local.driver import events
 from hocket.kernel import records
 from hocket.kernel.records import DRIVER, TaskKind, TaskRecord
 
-GRACE_SECONDS = 0.3
-"""How long a task may take to give way whose submission was interrupted; as in `core.ending`."""
-
 READ_EVERY = 64
 """After so many submissions without a wait, results are read, so that workers never wait for a driver that only
 submits."""
@@ -131,7 +128,7 @@ class Submission(events.EventHandling):
     def _end_unseen(self, ref: contract.AnyRef) -> None:
         """End a task that nobody has a reference on, if it does not give way."""
         with contextlib.suppress(exceptions.HocketError, ValueError):  # the session has ended; it is a call of an actor
-            if not self.wait([ref], 1, GRACE_SECONDS)[0]:
+            if not self.wait([ref], 1, rules.GRACE_SECONDS)[0]:
                 self.cancel(ref, force=True, recursive=True)
 
     # --- what is sent along -------------------------------------------------------------------------------------------

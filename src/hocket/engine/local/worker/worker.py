@@ -42,7 +42,6 @@ class Worker(execution.Execution):
         engine.take_unstarted = self._take_unstarted
         engine.check = self._check
         engine.guard.install()
-        engine.guard.find_running = lambda: engine.running.task_id
         signal.signal(signal.SIGINT, self._on_interrupt)
 
     def run(self) -> int:

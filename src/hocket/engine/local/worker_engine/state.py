@@ -146,7 +146,7 @@ class WorkerEngineState(contract.Engine):
         self._unmapped: deque[int] = deque()
         self._exported: set[bytes] = set()
         self._options_blobs: dict[object, bytes] = {}
-        self.guard = interrupts.InterruptGuard(self.lock)
+        self.guard = interrupts.InterruptGuard(self.lock, find_running=lambda: self.running.task_id)
         self.reactor = reactor.Reactor(
             self,
             self.lock,
