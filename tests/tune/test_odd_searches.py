@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import logging
 import sys
+import tempfile
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -295,3 +297,53 @@ UNTYPED: Any = tune
 def test_bad_arguments(call: Any, error: type[Exception], match: str) -> None:
     with pytest.raises(error, match=match):
         call()
+
+
+class CopyAtOnce(schedulers.FIFOScheduler):
+    """At the second report of trial 1, trial 0 is to go on as it."""
+
+    def on_trial_result(self, controls: Any, trial: Any, result: Any) -> Any:
+        if trial.number == 1 and result["training_iteration"] == 2:
+            controls.exploit(controls.get_trials()[0], trial, {**trial.config, "number": 0})
+        return self.CONTINUE
+
+
+@pytest.mark.parametrize("is_saved", [True, False], ids=["goes on", "fails"])
+def test_a_trial_goes_on_from_the_checkpoint_of_when_it_was_decided(tmp_path: Path, is_saved: bool) -> None:
+    """Also if the other one is far ahead before the trial leaves its function, or has failed."""
+    signals = tmp_path / "signals"
+    signals.mkdir()
+
+    def wait_for(name: str) -> None:
+        while not (signals / name).exists():
+            time.sleep(0.01)
+
+    def train(config: dict[str, Any]) -> None:
+        checkpoint = tune.get_checkpoint()
+        step = 0 if checkpoint is None else int(Path(checkpoint.path, "step").read_text())
+        while step < 8:
+            if config["number"] == 0 and step == 0:
+                (signals / "begun").touch()
+                wait_for("ahead")
+            if config["number"] == 1 and step == 0:
+                wait_for("begun")
+            if step == 6:
+                (signals / "ahead").touch()
+                assert is_saved or config["number"] == 0
+            step += 1
+            with tempfile.TemporaryDirectory() as folder:
+                Path(folder, "step").write_text(str(step))
+                tune.report({"score": step}, checkpoint=tune.Checkpoint.from_directory(folder))
+
+    config = tune.RunConfig(
+        name="search", storage_path=tmp_path, verbose=0, checkpoint_config=tune.CheckpointConfig(num_to_keep=1)
+    )
+    tune_config = tune.TuneConfig(metric="score", mode="max", scheduler=CopyAtOnce())
+    space = {"number": tune.grid_search([0, 1])}
+    found = tune.Tuner(train, param_space=space, tune_config=tune_config, run_config=config).fit()
+    (taken,) = found[0].exploits
+    assert taken.iteration == 2
+    assert [report["score"] for report in found[0].metrics_history] == [1, *range(3, 9)]
+    assert [one.status for one in found] == [Status.TERMINATED, Status.TERMINATED if is_saved else Status.ERROR]
+    for one in found:
+        assert len(list(Path(one.path).glob("checkpoint_*"))) == 1, "those that others go on from go with the others"

@@ -1,7 +1,7 @@
 """The end of tasks, calls and actors that nobody wants any more.
 
 Actors are killed. Calls are cancelled. A task is interrupted first, so that its ``finally`` runs and its process stays
-warm for others; the process of one that has not given way after `rules.GRACE_SECONDS`, as in one long call of C, is
+warm for others; the process of one that has not given way after `contract.GRACE_SECONDS`, as in one long call of C, is
 ended.
 
 `end` may be called in any thread, and by a finalizer, which comes between any two lines of any code. So the engine is
@@ -21,7 +21,7 @@ from types import FrameType
 from typing import Final
 
 from hocket import exceptions
-from hocket.engine import contract, rules
+from hocket.engine import contract
 
 _ENGINE: Final = ("hocket.engine.", "hocket.kernel.")
 
@@ -60,7 +60,7 @@ def end(
     with contextlib.suppress(RuntimeError):  # the interpreter ends, and the session with it
         _thread.start_new_thread(run, ())
         if waits and not is_inside:
-            ended.wait(3 * rules.GRACE_SECONDS)
+            ended.wait(3 * contract.GRACE_SECONDS)
 
 
 def _end(
@@ -85,7 +85,7 @@ def _end(
 
 def _wait(engine: contract.Engine, refs: Sequence[contract.AnyRef]) -> list[contract.AnyRef]:
     """Wait a moment; return what goes on."""
-    there = engine.wait(refs, len(refs), rules.GRACE_SECONDS) if refs else []
+    there = engine.wait(refs, len(refs), contract.GRACE_SECONDS) if refs else []
     return [ref for ref, is_over in zip(refs, there, strict=True) if not is_over]
 
 

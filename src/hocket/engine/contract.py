@@ -32,6 +32,10 @@ T_co = TypeVar("T_co", covariant=True)
 NO_ID = 0
 """The id of no object, and of a handle that is being collected."""
 
+GRACE_SECONDS = 0.3
+"""How long tasks may take to give way, and then processes to end. A guess: a function in Python needs milliseconds, and
+both together must be over within a second."""
+
 running_handlers: list[int] = []
 """The signals whose handlers the main thread runs, the innermost last: then no event loop of its is between two
 callbacks, though one may run."""

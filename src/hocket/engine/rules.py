@@ -14,10 +14,6 @@ CLAIM_SECONDS = 10.0
 
 CLAIM_INTERVAL_S = 0.001
 
-GRACE_SECONDS = 0.3
-"""How long tasks may take to give way, and then processes to end. A guess: a function in Python needs milliseconds, and
-both together must be over within a second."""
-
 
 def build_name_error(name: str, namespace: str) -> exceptions.ActorAlreadyExistsError:
     """Return the error of an actor whose name another has."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias, final
 
 from hocket.stores import names
@@ -46,6 +47,22 @@ def pause(trial: trials.Trial) -> Act:
 
 
 @final
+@dataclass(slots=True)
+class _Exploit:
+    """What a trial goes on with as soon as it has left its function."""
+
+    source: str
+    """The other trial's id."""
+    config: dict[str, object]
+    tag: str
+    taken: tuple[str, live_trial.SavedCheckpoint] | None = None
+    """The other trial's folder and the checkpoint that it had when the scheduler decided, which is kept. None: the one
+    that it is to save first, or that of the trial itself."""
+    has_left: bool = False
+    """Whether the trial waits for that checkpoint alone."""
+
+
+@final
 class Controls:
     """`TrialControls` of a search.
 
@@ -59,10 +76,12 @@ class Controls:
         """Whether the trial that reports is to save."""
         self._collected: list[Act] | None = None
         """What is asked for while a report is decided about; None at other times, when it is done at once."""
-        self._exploits: dict[str, tuple[str, dict[str, object], str]] = {}
-        """What trials go on with that have not left their functions: the source's id, the configuration and the tag."""
+        self._exploits: dict[str, _Exploit] = {}
+        """What trials are to go on with, by their ids."""
         self._sources: dict[str, tuple[str, live_trial.SavedCheckpoint]] = {}
         """The folder and the latest checkpoint of trials that are finished and have one, by id."""
+        self._kept: dict[str, live_trial.LiveTrial] = {}
+        """Trials that are finished, of which a checkpoint was kept for others, by id."""
 
     def get_trials(self) -> Sequence[trials.Trial]:
         """Return the trials that are not finished."""
@@ -112,12 +131,46 @@ class Controls:
             live.fate = live_trial.Fate.PAUSE
         else:
             live.fate = live_trial.Fate.EXPLOIT
-            self._exploits[trial_id] = more[0], more[1], more[2]
+            self._exploits[trial_id] = exploit = _Exploit(*more)
+            other = self._search.live.get(exploit.source)
+            if other is not None and other is not live and other.expects_save:
+                other.awaited_by.append(trial_id)
+            elif other is not live:
+                exploit.taken = self._get_source(exploit.source)
             if not runs:
                 self.carry_out_exploit(live)
 
+    def hear_saved(self, trial_id: str) -> None:
+        """Note that a trial's source has saved, or has ended without it."""
+        live, exploit = self._search.live.get(trial_id), self._exploits.get(trial_id)
+        if live is None or exploit is None:
+            return
+        exploit.taken = self._get_source(exploit.source)
+        if exploit.has_left:
+            live.trial.status = trials.Status.PAUSED
+            self.carry_out_exploit(live)
+
+    def is_taken(self, folder: str, checkpoint: live_trial.SavedCheckpoint) -> bool:
+        """Tell whether a trial is to go on from a checkpoint of the trial whose folder it is."""
+        return any(exploit.taken == (folder, checkpoint) for exploit in self._exploits.values())
+
+    def forget(self, live: live_trial.LiveTrial) -> None:
+        """Have a trial go on from nobody's checkpoint but its own."""
+        exploit = self._exploits.pop(live.trial.trial_id, None)
+        if exploit is not None:
+            self._give_up(exploit.source)
+
+    def _give_up(self, source: str) -> None:
+        """Remove what a trial has that was kept for others only."""
+        other = self._search.live.get(source) or self._kept.get(source)
+        if other is not None:
+            self._search.prune(other)
+
     def remember(self, live: live_trial.LiveTrial) -> None:
         """Note the latest checkpoint of a trial that is over."""
+        self.forget(live)
+        if any(self.is_taken(live.folder, one) for one in live.checkpoints):
+            self._kept[live.trial.trial_id] = live
         if live.latest is not None:
             self._sources[live.trial.trial_id] = live.folder, live.latest
 
@@ -135,33 +188,35 @@ class Controls:
 
     def carry_out_exploit(self, live: live_trial.LiveTrial) -> None:
         """Give a trial, which has left its function, another one's checkpoint and its new configuration."""
-        search = self._search
-        source, config, tag = self._exploits.pop(live.trial.trial_id)
-        other = search.live.get(source)
-        if other is not None and other is not live and other.expects_save:
-            other.deferred.append(["exploit", live.trial.trial_id, source, config, tag])
+        search, trial_id = self._search, live.trial.trial_id
+        exploit = self._exploits[trial_id]
+        if exploit.taken is None and exploit.source != trial_id:
+            exploit.has_left = True
             live.trial.status = trials.Status.RUNNING  # nobody has it go on before
             return
-        (source_folder, latest), name = self._get_source(source), f"checkpoint_{live.saved:06d}"
+        source_folder, latest = exploit.taken or self._get_source(trial_id)
+        del self._exploits[trial_id]
+        name = f"checkpoint_{live.saved:06d}"
         source_path, target = (
             names.join(search.settings.folder, path, "The log of the search")
             for path in (f"{source_folder}/{latest.name}", f"{live.folder}/{name}")
         )
         target.parent.mkdir(parents=True, exist_ok=True)
         retention.give(source_path, target)
-        tag = live.trial.experiment_tag + tag
+        tag = live.trial.experiment_tag + exploit.tag
         search.log.append(
             "exploit",
-            id=live.trial.trial_id,
-            source=source,
-            config=config,
+            id=trial_id,
+            source=exploit.source,
+            config=exploit.config,
             tag=tag,
             checkpoint=name,
             iteration=latest.iteration,
             seconds=latest.seconds,
         )
-        self.take_exploit(live, latest, config, tag, name)
+        self.take_exploit(live, latest, exploit.config, tag, name)
         search.prune(live)
+        self._give_up(exploit.source)
 
     def take_exploit(
         self,

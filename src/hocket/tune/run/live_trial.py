@@ -66,8 +66,8 @@ class LiveTrial:
     """Which process it runs in."""
     expects_save: bool = False
     """Whether it was told to save, and has not done so."""
-    deferred: list[list[object]] = field(default_factory=list)
-    """What is to be done to others when it has saved; see `controls.Act`."""
+    awaited_by: list[str] = field(default_factory=list)
+    """The ids of trials that are to go on from what it saves."""
     has_metric: bool = False
     """Whether a report had the metric of the search."""
 

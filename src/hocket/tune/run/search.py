@@ -159,13 +159,11 @@ class Search:
         return orders.Order(orders.Action.GO_ON, saves=True) if live.expects_save else _GO_ON
 
     def _catch_up(self, live: live_trial.LiveTrial) -> None:
-        """Do what has waited for a checkpoint of a trial."""
+        """Have others go on that have waited for a checkpoint of a trial."""
         live.expects_save = False
-        deferred, live.deferred = live.deferred, []
-        for act in deferred:
-            if act[1] in self.live:
-                self.live[act[1]].trial.status = trials.Status.PAUSED
-                self.controls.perform(act)
+        waiting, live.awaited_by = live.awaited_by, []
+        for trial_id in waiting:
+            self.controls.hear_saved(trial_id)
 
     def _find_stop(self, live: live_trial.LiveTrial, result: dict[str, object], *, is_last: bool) -> str:
         """Return why a trial ends with a report if its scheduler need not be asked; empty if it goes on."""
@@ -209,6 +207,8 @@ class Search:
     def prune(self, live: live_trial.LiveTrial) -> None:
         """Remove the checkpoints of a trial that are not kept."""
         for surplus in retention.choose_surplus(live.checkpoints, self.settings.run.checkpoint_config):
+            if self.controls.is_taken(live.folder, surplus):
+                continue
             live.checkpoints.remove(surplus)
             if not self.is_replaying:
                 retention.remove(self.settings.folder / live.folder, surplus)
@@ -234,6 +234,7 @@ class Search:
         if (limit == -1 or live.failures <= limit) and not self.ending:
             self.log.append("retry", id=live.trial.trial_id, error=text)
             live.trial.status, live.fate = trials.Status.PENDING, None
+            self.controls.forget(live)
             self.tell("on_trial_recover", live)
             return
         self.finish(live, trials.Status.ERROR, f"{type(error).__name__}: {error}".splitlines()[0], text, error)

@@ -128,7 +128,7 @@ class Submission(events.EventHandling):
     def _end_unseen(self, ref: contract.AnyRef) -> None:
         """End a task that nobody has a reference on, if it does not give way."""
         with contextlib.suppress(exceptions.HocketError, ValueError):  # the session has ended; it is a call of an actor
-            if not self.wait([ref], 1, rules.GRACE_SECONDS)[0]:
+            if not self.wait([ref], 1, contract.GRACE_SECONDS)[0]:
                 self.cancel(ref, force=True, recursive=True)
 
     # --- what is sent along -------------------------------------------------------------------------------------------
