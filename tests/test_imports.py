@@ -39,7 +39,7 @@ LOADS = {
     "import hocket.ps": (5, ""),
     "import hocket.train": (5, ""),
     # A program's first lines. The engine itself is loaded by `init`.
-    "import hocket; hocket.init, hocket.remote, hocket.get": (42, ""),
+    "import hocket; hocket.init, hocket.remote, hocket.get": (41, ""),
     # pyarrow, pandas and duckdb come with the first block that is theirs.
     "from hocket import data; data.Dataset, data.range, data.read_parquet": (123, "numpy"),
     "from hocket import mesh; mesh.Mesh, mesh.Layout, mesh.create_mesh": (15, "numpy"),

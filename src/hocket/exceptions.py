@@ -68,12 +68,15 @@ from __future__ import annotations
 import contextlib
 import functools
 import pickle
-from typing import Any, NamedTuple, NoReturn, TypeVar
+from collections.abc import Callable
+from typing import Any, NamedTuple, NoReturn, ParamSpec, TypeVar
 
 from hocket import deaths, texts
 from hocket import missing as _missing
 
 E = TypeVar("E", bound=BaseException)
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
 class HocketError(Exception):
@@ -283,6 +286,21 @@ def hide_frames(error: BaseException, *also: type[BaseException]) -> None:
         if not texts.passed_user(link):
             BaseException.with_traceback(link, None)
         link = link.__cause__
+
+
+def hide_frames_of(function: Callable[P, T]) -> Callable[P, T]:
+    """Have a function that users call hide our frames. Where a call takes no more than some microseconds, the function
+    does so by itself: this adds a call."""
+
+    @functools.wraps(function)
+    def call(*args: P.args, **kwargs: P.kwargs) -> T:
+        try:
+            return function(*args, **kwargs)
+        except BaseException as error:
+            hide_frames(error)
+            raise
+
+    return call
 
 
 def _hold(name: str) -> object:

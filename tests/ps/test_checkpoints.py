@@ -7,9 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import shutil
-import signal
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +15,6 @@ import numpy as np
 import pytest
 
 from hocket import ps
-from hocket.ps import checkpoints
-from hocket.testing import checkpoint_store_contract as suite
 
 pytestmark = pytest.mark.usefixtures("session")
 
@@ -275,62 +271,3 @@ def test_it_goes_to_a_store_and_back(tmp_path: Path) -> None:
             strategy.save("floppy://a/b")
     with pytest.raises(ValueError, match="SidecarEvaluator's folder must be a path of this machine"):
         ps.SidecarEvaluator(len, "memory://x")
-
-
-def test_one_is_left_wherever_a_save_that_replaces_it_is_killed(tmp_path: Path) -> None:
-    """The old one or the new one, whole; and what was cut short is not in the way."""
-
-    def fill(content: bytes) -> Any:
-        def write(folder: Path) -> None:
-            (folder / "a").mkdir()
-            (folder / "a" / "value.npy").write_bytes(content)
-            (folder / checkpoints.MANIFEST).write_bytes(content)
-
-        return write
-
-    def read(target: Path) -> set[bytes]:
-        found = checkpoints.find(target)
-        return {(found / name).read_bytes() for name in ("a/value.npy", checkpoints.MANIFEST)}
-
-    seen = []
-    for number in range(1, suite.STEPS_AT_MOST):
-        target = tmp_path / str(number) / "checkpoint"
-        target.parent.mkdir()
-        checkpoints.replace(target, fill(b"old"))
-
-        def save(number: int = number, target: Path = target) -> None:
-            count = suite.cut_short([target.parent], number, lambda: os.kill(os.getpid(), signal.SIGKILL))
-            checkpoints.replace(target, fill(b"new"))
-            os._exit(3 if count() >= number else 0)
-
-        ended = suite.fork(save)
-        assert ended in (-signal.SIGKILL, 0)
-        seen.append(read(target))
-        assert seen[-1] in ({b"old"}, {b"new"}), f"after use {number} of the file system"
-        again = suite.fork(save)  # the next save, cut short as well
-        assert again in (-signal.SIGKILL, 0)
-        assert read(target) in ({b"old"}, {b"new"})
-        checkpoints.replace(target, fill(b"newer"))
-        assert read(target) == {b"newer"}
-        assert [path.name for path in target.parent.iterdir()] == ["checkpoint"]
-        if ended == 0:
-            assert seen[0] == {b"old"}
-            assert seen[-1] == {b"new"}
-            assert number > 10, "it was killed at each use"
-            return
-    pytest.fail("a save uses the file system too often")
-
-
-@pytest.mark.parametrize("is_first", [True, False])
-def test_a_save_that_fails_anywhere_leaves_what_was_there(tmp_path: Path, is_first: bool) -> None:
-    target = tmp_path / "checkpoint"
-
-    def fail(folder: Path) -> None:
-        (folder / checkpoints.MANIFEST).write_text("half")
-        raise OSError("on purpose")
-
-    if not is_first:
-        checkpoints.replace(target, lambda folder: (folder / checkpoints.MANIFEST).touch())
-    with pytest.raises(OSError, match="on purpose"):
-        checkpoints.replace(target, fail)
-    assert [path.name for path in tmp_path.iterdir()] == ["checkpoint"] * (not is_first)

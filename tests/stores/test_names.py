@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from hocket import exceptions, train, tune
 from hocket.ps import checkpoints
 from hocket.ps import errors as ps_errors
-from hocket.stores import commits, files, names, places
+from hocket.stores import commits, files, manifests, names, places
 from hocket.train.checkpoints import storage
 
 GOOD = ["a", "a/b.npy", ".hidden", "a b", "...", "..a", "a..", "ünïcödé", "a\\b", "C", "a:b", "-rf", "x" * 255, "a\nb"]
@@ -157,10 +157,10 @@ def test_no_name_of_an_archive_leads_out(name: str, kind: str, tmp_path: Path) -
 @pytest.mark.parametrize("name", [*KEYS, "a/../x"])
 def test_no_manifest_names_what_is_outside(name: str, tmp_path: Path) -> None:
     record = {"size_bytes": 4, "sha256": "0" * 64}
-    assert commits.parse_manifest(b'{"files": {"a": {"size_bytes": 4, "sha256": "x"}}}') is not None
+    assert manifests.parse(b'{"files": {"a": {"size_bytes": 4, "sha256": "x"}}}') is not None
     folder = tmp_path / "checkpoint_000000"
     folder.mkdir()
-    storage.write_whole(folder / storage.MANIFEST_NAME, storage.encode_manifest({"files": {name: record}}))
+    storage.replace_manifest(folder, {"files": {name: record}})
     assert storage.get_optional_manifest(folder) is None
 
 

@@ -15,7 +15,7 @@ from hocket import ps
 from hocket.mesh import manifests
 from hocket.observe.runs import history, lines
 from hocket.ps import checkpoints
-from hocket.stores import regular
+from hocket.stores import local_files
 from hocket.train.checkpoints import file_chunks, kept, storage
 from hocket.tune import log as tune_log
 
@@ -43,18 +43,18 @@ def test_what_is_no_small_file_is_an_error(tmp_path: Path, kind: str) -> None:
     put(tmp_path / "a", kind)
     message = "more than 268,435,456 bytes" if kind == "too large" else "It is no file, but a pipe, a device"
     with pytest.raises(OSError, match=message):
-        regular.read_text(tmp_path / "a")
+        local_files.read_text(tmp_path / "a")
 
 
 def test_files_and_links_to_them_are_read(tmp_path: Path) -> None:
     (tmp_path / "a").write_text("é", encoding="utf-8")
     (tmp_path / "b").symlink_to("a")
-    assert regular.read_text(tmp_path / "a") == regular.read_text(tmp_path / "b") == "é"
+    assert local_files.read_text(tmp_path / "a") == local_files.read_text(tmp_path / "b") == "é"
     with pytest.raises(FileNotFoundError, match="nothing"):
-        regular.read_text(tmp_path / "nothing")
+        local_files.read_text(tmp_path / "nothing")
     (tmp_path / "a").write_bytes(b"\xff")
     with pytest.raises(ValueError, match="utf-8"):
-        regular.read_text(tmp_path / "a")
+        local_files.read_text(tmp_path / "a")
 
 
 def test_nothing_stays_open(tmp_path: Path) -> None:
@@ -62,7 +62,7 @@ def test_nothing_stays_open(tmp_path: Path) -> None:
     before = len(list(Path("/proc/self/fd").iterdir()))
     for _ in range(10):
         with pytest.raises(OSError, match="It is no file"):
-            regular.open_regular(tmp_path / "a")
+            local_files.open_regular(tmp_path / "a")
     assert len(list(Path("/proc/self/fd").iterdir())) == before
 
 

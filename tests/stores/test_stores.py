@@ -13,7 +13,7 @@ import pytest
 from pyarrow import fs
 
 from hocket import exceptions, train, tune
-from hocket.stores import calls, commits, files, places
+from hocket.stores import calls, commits, files, manifests, places
 
 MANIFEST = "manifest.json"
 
@@ -230,7 +230,7 @@ def test_damage_is_seen(how: str, shelf: commits.Shelf, tmp_path: Path) -> None:
         files.remove(place.join("a"))
     else:
         files.write(place.join("a"), b"xy" if how == "changed" else b"x")
-    gap = commits.find_gap(manifest, files.list_sizes(place))
+    gap = manifests.find_gap(manifests.read_records(manifest), files.list_sizes(place))
     assert (gap is None) == (how == "changed"), "a size is seen without reading"
     with pytest.raises(commits.DamagedError, match=r"'a' (has changed|is not there)"):
         commits.fetch(place, tmp_path / "copy", MANIFEST)

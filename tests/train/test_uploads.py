@@ -12,6 +12,7 @@ import pytest
 
 import hocket
 from hocket import train
+from hocket.stores import manifests
 from hocket.train import CheckpointUploadMode
 from hocket.train.checkpoints import storage, uploads
 from hocket.train.rank import worker_session
@@ -43,17 +44,17 @@ class Gate:
     def __init__(self, path: Path) -> None:
         path.write_text("weights")
         self._is_open = threading.Event()
-        self._copy = storage._copy
+        self._copy = manifests.copy
 
         def copy(source: Path, target: Path) -> storage.FileRecord:
             if source == path:
                 assert self._is_open.wait(60)
             return self._copy(source, target)
 
-        storage._copy = copy
+        manifests.copy = copy
 
     def open(self) -> None:
-        storage._copy = self._copy
+        manifests.copy = self._copy
         self._is_open.set()
 
 
@@ -378,6 +379,6 @@ def test_what_is_appended_to_a_file_while_it_is_copied_is_left_out(tmp_path: Pat
 
     copy = Grows()
     with log.open("rb") as reader:
-        record = storage._digest(reader, copy)
+        record = manifests.read_open(reader, copy)
     assert (copy.getvalue(), record.size_bytes) == (b"x" * 10, 10)
     assert log.stat().st_size == 20

@@ -11,10 +11,10 @@ from pathlib import Path
 
 from rich import box, console, table, text
 
-from hocket import showing, texts, whole_files
+from hocket import showing, texts
 from hocket.observe.report import runs as reported_runs
 from hocket.observe.runs import history, log
-from hocket.stores import trust
+from hocket.stores import local_files, trust
 
 SHOWN_METRICS = 5
 """Metrics in the table unless some are named."""
@@ -39,7 +39,7 @@ def report(folder: str, output: str | None) -> Path:
             written: Path = result.report(output)
             return written
         target = Path(folder, "report.html") if output is None else Path(output)
-        whole_files.write(target, reported_runs.describe(_read(Path(folder))).write())
+        local_files.write(target, reported_runs.describe(_read(Path(folder))).write())
     except PermissionError as error:
         if output is not None:
             raise
@@ -65,7 +65,7 @@ def run(
     found = _sort(found, sort)
     if output is not None:
         written = reported_runs.compare(found).write()
-        whole_files.write(Path(output), written)
+        local_files.write(Path(output), written)
         print(output)
     elif as_json:
         print(showing.encode([_describe(one) for one in found], indent=2))

@@ -12,7 +12,7 @@ from types import MappingProxyType
 from typing import Any, Concatenate, NoReturn, ParamSpec, TypeVar, Unpack, overload
 
 from hocket import exceptions, texts
-from hocket.core import dag, environments, frames, generators, options, placement, remote_function, session, typed
+from hocket.core import dag, environments, generators, options, placement, remote_function, session, typed
 from hocket.engine import contract, values
 from hocket.kernel import records
 
@@ -119,7 +119,7 @@ class ActorClass:
         )
         return dataclasses.replace(options.build_actor_options(self._given, self._cls, ""), methods=methods)
 
-    @frames.hide_frames_of
+    @exceptions.hide_frames_of
     def remote(self, *args: object, **kwargs: object) -> ActorHandle:
         """Build an actor and return a handle on it at once.
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Never, ParamSpec, Protocol, TypeVar, Unpack, cast, overload
 
 from hocket import exceptions, texts
-from hocket.core import actor, advice, context, frames, generators, remote_function, session, typed
+from hocket.core import actor, advice, context, generators, remote_function, session, typed
 from hocket.engine import contract, undecodable
 
 P = ParamSpec("P")
@@ -293,7 +293,7 @@ def _wait_for_generators(given: list[W], num_returns: int, timeout: float | None
     return [one for one, head in pairs if head in ready], [one for one, head in pairs if head not in ready]
 
 
-@frames.hide_frames_of
+@exceptions.hide_frames_of
 def cancel(
     ref: contract.ObjectRef[object] | generators.ObjectRefGenerator[object],
     *,
@@ -329,7 +329,7 @@ def cancel(
     engine.cancel(ref, force=force, recursive=recursive)
 
 
-@frames.hide_frames_of
+@exceptions.hide_frames_of
 def kill(handle: actor.ActorHandle | typed.TypedActor, *, no_restart: bool = True) -> None:
     """End an actor now, without letting it finish anything. Its pending calls fail with `ActorDiedError`.
 
@@ -350,7 +350,7 @@ def kill(handle: actor.ActorHandle | typed.TypedActor, *, no_restart: bool = Tru
     engine.kill_actor(handle._ref, no_restart=no_restart)
 
 
-@frames.hide_frames_of
+@exceptions.hide_frames_of
 def get_actor(name: str, namespace: str | None = None) -> actor.ActorHandle:
     """Return a handle on the living actor of that name.
 
@@ -377,14 +377,14 @@ def get_actor(name: str, namespace: str | None = None) -> actor.ActorHandle:
     return actor.ActorHandle(info.ref, info.options)
 
 
-@frames.hide_frames_of
+@exceptions.hide_frames_of
 def get_runtime_context() -> context.RuntimeContext:
     """Return where the calling code runs: ids, resources, names."""
     engine = session.get_engine()
     return context.RuntimeContext(engine.get_context(), engine)
 
 
-@frames.hide_frames_of
+@exceptions.hide_frames_of
 def get_gpu_ids() -> list[Any]:
     """Return the GPUs that the calling task or actor may use, as Ray does: the names that ``CUDA_VISIBLE_DEVICES`` gave
     them when the session was opened (text), and their indices if it was not set.
@@ -392,19 +392,19 @@ def get_gpu_ids() -> list[Any]:
     return list(session.get_engine().get_context().gpu_ids)
 
 
-@frames.hide_frames_of
+@exceptions.hide_frames_of
 def nodes() -> list[dict[str, Any]]:
     """Return a description of each node, with Ray's keys."""
     return session.get_open_engine().list_nodes()
 
 
-@frames.hide_frames_of
+@exceptions.hide_frames_of
 def cluster_resources() -> dict[str, float]:
     """Return what the session has, by resource name."""
     return session.get_open_engine().get_total_resources()
 
 
-@frames.hide_frames_of
+@exceptions.hide_frames_of
 def available_resources() -> dict[str, float]:
     """Return what of it is free now; a resource that is used up is left out."""
     return session.get_open_engine().get_free_resources()

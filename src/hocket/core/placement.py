@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from hocket import exceptions
-from hocket.core import amounts, frames, labels, session
+from hocket.core import amounts, labels, session
 from hocket.engine import contract, node
 from hocket.kernel import resources
 
@@ -328,7 +328,7 @@ def _matches(selector: Mapping[str, str], given: Mapping[str, str]) -> bool:
     return True
 
 
-@frames.hide_frames_of
+@exceptions.hide_frames_of
 def placement_group(
     bundles: Sequence[Mapping[str, float]],
     strategy: str | None = "PACK",

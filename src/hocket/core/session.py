@@ -16,7 +16,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from hocket import exceptions, markup, texts, version
-from hocket.core import amounts, engines, environments, frames
+from hocket.core import amounts, engines, environments
 from hocket.core import labels as core_labels
 from hocket.engine import contract, node
 
@@ -73,7 +73,7 @@ class SessionContext:
         return markup.write_facts("Hocket session", {name: str(value) for name, value in facts.items()})
 
 
-@frames.hide_frames_of
+@exceptions.hide_frames_of
 def init(
     address: str | None = None,
     *,
@@ -345,7 +345,7 @@ def at_shutdown(function: Callable[[], object]) -> None:
     _at_shutdown.append(function)
 
 
-@frames.hide_frames_of
+@exceptions.hide_frames_of
 def shutdown() -> None:
     """Close the session: every process ends, every object is gone. Calling it again does nothing."""
     current = contract.get_optional_current_engine()

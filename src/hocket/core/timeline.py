@@ -7,8 +7,9 @@ import os
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from hocket import texts, whole_files
+from hocket import texts
 from hocket.core import session
+from hocket.stores import local_files
 
 Event = dict[str, Any]
 """One trace event: ``name``, ``cat``, ``ph``, ``ts`` and ``dur`` (microseconds), ``pid``, ``tid``, ``args``."""
@@ -65,7 +66,7 @@ def timeline(filename: str | os.PathLike[str] | None = None) -> list[Event] | No
         return events
     from pathlib import Path
 
-    whole_files.write(Path(filename), json.dumps(events))
+    local_files.write(Path(filename), json.dumps(events))
     return None
 
 

@@ -27,9 +27,10 @@ import numpy.typing as npt
 from hocket import addresses, extras, texts
 from hocket.mesh import layout_maps, layouts, manifests, operations, tensors
 from hocket.mesh.backends import contract
-from hocket.stores import files as store_files
+from hocket.stores import local_files
+from hocket.stores import manifests as noted
 
-_OURS: Final = re.compile(r"[0-9a-f]{8}-\d+\.safetensors|manifest\.json\.[0-9a-f]{8}|\.tmp\w+")
+_OURS: Final = re.compile(r"[0-9a-f]{8}-\d+\.safetensors|manifest\.json\.(tmp|[0-9a-f]{8})|\.tmp\w+")
 """Names of what a save writes before its manifest; the last are safetensors' own, of files that are not whole."""
 _DTYPES: Final = frozenset(
     [f"{kind}{bits}" for kind in ("int", "uint") for bits in (8, 16, 32, 64)]
@@ -89,13 +90,13 @@ def save(tree: object, path: StrPath) -> Path:
         for device, arrays in files.items():
             written.append(target / f"{number}-{device}.safetensors")
             writer.save_file(arrays, written[-1])
-            store_files.sync(written[-1])
-        found[:] = [(values, {file.name: store_files.digest(file) for file in written})]
+            local_files.sync(written[-1])
+        found[:] = [(values, {file.name: noted.read_file(file).sha256 for file in written})]
     with _agreed(backend):  # from here on only process 0 knows whether the manifest names the files
         if backend.get_process() == 0:
             with manifests.removed_after_failure(written):
-                manifests.write(target, number, manifests.join(found, number))
-            store_files.sync(target)
+                manifests.write(target, manifests.join(found, number))
+            local_files.sync(target)
             for file in old:
                 file.unlink(missing_ok=True)
     return target
@@ -179,7 +180,7 @@ def export(tree: object, path: StrPath) -> Path:
             target.parent.mkdir(parents=True, exist_ok=True)
             with manifests.removed_after_failure([beside]):
                 _import_safetensors("safetensors.numpy").save_file(arrays, beside)
-                store_files.sync(beside)
+                local_files.sync(beside)
                 beside.replace(target)
     return target
 
@@ -402,7 +403,7 @@ def _open_file(file: Path, digest: str) -> object:
     library = _import_safetensors("safetensors")
     try:
         opened = library.safe_open(file, "np")
-        is_changed = digest and store_files.digest(file) != digest
+        is_changed = digest and noted.read_file(file).sha256 != digest
     except FileNotFoundError as error:
         raise FileNotFoundError(file.name) from error
     except library.SafetensorError as error:

@@ -14,8 +14,7 @@ from collections.abc import Set as AbstractSet
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
-from hocket.stores import files as files_module
-from hocket.stores import names, regular
+from hocket.stores import local_files, names
 
 Place: TypeAlias = tuple[slice, ...]
 """Where a part lies in the whole: for each dim from where to where."""
@@ -65,14 +64,10 @@ def _digest_text(said: Mapping[str, object]) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def write(target: Path, number: str, manifest: Mapping[str, object]) -> None:
+def write(target: Path, manifest: Mapping[str, object]) -> None:
     """Replace the manifest of a folder; the files that it names are there."""
-    beside = target / f"{MANIFEST}.{number}"
-    with removed_after_failure([beside]):
-        beside.write_text(json.dumps(manifest, indent=1), encoding="utf-8")
-        files_module.sync(beside)
-        files_module.sync(target)  # the files that it names
-        beside.replace(target / MANIFEST)
+    local_files.sync(target)  # the files that it names
+    local_files.write_synced(target / MANIFEST, json.dumps(manifest, indent=1).encode())
 
 
 @contextlib.contextmanager
@@ -93,7 +88,7 @@ def read(path: Path) -> tuple[str, dict[str, Saved], dict[str, str]]:
     """Return a manifest's text, what it says of values, and the digests of files."""
     file = path / MANIFEST
     try:
-        text = regular.read_text(file)
+        text = local_files.read_text(file)
         found: Any = json.loads(text)
         if found["format"] != _FORMAT:
             raise ValueError(f"its format is {found['format']!r}, and this version reads {_FORMAT!r}")

@@ -16,10 +16,9 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import shutil
 import tempfile
 import urllib.parse
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -27,8 +26,7 @@ import numpy as np
 
 from hocket.ps import errors, initializers, links, placement, records, snapshots
 from hocket.ps.memory import Array
-from hocket.stores import commits, names, places, regular
-from hocket.stores import files as store_files
+from hocket.stores import atomic_folders, commits, local_files, manifests, names, places
 
 MANIFEST: Final = "manifest.json"
 _FORMAT: Final = 1
@@ -63,57 +61,21 @@ def save(
 
 
 def _save(address: links.Address, made: list[records.VariableRecord], target: Path, extra: Mapping[str, object]) -> str:
-    if find(target).exists() and not (find(target) / MANIFEST).is_file():
+    place = atomic_folders.AtomicFolder(target)
+    if place.find().exists() and not (place.find() / MANIFEST).is_file():
         raise FileExistsError(f"{target} exists, and is no checkpoint. Choose a path that does not exist.")
-    target.parent.mkdir(parents=True, exist_ok=True)
     link = links.open_link(address)
     with snapshots.open_gate(address).held() as version:
         states = {one.name: [link.stores[part.server].export(part.number) for part in one.parts] for one in made}
-
-    def fill(folder: Path) -> None:
+    with place.writing() as folder:
         variables = {one.name: _write(folder, one, states[one.name]) for one in made}
-        files = {str(file.relative_to(folder)): store_files.digest(file) for file in sorted(folder.rglob("*.npy"))}
+        files = {
+            str(file.relative_to(folder)): manifests.read_file(file).sha256 for file in sorted(folder.rglob("*.npy"))
+        }
         manifest = {"format": _FORMAT, "version": version, "variables": variables, "files": files, "extra": dict(extra)}
         (folder / MANIFEST).write_text(json.dumps(manifest, indent=1))
 
-    replace(target, fill)
     return str(target)
-
-
-def replace(target: Path, fill: Callable[[Path], None]) -> None:
-    """Make a checkpoint, on the disk, in place of the one that is there. A kill at any moment leaves the old one or the
-    new one, whole, where `find` finds it. One process at a time does this at a path."""
-    beside, old = _name_beside(target)
-    if find(target) == old:
-        old.rename(target)
-    shutil.rmtree(beside, ignore_errors=True)  # a killed process's
-    try:
-        beside.mkdir()
-        fill(beside)
-        for path in [*beside.rglob("*"), beside]:
-            store_files.sync(path)
-        if target.exists():
-            shutil.rmtree(old, ignore_errors=True)
-            target.rename(old)
-        beside.rename(target)
-        store_files.sync(target.parent)
-        shutil.rmtree(old, ignore_errors=True)
-    except BaseException:
-        if find(target) == old:
-            old.rename(target)
-        shutil.rmtree(beside, ignore_errors=True)
-        raise
-
-
-def find(target: Path) -> Path:
-    """Return where a checkpoint is: at its path, or, if a process was killed while it replaced it, beside that."""
-    beside, old = _name_beside(target)
-    return old if beside.exists() and old.exists() and not target.exists() else target
-
-
-def _name_beside(target: Path) -> tuple[Path, Path]:
-    """Return where a new checkpoint is written, and where the one before lies while the two change places."""
-    return target.with_name(f".{target.name}.new"), target.with_name(f".{target.name}.old")
 
 
 @contextlib.contextmanager
@@ -121,7 +83,7 @@ def opened(path: str | os.PathLike[str]) -> Iterator[str | os.PathLike[str]]:
     """Give the folder of a checkpoint; of one in a store a copy, for the duration of the block."""
     found = places.locate(path, None, _CALLER)
     if not isinstance(found, places.Place):
-        yield find(Path(found))
+        yield atomic_folders.AtomicFolder(Path(found)).find()
         return
     with tempfile.TemporaryDirectory(prefix="checkpoint-") as folder:
         try:
@@ -135,7 +97,7 @@ def read_manifest(path: str | os.PathLike[str]) -> dict[str, Any]:
     """Return a checkpoint's manifest."""
     file = Path(path) / MANIFEST
     try:
-        found: dict[str, Any] = json.loads(regular.read_text(file))
+        found: dict[str, Any] = json.loads(local_files.read_text(file))
     except (FileNotFoundError, NotADirectoryError) as error:
         raise FileNotFoundError(f"{path} is no checkpoint of variables: it has no {MANIFEST}.") from error
     except (ValueError, RecursionError, OSError) as error:  # also what is no UTF-8, or no file
@@ -172,16 +134,12 @@ def _build_damage(file: Path, what: str) -> errors.CheckpointDamagedError:
 
 def _verify(path: str | os.PathLike[str], manifest: Mapping[str, Any]) -> None:
     """Compare a checkpoint's files with what was written. Those of earlier versions have no digests."""
-    for relative, digest in manifest.get("files", {}).items():
-        file = Path(path, relative)
-        try:
-            found = store_files.digest(file)
-        except FileNotFoundError as error:
-            raise FileNotFoundError(f"The checkpoint's file {str(file)!r} is gone. Use another checkpoint.") from error
-        except OSError as error:
-            raise _build_damage(file, f"it cannot be read ({error.strerror})") from error
-        if found != digest:
-            raise _build_damage(file, "it has changed since it was written")
+    damage = manifests.find_damage(Path(path), manifest.get("files", {}))
+    if damage is not None and damage.is_gone:
+        file = str(Path(path, damage.file))
+        raise FileNotFoundError(f"The checkpoint's file {file!r} is gone. Use another checkpoint.")
+    if damage is not None:
+        raise _build_damage(Path(path, damage.file), f"it {damage.text}")
 
 
 def restore(

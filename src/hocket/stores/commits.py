@@ -19,21 +19,20 @@ may be somebody else's. A folder is removed the other way round: mark, manifest,
 Stores have no locks, and a writer that was taken for dead may go on: its files may be swept away under it. So each
 writer leaves a token in ``.writer`` when it begins, and looks at it in step 3. If another one is there, the folder is
 not committed and the writer ends: the later one holds the shelf. Between 3 and 4 there is a gap of one request; who
-falls into it commits a manifest whose files were swept, which readers see, as they compare names and sizes (`find_gap`)
-and digests (`fetch`).
+falls into it commits a manifest whose files were swept, which readers see, as they compare names and sizes
+(`manifests.find_gap`) and digests (`fetch`).
 """
 
 from __future__ import annotations
 
-import json
 import secrets
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, final
 
 from hocket import exceptions
-from hocket.stores import calls, files, names, places
+from hocket.stores import calls, files, manifests, places
 
 PENDING: Final = ".pending"
 WRITER: Final = ".writer"
@@ -54,8 +53,7 @@ class Shelf:
 
     Args:
         place: Where it is.
-        manifest: The name of the file that makes a folder committed. It is JSON, and has, under ``"files"``, the
-            ``"size_bytes"`` and ``"sha256"`` of each file.
+        manifest: The name of the file that makes a folder committed; see `manifests`.
         loose: The names of files in folders that may change after the commit, and have no digests.
     """
 
@@ -95,10 +93,10 @@ class Shelf:
         mark, target = self.place.join(PENDING, name), self.place.join(name)
         files.write(mark, b"")
         manifest = (folder / self.manifest).read_bytes()
-        found = parse_manifest(manifest)
+        found = manifests.parse(manifest)
         if found is None:
             raise DamagedError(f"{self.manifest!r} is damaged")
-        expected = read_records(found, self.loose)
+        expected = manifests.read_records(found, self.loose)
         sent = [inner for inner in files.list_local(folder) if inner != self.manifest]
         for inner, record in _do_all(lambda inner: files.send(folder / inner, target.join(inner)), sent):
             if expected.get(inner, record) != record:
@@ -174,43 +172,7 @@ def put(place: places.Place, folder: Path, manifest: str) -> None:
 def read_manifest(place: places.Place, name: str) -> dict[str, Any] | None:
     """Return what the manifest of that name says in a folder; None if there is none that can be read."""
     blob = files.read_optional(place.join(name))
-    return None if blob is None else parse_manifest(blob)
-
-
-def parse_manifest(blob: str | bytes) -> dict[str, Any] | None:
-    """Return what a manifest says; None if it is none of ours, or names files outside of its folder."""
-    try:
-        found = json.loads(blob)
-        records = found.get("files", {})
-        for inner, record in records.items():
-            names.check(inner, "A manifest")
-            if isinstance(record, dict):
-                size, digest = record["size_bytes"], record["sha256"]
-                if type(size) is not int or type(digest) is not str:
-                    return None
-    except (ValueError, LookupError, AttributeError, RecursionError):
-        return None
-    return dict(found)
-
-
-def read_records(manifest: Mapping[str, Any], loose: Collection[str] = ()) -> dict[str, files.Record]:
-    """Return what a manifest that `parse_manifest` gave says of files that do not change after the commit; nothing of
-    those that it describes in another way."""
-    return {
-        inner: files.Record(record["size_bytes"], record["sha256"])
-        for inner, record in manifest.get("files", {}).items()
-        if inner not in loose and isinstance(record, dict)
-    }
-
-
-def find_gap(manifest: Mapping[str, object], sizes: Mapping[str, int], loose: Collection[str] = ()) -> str | None:
-    """Compare what a manifest says with what is there, without reading it; return what is wrong, or None."""
-    for inner, record in read_records(manifest, loose).items():
-        if inner not in sizes:
-            return f"{inner!r} is not there"
-        if sizes[inner] != record.size_bytes:
-            return f"{inner!r} has {sizes[inner]} bytes, and had {record.size_bytes}"
-    return None
+    return None if blob is None else manifests.parse(blob)
 
 
 def fetch(place: places.Place, target: Path, manifest_name: str, loose: Collection[str] = ()) -> None:
@@ -236,18 +198,15 @@ def fetch(place: places.Place, target: Path, manifest_name: str, loose: Collecti
         raise DamagedError(f"{manifest_name!r} is damaged")
     if not sizes or (manifest is None and is_pending(place)):
         raise FileNotFoundError(f"There is no folder {place.shown!r} in the store, or it was not written to its end.")
-    records = read_records(manifest, loose) if manifest is not None else {}
+    records = manifests.read_records(manifest, loose) if manifest is not None else {}
     missing = sorted(records.keys() - sizes.keys())
     if missing:
         raise DamagedError(f"{missing[0]!r} is not there")
     target.mkdir(parents=True, exist_ok=True)
     for inner, found in _do_all(lambda inner: files.bring(place, inner, target, sizes[inner]), list(sizes)):
-        if records.get(inner, found) != found:
-            is_same = found.size_bytes == records[inner].size_bytes
-            raise DamagedError(
-                f"{inner!r} has changed since it was saved ({found.size_bytes} bytes now, "
-                f"{records[inner].size_bytes} then{is_same * ', with another digest'})"
-            )
+        damage = manifests.compare(inner, found, records.get(inner, found))
+        if damage is not None:
+            raise DamagedError(str(damage))
 
 
 def is_pending(place: places.Place) -> bool:
@@ -256,6 +215,6 @@ def is_pending(place: places.Place) -> bool:
     return shelf is not None and files.read_optional(shelf.join(PENDING, place.name)) is not None
 
 
-def _do_all(action: Callable[[str], files.Record], names: list[str]) -> Iterator[tuple[str, files.Record]]:
+def _do_all(action: Callable[[str], manifests.Record], names: list[str]) -> Iterator[tuple[str, manifests.Record]]:
     """Do something with each file, several at a time."""
     yield from zip(names, calls.do_all(action, names, _AT_ONCE, "hocket-store-files"), strict=True)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import hashlib
 import os
 import posixpath
 import secrets
@@ -15,19 +14,10 @@ from pathlib import Path
 from typing import Final, final
 
 from hocket import extras
-from hocket.stores import calls, names, places, regular
+from hocket.stores import calls, manifests, names, places
 
 _CHUNK_BYTES: Final = 8 << 20  # sent and digested at a time: a part of an upload to S3 has 5 MiB at least
 _MOST_LINKS: Final = 8  # on the way to a file. A guess: with more, folders that name each other have no end
-
-
-@final
-@dataclass(frozen=True, slots=True)
-class Record:
-    """What a manifest says of a file."""
-
-    size_bytes: int
-    sha256: str
 
 
 def write(place: places.Place, data: bytes) -> None:
@@ -51,29 +41,24 @@ def make_folder(place: places.Place) -> None:
         place.filesystem.create_dir(posixpath.dirname(place.path), recursive=True)
 
 
-def send(source: Path, place: places.Place) -> Record:
+def send(source: Path, place: places.Place) -> manifests.Record:
     """Write a file of this machine to a store; return what was sent.
 
     A failure may leave a part of it there.
     """
 
-    def copy() -> Record:
-        digest, size = hashlib.sha256(), 0
+    def copy() -> manifests.Record:
         make_folder(place)
         with (
             source.open("rb") as reader,
             place.filesystem.open_output_stream(place.path, compression=None) as stream,
         ):
-            while chunk := reader.read(_CHUNK_BYTES):
-                digest.update(chunk)
-                size += len(chunk)
-                stream.write(chunk)
-        return Record(size, digest.hexdigest())
+            return manifests.copy_stream(reader, stream, chunk_bytes=_CHUNK_BYTES)
 
     return calls.ask(place, "write", copy, size_bytes=source.stat().st_size)
 
 
-def bring(outer: places.Place, name: str, folder: Path, size_bytes: int) -> Record:
+def bring(outer: places.Place, name: str, folder: Path, size_bytes: int) -> manifests.Record:
     """Write a file of a store to this machine; return what came.
 
     Args:
@@ -84,14 +69,9 @@ def bring(outer: places.Place, name: str, folder: Path, size_bytes: int) -> Reco
     """
     target, place = names.join(folder, name, f"The store's folder {outer.shown!r}"), outer.join(name)
 
-    def copy() -> Record:
-        digest, size = hashlib.sha256(), 0
+    def copy() -> manifests.Record:
         with place.filesystem.open_input_stream(place.path, compression=None) as stream, target.open("wb") as writer:
-            while chunk := stream.read(_CHUNK_BYTES):
-                digest.update(chunk)
-                size += len(chunk)
-                writer.write(chunk)
-        return Record(size, digest.hexdigest())
+            return manifests.copy_stream(stream, writer, chunk_bytes=_CHUNK_BYTES)
 
     target.parent.mkdir(parents=True, exist_ok=True)
     return calls.ask(place, "read", copy, size_bytes=size_bytes)
@@ -212,21 +192,6 @@ def list_sizes(place: places.Place) -> dict[str, int]:
             path = one.path.removeprefix("/").removeprefix(f"{outer}/" if outer else "")  # some give paths without it
             found[names.check(path, f"The store's folder {place.shown!r}")] = one.size
     return found
-
-
-def digest(file: Path) -> str:
-    """Return the sha256 of what is in a file of this machine."""
-    with regular.open_regular(file) as opened:
-        return hashlib.file_digest(opened, "sha256").hexdigest()
-
-
-def sync(path: Path) -> None:
-    """Have a file or a folder of this machine be on the disk."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def list_local(folder: Path) -> list[str]:

@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any, Final, final
 
 from hocket import exceptions, texts
-from hocket.stores import places, regular
+from hocket.stores import local_files, places
 
 TRUSTED: Final = "HOCKET_TRUSTED_FOLDERS"
 """The variable of the environment that names folders, with colons between them, whose other writers are trusted."""
@@ -93,7 +93,7 @@ def note(blob: bytes) -> bytes:
 
 def load_file(path: str | os.PathLike[str], caller: str, *, trust: bool = False) -> Any:
     """Return what is pickled in a file."""
-    with regular.open_regular(path) as file:
+    with local_files.open_regular(path) as file:
         return Opener(Path(path), caller, trust=trust).load(file.read())
 
 

@@ -9,11 +9,11 @@ from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn
 
-from hocket import extras, markup, texts, whole_files
+from hocket import extras, markup, texts
 from hocket.observe import report as observe_report
 from hocket.observe.report import runs as reported_runs
 from hocket.observe.runs import history
-from hocket.stores import places, trust
+from hocket.stores import local_files, places, trust
 from hocket.train import configs, refusals
 from hocket.train.checkpoints import checkpoint as checkpoint_module
 from hocket.train.checkpoints import replica, storage
@@ -110,7 +110,7 @@ class Result:
         target = Path(self.path, "report.html") if path is None else Path(path)
         if path is None:
             trust.check_entered(target.parent, "Write report(path)")
-        whole_files.write(target, _describe(self).write())
+        local_files.write(target, _describe(self).write())
         return target
 
     _committed: tuple[checkpoint_manager.Committed, ...] = field(default=(), repr=False)

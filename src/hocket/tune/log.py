@@ -42,7 +42,7 @@ from typing import Any, Final, final
 
 from hocket import showing, texts
 from hocket.observe.runs import log as run_log
-from hocket.stores import names, regular, trust
+from hocket.stores import local_files, names, trust
 from hocket.tune import encoding, errors
 
 NAME: Final = "search.jsonl"
@@ -136,8 +136,8 @@ def set_aside(folder: Path, setup: str) -> str:
     """
     path = folder / NAME
     try:
-        with regular.open_regular(path) as file:
-            first = file.readline(regular.MOST_BYTES)
+        with local_files.open_regular(path) as file:
+            first = file.readline(local_files.MOST_BYTES)
     except FileNotFoundError:
         return ""
     if not first.endswith(b"\n"):
@@ -171,7 +171,7 @@ def read(
         UntrustedFolderError: The opener refuses.
     """
     path = Path(folder, name)
-    with regular.open_regular(path) as file:
+    with local_files.open_regular(path) as file:
         for number, line in enumerate(file, 1):
             if not line.endswith(b"\n"):
                 return

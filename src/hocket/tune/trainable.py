@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from hocket.stores import regular
+from hocket.stores import local_files
 from hocket.stores import trust as trust_module
 from hocket.tune import errors
 
@@ -178,13 +178,13 @@ class Trainable:
         told = Path(folder, _METADATA_NAME)
         if told.exists():
             try:
-                found = json.loads(regular.read_bytes(told))
+                found = json.loads(local_files.read_bytes(told))
                 self._iteration, self._seconds = int(found["iteration"]), float(found["seconds"])
             except (ValueError, TypeError, KeyError, OverflowError, RecursionError) as error:
                 raise errors.TuneError(f"{str(told)!r} is damaged: {error}. Use another checkpoint.") from error
         state: object = folder
         if file.exists():
-            blob, signature = regular.read_bytes(file), Path(folder, _SIGNATURE_NAME)
+            blob, signature = local_files.read_bytes(file), Path(folder, _SIGNATURE_NAME)
             if signature.is_file() and hmac.compare_digest(signature.read_bytes(), self._sign(blob)):
                 trust_module.note(blob)
             state = trust_module.Opener(file, "Trainable.restore()", trust=trust).load(blob)

@@ -16,7 +16,7 @@ from typing import Any, Final, final
 import cloudpickle
 
 from hocket import constructors, keywords, texts
-from hocket.stores import places, regular
+from hocket.stores import local_files, places
 from hocket.stores import trust as trust_module
 from hocket.train.checkpoints import storage
 from hocket.tune import checks, configs, encoding, errors, log, opening, program_builder, result_grid, stored
@@ -213,7 +213,7 @@ class Tuner:
                     "RunConfig(name=...) another name; to go on with the latest search, write Tuner.restore(...).",
                     *(begins_in, log.name_earlier(earlier), begins_in, earlier),
                 )
-            storage.write_whole(folder / SETUP_NAME, _pickle_setup(self._setup))
+            local_files.write_synced(folder / SETUP_NAME, _pickle_setup(self._setup))
         home = self._restored or folder
         opener = None if begins_in is not None else _build_opener(home, log.NAME, trust=self._trust)
         opening.run(self._setup, folder, self._resume, follow, opener)
@@ -255,7 +255,7 @@ def _read_setup(folder: Path, names: Sequence[str], opener: trust_module.Opener)
     """Return what a search was given, by name."""
     found: Any
     try:
-        kept = opener.load(regular.read_bytes(folder / SETUP_NAME))
+        kept = opener.load(local_files.read_bytes(folder / SETUP_NAME))
         found = {name: kept[name] for name in names}
         found = {name: one if isinstance(one, str) else [opener.load(one)] for name, one in found.items()}
     except FileNotFoundError:

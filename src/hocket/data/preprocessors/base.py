@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Self, TypeAlias, TypeVar, final
 from hocket import keywords, texts
 from hocket.data import blocks, calls, dataset, reading
 from hocket.data.preprocessors import saving
-from hocket.stores import regular
+from hocket.stores import local_files
 
 Stats: TypeAlias = dict[str, Any]
 """What was learnt: numbers and categories, by names such as ``mean(x)``."""
@@ -224,12 +224,12 @@ class Preprocessor:
         Raises:
             TypeError: A value has no form in JSON.
         """
-        Path(path).write_text(self.serialize(), encoding="utf-8")
+        local_files.write(Path(path), self.serialize())
 
     @staticmethod
     def load(path: str | os.PathLike[str], *, allow_functions: bool = False) -> Preprocessor:
         """Return the preprocessor that `save` wrote; see `deserialize`."""
-        return Preprocessor.deserialize(regular.read_text(path), allow_functions=allow_functions)
+        return Preprocessor.deserialize(local_files.read_text(path), allow_functions=allow_functions)
 
     # --- for subclasses -----------------------------------------------------------------------------------------------
 

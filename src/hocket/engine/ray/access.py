@@ -23,7 +23,7 @@ from typing import Any
 
 from hocket import exceptions
 from hocket.engine.ray import adapter, addresses
-from hocket.stores import regular
+from hocket.stores import local_files
 
 grpc, ray = adapter.grpc, adapter.ray
 
@@ -93,7 +93,7 @@ def read_running_address() -> str:
     """Return the address of the cluster that ``ray start`` has started on this machine; empty if there is none."""
     path = utils.get_ray_address_file(None)
     try:
-        with regular.open_regular(path) as file:
+        with local_files.open_regular(path) as file:
             owner, found = os.fstat(file.fileno()).st_uid, file.read(1000).decode("utf-8", "replace").strip()
     except OSError:
         return ""

@@ -20,7 +20,7 @@ import psutil
 from hocket import spending
 from hocket.engine import descendants
 from hocket.observe.runs import lines, log
-from hocket.stores import regular
+from hocket.stores import local_files
 
 Floats = npt.NDArray[np.float64]
 
@@ -426,8 +426,8 @@ class Glimpse:
 def take_glimpse(file: Path) -> Glimpse | None:
     """Return what the first lines of a log (as `log.RunLog` writes it) and its last one say; None if all has to be
     read."""
-    with regular.open_regular(file) as opened:
-        data = opened.read(regular.MOST_BYTES)  # a longer one has no end here, and is read line by line
+    with local_files.open_regular(file) as opened:
+        data = opened.read(local_files.MOST_BYTES)  # a longer one has no end here, and is read line by line
     if not data.startswith(_RUN) or data.count(b"\n" + _RUN) or data.count(_ATTEMPT) != 1 or not data.endswith(b"\n"):
         return None
     attempt_at = data.index(_ATTEMPT) + 1

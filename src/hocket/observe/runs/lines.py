@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import BinaryIO, Final, final
 
-from hocket.stores import regular
+from hocket.stores import local_files
 
 _CHUNK_BYTES: Final = 1 << 22
 
@@ -46,7 +46,7 @@ class Lines:
         while chunk := file.read(_CHUNK_BYTES):
             whole = chunk[: chunk.rfind(b"\n") + 1]  # a line may be half written
             if not whole:
-                whole = chunk + file.readline(regular.MOST_BYTES)
+                whole = chunk + file.readline(local_files.MOST_BYTES)
                 if not whole.endswith(b"\n"):
                     return
             self._offset += len(whole)
@@ -63,7 +63,7 @@ class Lines:
                 self.close()
                 self._offset, self._identity = 0, (status.st_dev, status.st_ino)
             if self._opened is None:
-                self._opened = regular.open_regular(self._path)
+                self._opened = local_files.open_regular(self._path)
         return self._opened
 
 

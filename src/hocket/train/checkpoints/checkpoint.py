@@ -16,8 +16,8 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final, final
 
-from hocket import missing, whole_files
-from hocket.stores import commits, files, places, regular
+from hocket import missing
+from hocket.stores import commits, files, local_files, places
 from hocket.train import errors
 
 METADATA_NAME: Final = ".metadata.json"
@@ -164,7 +164,7 @@ class Checkpoint(metaclass=missing.Explaining):
         """
         try:
             if self._place is None:
-                text: str | bytes | None = regular.read_text(self._metadata_path)
+                text: str | bytes | None = local_files.read_text(self._metadata_path)
             else:
                 text = files.read_optional(self._place.join(METADATA_NAME))
             found: object = {} if text is None else json.loads(text)
@@ -198,7 +198,7 @@ class Checkpoint(metaclass=missing.Explaining):
             files.write(self._place.join(METADATA_NAME), text.encode())
             return
         self._find()
-        with whole_files.replaced(self._metadata_path) as written:
+        with local_files.replaced(self._metadata_path) as written:
             written.write(text.encode())
 
     def update_metadata(self, metadata: Mapping[str, object]) -> None:

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from hocket.engine import faults
-from hocket.stores import names, regular
+from hocket.stores import local_files, names
 from hocket.train import errors
 from hocket.train.checkpoints import storage
 
@@ -84,7 +84,7 @@ def pack(
 def _read(path: Path, known: storage.FileRecord | None, most: int) -> Iterator[tuple[bytes, storage.FileRecord | None]]:
     """Give a file's bytes, and with the last of them its record."""
     digest, size = hashlib.sha256(), 0
-    with regular.open_regular(path) as file:
+    with local_files.open_regular(path) as file:
         data = file.read(most)
         while True:
             following = file.read(most) if data else b""
@@ -160,7 +160,7 @@ class Unpacker:
         self._size += len(piece.data)
         if piece.end is not None:
             if self._is_durable:
-                storage.sync_file(self._file)
+                local_files.sync_file(self._file)
             self.close()
             self._compare(piece.end, storage.FileRecord(self._size, self._digest.hexdigest()))
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, final
 
-from hocket.stores import commits
+from hocket.stores import commits, manifests
 from hocket.train.checkpoints import checkpoint as checkpoint_module
 from hocket.train.checkpoints import storage
 
@@ -66,6 +66,7 @@ def list_stored(shelf: commits.Shelf) -> Iterator[Kept]:
             damage = _NO_MANIFEST
         else:
             manifest = shelf.read_manifest(name)
-        found = damage if manifest is None else commits.find_gap(manifest, sizes, shelf.loose)
+        gap = None if manifest is None else manifests.find_gap(storage.read_records(manifest), sizes)
+        found = damage if manifest is None else None if gap is None else str(gap)
         place = shelf.place.join(name)
         yield Kept(name, place.shown, checkpoint_module.build(place.path, None, place), manifest or {}, found)

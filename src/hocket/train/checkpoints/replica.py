@@ -21,13 +21,12 @@ import hashlib
 import json
 import os
 import pickle
-import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import final
 
 from hocket import exceptions
-from hocket.stores import commits, files, places, working_folders
+from hocket.stores import atomic_folders, commits, files, manifests, places, working_folders
 from hocket.train import errors
 from hocket.train.checkpoints import cache, kept, storage
 from hocket.train.checkpoints import checkpoint as checkpoint_module
@@ -92,14 +91,12 @@ class Replica:
 
     def bring(self, name: str) -> str | None:
         """Bring a checkpoint's files to the working folder; return what is wrong with them, or None."""
-        target, beside = self._folder / name, self._folder / f".brought-{name}"
-        shutil.rmtree(beside, ignore_errors=True)
+        working = atomic_folders.AtomicFolder(self._folder / name, syncs=False)  # the store has it
         try:
-            commits.fetch(self.place.join(name), beside, storage.MANIFEST_NAME, checkpoint_module.LOOSE)
+            with working.writing() as folder:
+                commits.fetch(self.place.join(name), folder, storage.MANIFEST_NAME, checkpoint_module.LOOSE)
         except (FileNotFoundError, commits.DamagedError) as error:
             return str(error)
-        shutil.rmtree(target, ignore_errors=True)
-        beside.rename(target)
         return None
 
     def remove(self, name: str) -> None:
@@ -117,7 +114,7 @@ class Replica:
     def replace_manifest(self, name: str, manifest: Mapping[str, object]) -> None:
         """Write a checkpoint's manifest in place of the one that it has."""
         self._shelf.check_claim(self._token)
-        files.write(self.place.join(name, storage.MANIFEST_NAME), storage.encode_manifest(manifest))
+        files.write(self.place.join(name, storage.MANIFEST_NAME), manifests.encode(manifest))
 
     def _send_files(self) -> None:
         for path in _list_beside(self._folder):

@@ -19,8 +19,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
-import hashlib
-import json
 import os
 import secrets
 import shutil
@@ -28,18 +26,14 @@ import stat
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO, Final
+from typing import Any, Final
 
-from hocket import texts
-from hocket.stores import commits, regular, trust
-from hocket.stores import files as files_module
+from hocket.stores import atomic_folders, local_files, manifests, trust
 from hocket.stores import names as names_module
 from hocket.train import errors
 from hocket.train.checkpoints import checkpoint as checkpoint_module
 
 MANIFEST_NAME = checkpoint_module.MANIFEST_NAME
-
-_CHUNK_BYTES = 1 << 20  # copied and digested at a time; a guess, far above where the size matters
 
 
 @dataclass(frozen=True)
@@ -66,7 +60,7 @@ class Storage:
         return str(self.path / checkpoint_name)
 
 
-FileRecord = files_module.Record
+FileRecord = manifests.Record
 """What the manifest says of one file."""
 
 
@@ -154,12 +148,7 @@ def close_storage(storage: Storage) -> None:
 
 def remove(storage: Storage, folder: Path) -> None:
     """Remove a committed checkpoint at one moment: a kill leaves no half of it where checkpoints are looked for."""
-    target = storage.staging_path / f"removed-{secrets.token_hex(8)}"
-    with contextlib.suppress(OSError):  # then it is removed where it is
-        storage.staging_path.mkdir(parents=True, exist_ok=True)
-        folder.rename(target)
-        folder = target
-    shutil.rmtree(folder, ignore_errors=True)
+    atomic_folders.remove(folder, storage.staging_path / f"removed-{secrets.token_hex(8)}")
 
 
 def discard_empty(storage: Storage) -> None:
@@ -201,7 +190,7 @@ def stage(storage: Storage, label: str, source: str) -> Staged:
     with explained_if_full(target):
         for inner in folders:
             (target / inner).mkdir(parents=True, exist_ok=True)
-        return Staged(str(target), {name: _copy(Path(source, name), target / name) for name in names})
+        return Staged(str(target), {name: manifests.copy(Path(source, name), target / name) for name in names})
 
 
 class NoSpaceError(OSError):
@@ -259,7 +248,9 @@ def list_contents(source: str) -> tuple[list[str], list[str]]:
             names_module.check(os.path.normpath(f"{inner}/{name}"), f"The checkpoint {source!r}")
         folders.append(inner)
         files += [
-            str(Path(inner, name)) for name in sorted(names) if name not in (MANIFEST_NAME, f"{MANIFEST_NAME}.tmp")
+            str(Path(inner, name))
+            for name in sorted(names)
+            if name not in (MANIFEST_NAME, MANIFEST_NAME + local_files.BESIDE)
         ]
     return folders, files
 
@@ -298,31 +289,6 @@ def _check_kind(file: Path) -> None:
         )
 
 
-def sync_file(file: BinaryIO) -> None:
-    """Have what was written to a file on the disk."""
-    file.flush()
-    os.fsync(file.fileno())
-
-
-def _copy(source: Path, target: Path) -> FileRecord:
-    with source.open("rb") as reader, target.open("wb") as writer:
-        record = _digest(reader, writer)
-        sync_file(writer)
-    return record
-
-
-def _digest(reader: BinaryIO, writer: BinaryIO | None = None) -> FileRecord:
-    """Read a file as long as it is now; what somebody appends meanwhile is left out, or there might be no end."""
-    digest, size = hashlib.sha256(), 0
-    length = os.fstat(reader.fileno()).st_size
-    while chunk := reader.read(min(_CHUNK_BYTES, length - size)):
-        digest.update(chunk)
-        size += len(chunk)
-        if writer is not None:
-            writer.write(chunk)
-    return FileRecord(size, digest.hexdigest())
-
-
 def commit(storage: Storage, name: str, parts: list[Staged], extra: Mapping[str, object]) -> list[str]:
     """Make the ranks' parts one checkpoint: afterwards it is there, whole, under its name.
 
@@ -356,8 +322,7 @@ def commit(storage: Storage, name: str, parts: list[Staged], extra: Mapping[str,
         shutil.rmtree(part.path, ignore_errors=True)
     with explained_if_full(whole):
         _write_manifest(whole, files, extra)
-    whole.replace(final)
-    files_module.sync(storage.path)
+    atomic_folders.AtomicFolder(final).take(whole)
     return disputed
 
 
@@ -374,70 +339,35 @@ def adopt(folder: Path, extra: Mapping[str, object]) -> None:
     files: dict[str, FileRecord] = {}
     for name in list_contents(str(folder))[1]:
         with (folder / name).open("rb") as file:
-            files[name] = _digest(file)
+            files[name] = manifests.read_open(file)
             os.fsync(file.fileno())
+    for inner, _, _ in os.walk(folder, onerror=_raise):
+        local_files.sync(Path(inner))
     _write_manifest(folder, files, extra)
-    files_module.sync(folder.parent)
+    local_files.sync(folder.parent)
 
 
 def _write_manifest(folder: Path, files: Mapping[str, FileRecord], extra: Mapping[str, object]) -> None:
-    described = {
-        relative: {"size_bytes": record.size_bytes, "sha256": record.sha256} for relative, record in files.items()
-    }
-    replace_manifest(folder, {**extra, "files": described})
-    for inner, _, _ in os.walk(folder, onerror=_raise):
-        files_module.sync(Path(inner))
+    replace_manifest(folder, {**extra, "files": manifests.describe(files)})
 
 
 def replace_manifest(folder: Path, manifest: Mapping[str, object]) -> None:
     """Write a checkpoint's manifest, in place of the one that it may have: a reader finds one of them, whole."""
-    write_whole(folder / MANIFEST_NAME, encode_manifest(manifest))
-    files_module.sync(folder)
-
-
-def encode_manifest(manifest: Mapping[str, object]) -> bytes:
-    """Return a manifest as it is in its file."""
-    return json.dumps(manifest, indent=1, default=_simplify).encode()
-
-
-def write_whole(path: Path, data: bytes) -> None:
-    """Write a file that is there whole, and on the disk, or not at all."""
-    beside = path.with_name(f"{path.name}.tmp")
-    beside.unlink(missing_ok=True)  # of a process that was killed
-    with beside.open("xb") as file:
-        file.write(data)
-        sync_file(file)
-    beside.replace(path)
-
-
-def _simplify(value: object) -> object:
-    """Return a number for a number of numpy's, and a description of anything else that JSON cannot hold."""
-    return value.item() if hasattr(value, "item") and getattr(value, "size", 0) == 1 else texts.safe_repr(value)
+    local_files.write_synced(folder / MANIFEST_NAME, manifests.encode(manifest))
+    local_files.sync(folder)
 
 
 def get_optional_manifest(folder: Path) -> dict[str, Any] | None:
     """Return the manifest of a committed checkpoint; None if the folder is none."""
-    try:
-        return commits.parse_manifest(regular.read_text(folder / MANIFEST_NAME))
-    except (OSError, ValueError):
-        return None
+    return manifests.read_optional(folder / MANIFEST_NAME)
 
 
 def read_records(manifest: Mapping[str, object]) -> dict[str, FileRecord]:
     """Return what a manifest says of files that do not change after the commit."""
-    return commits.read_records(manifest, checkpoint_module.LOOSE)
+    return manifests.read_records(manifest, checkpoint_module.LOOSE)
 
 
 def find_damage(folder: Path, manifest: Mapping[str, object]) -> str | None:
     """Compare a checkpoint's files with its manifest; return what is wrong, or None."""
-    for relative, record in read_records(manifest).items():
-        try:
-            with regular.open_regular(folder / relative) as file:
-                found = _digest(file)
-        except OSError as error:
-            return f"{relative!r} cannot be read: {error}"
-        if found != record:
-            return (
-                f"{relative!r} has changed since it was saved ({found.size_bytes} bytes now, {record.size_bytes} then)"
-            )
-    return None
+    damage = manifests.find_damage(folder, read_records(manifest))
+    return None if damage is None else str(damage)

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final, TextIO
 
-from hocket import whole_files
+from hocket.stores import local_files
 from hocket.train.tracking import values
 
 _STRANGE: Final = "backslashreplace"
@@ -86,7 +86,7 @@ class Csv:
         self._file.close()
         with (
             self._path.open(encoding="utf-8", newline="") as old,
-            whole_files.replaced(self._path) as written,
+            local_files.replaced(self._path) as written,
             io.TextIOWrapper(written, encoding="utf-8", errors=_STRANGE, newline="") as file,
         ):
             rows = list(csv.DictReader(old))

@@ -7,7 +7,7 @@ import shutil
 from collections.abc import Iterable
 from pathlib import Path
 
-from hocket.stores import names
+from hocket.stores import atomic_folders, names
 from hocket.train import configs as train_configs
 from hocket.train.checkpoints import storage
 from hocket.tune import scores
@@ -58,10 +58,8 @@ def remove_strays(folder: Path, known: Iterable[str]) -> None:
 def give(source: Path, target: Path) -> None:
     """Make a committed checkpoint another trial's: its files are linked where the disk allows it, and else copied. They
     do not change after the commit, and the other trial's may be removed."""
-    beside = target.with_name(f".{target.name}.tmp")
-    shutil.rmtree(beside, ignore_errors=True)
-    shutil.copytree(source, beside, copy_function=_link)
-    beside.rename(target)
+    with atomic_folders.AtomicFolder(target).writing() as folder:
+        shutil.copytree(source, folder, copy_function=_link, dirs_exist_ok=True)
 
 
 def _link(source: str, target: str) -> str:

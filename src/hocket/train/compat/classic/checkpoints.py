@@ -12,10 +12,9 @@ from typing import Any
 import cloudpickle
 
 from hocket import addresses, texts
-from hocket.stores import regular
+from hocket.stores import local_files
 from hocket.stores import trust as trust_module
 from hocket.train import configs
-from hocket.train.checkpoints import storage
 from hocket.train.compat.classic import session
 from hocket.train.rank import questions
 
@@ -96,7 +95,7 @@ class CheckpointStore:
         assert saved.score is not None, "what is kept as a file has a score"
         path = self.folder / f"checkpoint_{self._count:06d}"
         self.folder.mkdir(parents=True, exist_ok=True)
-        storage.write_whole(path, trust_module.note(saved.blob))
+        local_files.write_synced(path, trust_module.note(saved.blob))
         self._kept.append(_Kept(self._count, saved.score, path))
         self._kept.sort(key=self._rank, reverse=True)
         keep = self.strategy.num_to_keep
@@ -156,7 +155,7 @@ def _read(path: str | os.PathLike[str], *, trust: bool) -> bytes:
             f"There is no checkpoint file {str(file)!r}. Was it removed (CheckpointStrategy.num_to_keep)? "
             "Trainer.latest_checkpoint_dir lists them."
         )
-    with regular.open_regular(file) as opened:
+    with local_files.open_regular(file) as opened:
         blob = opened.read()
     trust_module.Opener(file, "Trainer.load_checkpoint_from_path()", trust=trust).check(blob)
     return blob

@@ -17,7 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 import numpy.typing as npt
 
-from hocket import whole_files
+from hocket.stores import local_files
 from hocket.train.frameworks.jax import trees
 
 Array: TypeAlias = npt.NDArray[Any]
@@ -73,7 +73,7 @@ def save_pytree(path: str | os.PathLike[str], tree: object) -> None:
     arrays[DTYPES] = np.array(
         json.dumps({leaf.name or _ROOT: _name_dtype(value) for leaf, value in zip(leaves, values, strict=True)})
     )
-    with whole_files.replaced(Path(path)) as file:
+    with local_files.replaced(Path(path)) as file:
         np.savez(file, allow_pickle=False, **arrays)
 
 

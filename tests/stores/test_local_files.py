@@ -8,22 +8,22 @@ import threading
 from pathlib import Path
 
 import pytest
-
-from hocket import whole_files
 from tests import strangers
+
+from hocket.stores import local_files
 
 shared_place = strangers.shared_place
 
 
 def test_what_was_there_stays_if_it_cannot_be_written(tmp_path: Path) -> None:
     path = tmp_path / "a.html"
-    whole_files.write(path, "old \udc80")
+    local_files.write(path, "old \udc80")
     assert path.read_text() == "old \\udc80"
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (3, before[1]))  # no file may be longer
     try:
         with pytest.raises(OSError, match="File too large"):
-            whole_files.write(path, "new text")
+            local_files.write(path, "new text")
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
     assert [one.name for one in tmp_path.iterdir()] == ["a.html"]
@@ -43,8 +43,8 @@ def test_what_another_user_left_beside_is_not_written_to(shared_place: Path) -> 
             (shared_place / name).symlink_to(home / "data")
 
     strangers.run_as_other(lay)
-    whole_files.write(shared_place / "a.html", "told")
-    with whole_files.replaced(shared_place / "b") as file:
+    local_files.write(shared_place / "a.html", "told")
+    with local_files.replaced(shared_place / "b") as file:
         file.write(b"told")
     assert (shared_place / "a.html").read_text() == (shared_place / "b").read_text() == "told"
     assert (home / "data").read_text() == "precious"
@@ -52,7 +52,7 @@ def test_what_another_user_left_beside_is_not_written_to(shared_place: Path) -> 
 
 def test_nothing_is_left_of_a_block_that_fails(tmp_path: Path) -> None:
     def fail() -> None:
-        with whole_files.replaced(tmp_path / "a") as file:
+        with local_files.replaced(tmp_path / "a") as file:
             file.write(b"told")
             raise KeyError("no")
 
@@ -63,18 +63,18 @@ def test_nothing_is_left_of_a_block_that_fails(tmp_path: Path) -> None:
 
 def test_a_link_stays_one_and_a_pipe_is_written_to(tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to(tmp_path / "file")
-    whole_files.write(tmp_path / "link", "told")
+    local_files.write(tmp_path / "link", "told")
     assert (tmp_path / "link").is_symlink()
     assert (tmp_path / "file").read_text() == "told"
     os.mkfifo(tmp_path / "pipe")
     read: list[str] = []
     reader = threading.Thread(target=lambda: read.append((tmp_path / "pipe").read_text()))
     reader.start()
-    whole_files.write(tmp_path / "pipe", "told")
+    local_files.write(tmp_path / "pipe", "told")
     reader.join(10)
     assert read == ["told"]
 
 
 def test_a_folder_that_is_not_there(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
-        whole_files.write(tmp_path / "none" / "a", "x")
+        local_files.write(tmp_path / "none" / "a", "x")

@@ -1,0 +1,139 @@
+"""Files of this machine: read where another user may have left them, and written whole or not at all.
+
+In a folder that another user may have filled, a name may be a pipe, whose opening waits for ever, or a device, which
+does something when it is opened. What is written stays as it was until the new file is whole, also on a full disk.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import io
+import os
+import secrets
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+from typing import BinaryIO, Final
+
+MOST_BYTES: Final = 1 << 28
+"""How large a file may be that is read at once: a thousand times what a manifest has. A sparse file may be as large as
+the disk."""
+
+BESIDE: Final = ".tmp"
+"""How the name ends under which `write_synced` writes a file, until the file is whole."""
+
+
+# --- reading ----------------------------------------------------------------------------------------------------------
+
+
+def open_regular(path: str | os.PathLike[str]) -> io.BufferedReader:
+    """Open a file for reading."""
+    _check_regular(os.stat(path), path)  # noqa: PTH116 (one call for all kinds of paths)
+    opened = os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC), "rb")
+    try:
+        _check_regular(os.fstat(opened.fileno()), path)  # another may have the name by now
+    except OSError:
+        opened.close()
+        raise
+    return opened
+
+
+def read_bytes(path: str | os.PathLike[str]) -> bytes:
+    """Return what is in a small file, such as a manifest."""
+    with open_regular(path) as opened:
+        data = opened.read(MOST_BYTES + 1)
+    if len(data) > MOST_BYTES:
+        raise OSError(
+            errno.EFBIG, f"It has more than {MOST_BYTES:,} bytes, and is no file of Hocket's", os.fspath(path)
+        )
+    return data
+
+
+def read_text(path: str | os.PathLike[str]) -> str:
+    """Return what is in a small file of UTF-8; see `read_bytes`.
+
+    Raises:
+        ValueError: It is no UTF-8.
+    """
+    return read_bytes(path).decode()
+
+
+def _check_regular(found: os.stat_result, path: str | os.PathLike[str]) -> None:
+    if not stat.S_ISREG(found.st_mode):
+        raise OSError(errno.EINVAL, "It is no file, but a pipe, a device, a socket or a folder", os.fspath(path))
+
+
+# --- writing ----------------------------------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def replaced(target: Path) -> Iterator[BinaryIO]:
+    """Give a new file that takes a name at the end of the block, and is removed if the block fails. Its own name cannot
+    be guessed, and nothing is there: a link that another user left would lead to a file of ours."""
+    beside = target.with_name(f".{target.name[:200]}.{secrets.token_hex(8)}")
+    try:
+        with beside.open("xb") as file:
+            yield file
+        beside.replace(target)
+    finally:
+        beside.unlink(missing_ok=True)
+
+
+def write(path: Path, text: str) -> None:
+    """Write a text in UTF-8, with a backslash for what that does not have.
+
+    Args:
+        path: A file's; what is no file, such as ``/dev/stdout``, is written to as it is.
+
+    Example:
+        >>> import tempfile
+        >>> from pathlib import Path
+        >>> from hocket.stores import local_files
+        >>> path = Path(tempfile.mkdtemp(), "a.txt")
+        >>> local_files.write(path, "told")
+        >>> path.read_text()
+        'told'
+    """
+    data = text.encode("utf-8", "backslashreplace")
+    target = path.resolve()
+    if not target.is_file() and target.exists():
+        path.write_bytes(data)
+        return
+    try:
+        with replaced(target) as file:
+            file.write(data)
+    except PermissionError:
+        if not target.is_file():
+            raise
+        target.write_bytes(data)  # it is ours to write, and its folder is not
+
+
+def write_synced(path: Path, data: bytes) -> None:
+    """Write a small file that a crash of the machine leaves whole, or as it was before. It is for one process at a
+    time; the half that a killed one leaves beside the file is removed by the next."""
+    beside = path.with_name(path.name + BESIDE)
+    beside.unlink(missing_ok=True)
+    try:
+        with beside.open("xb") as file:
+            file.write(data)
+            sync_file(file)
+        beside.replace(path)
+    except BaseException:
+        beside.unlink(missing_ok=True)
+        raise
+
+
+def sync_file(file: BinaryIO) -> None:
+    """Have what was written to a file on the disk."""
+    file.flush()
+    os.fsync(file.fileno())
+
+
+def sync(path: Path) -> None:
+    """Have a file or a folder of this machine on the disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
