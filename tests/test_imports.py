@@ -164,7 +164,7 @@ from hocket.core import session
 sys.path.insert(0, {str(Path(__file__).parent.parent)!r})
 FOLDER = {str(tmp_path)!r}
 hocket.init(num_cpus=4)
-session.get_engine().expect_work([{import_log.__name__!r}])
+session.get_engine().tasks.expect_work([{import_log.__name__!r}])
 """
     source = f"{begin}\n{PROGRAMS[room]}\nhocket.shutdown()"
     done = subprocess.run([sys.executable, "-c", source], capture_output=True, text=True, check=False)

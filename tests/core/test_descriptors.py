@@ -87,7 +87,7 @@ def test_last_words_of_the_guardian_are_told(tmp_path: Path, monkeypatch: pytest
 def test_signal_that_ended_the_guardian_is_told(session: hocket.SessionContext) -> None:
     one = hocket.remote(lambda: 1)
     assert hocket.get(one.remote()) == 1
-    os.kill(hocket.core.session.get_engine().statistics()["guardian_pid"], signal.SIGSEGV)
+    os.kill(hocket.core.session.get_engine().view.statistics()["guardian_pid"], signal.SIGSEGV)
     message = r"(?s)is gone.*killed by signal 11.*last words:\nFatal Python error"
     with pytest.raises(hocket.exceptions.LocalEngineDiedError, match=message):
         hocket.get([one.remote() for _ in range(100_000)], timeout=20)

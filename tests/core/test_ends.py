@@ -114,7 +114,7 @@ def test_flow_of_a_second_attempt_goes_on_where_the_reader_is_when_it_has_asked(
 
 def _count_functions() -> tuple[int, int]:
     engine: Any = hocket.core.session.get_engine()
-    statistics = engine.statistics()
+    statistics = engine.view.statistics()
     return len(engine.kernel.functions), statistics["shared_bytes"]
 
 

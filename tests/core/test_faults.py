@@ -210,7 +210,7 @@ def wait_fired(fault: fail_at, ref: Any) -> None:
 
 
 def list_workers() -> list[int]:
-    pids: list[int] = hocket.core.session.get_engine().statistics()["worker_pids"]
+    pids: list[int] = hocket.core.session.get_engine().view.statistics()["worker_pids"]
     return pids
 
 

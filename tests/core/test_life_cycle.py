@@ -46,7 +46,7 @@ refs = [sleep.remote(actor), sleep.remote(actor)]
 pids = []
 while len(pids) < 5:
     pids = hocket.get(actor.note.remote())
-print(hocket.core.session.get_engine().statistics()["guardian_pid"], *pids, flush=True)
+print(hocket.core.session.get_engine().view.statistics()["guardian_pid"], *pids, flush=True)
 {last}
 """
 
@@ -110,8 +110,8 @@ def test_killed_guardian_ends_the_session_with_an_error(session: hocket.SessionC
     pids = None
     while not pids:
         hocket.wait([ref], timeout=0.01)
-        pids = hocket.core.session.get_engine().statistics()["worker_pids"]
-    os.kill(hocket.core.session.get_engine().statistics()["guardian_pid"], signal.SIGKILL)
+        pids = hocket.core.session.get_engine().view.statistics()["worker_pids"]
+    os.kill(hocket.core.session.get_engine().view.statistics()["guardian_pid"], signal.SIGKILL)
     with pytest.raises(hocket.exceptions.LocalEngineDiedError, match=r"guardian .* is gone, so the session is over"):
         hocket.get(ref, timeout=20)
     for timeout in (None, 0, 20):  # a loop over `wait` must not go round for ever
@@ -185,7 +185,7 @@ def test_nothing_listens_while_tasks_and_actors_run(session: hocket.SessionConte
     actor = hocket.remote(Actor).remote()
     hocket.get(actor.ready.remote())
     hocket.get([hocket.remote(os.getpid).remote() for _ in range(4)])
-    statistics = hocket.core.session.get_engine().statistics()
+    statistics = hocket.core.session.get_engine().view.statistics()
     pids = [os.getpid(), statistics["guardian_pid"], *statistics["worker_pids"]]
     assert len(pids) >= 3
     listening = [
@@ -327,7 +327,7 @@ def test_threads_that_use_a_session_hear_of_its_end() -> None:
         try:
             while True:
                 engine = hocket.core.session.get_open_engine()  # hocket.put() would open the next session
-                hocket.get(refs if number % 2 else engine.put(number))
+                hocket.get(refs if number % 2 else engine.objects.put(number))
         except BaseException as error:  # noqa: BLE001 (the test looks at it)
             errors.append(error)
 

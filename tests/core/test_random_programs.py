@@ -167,9 +167,9 @@ def test_random_programs_end_and_leave_nothing_held(session: hocket.SessionConte
     del programs
     engine = hocket.core.session.get_engine()
     deadline = time.monotonic() + 10
-    while (engine.statistics()["actors"] or engine.statistics()["tasks"]) and time.monotonic() < deadline:
+    while (engine.view.statistics()["actors"] or engine.view.statistics()["tasks"]) and time.monotonic() < deadline:
         gc.collect()  # pytest.raises ties errors, and so the frames with their references, into cycles
         hocket.wait([hocket.put(0)])
-    statistics = engine.statistics()
+    statistics = engine.view.statistics()
     assert (statistics["tasks"], statistics["objects"], statistics["actors"]) == (0, 0, 0)
     assert hocket.available_resources() == hocket.cluster_resources()

@@ -196,7 +196,7 @@ def test_remembered_tasks_keep_no_arguments(session: hocket.SessionContext) -> N
         return array.nbytes
 
     assert hocket.get(measure.remote(np.zeros(1_000_000))) == 8_000_000
-    wait_until(lambda: hocket.core.session.get_engine().statistics()["shared_bytes"] == 0)
+    wait_until(lambda: hocket.core.session.get_engine().view.statistics()["shared_bytes"] == 0)
 
 
 # --- the other kinds --------------------------------------------------------------------------------------------------
@@ -361,7 +361,7 @@ def test_state_needs_a_session() -> None:
 
 def test_unknown_kind_is_refused(any_session: hocket.SessionContext) -> None:
     with pytest.raises(ValueError, match=r"kind must be one of \['actors', .*, but received 'colors'"):
-        hocket.core.session.get_engine().list_records("colors")
+        hocket.core.session.get_engine().view.list_records("colors")
 
 
 @pytest.mark.needs("exact_state")
@@ -384,7 +384,7 @@ def test_records_have_the_fields_that_rows_bring(any_session: hocket.SessionCont
         "cluster_events": state.ClusterEventState,
     }
     for kind, record in records.items():
-        rows = engine.list_records(kind)
+        rows = engine.view.list_records(kind)
         assert rows, kind
         assert all(record.list_fields() <= set(row) for row in rows), kind
 

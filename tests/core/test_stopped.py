@@ -100,7 +100,7 @@ class StoppingCaller:
 
 
 def look(name: str) -> Any:
-    return hocket.core.session.get_engine().statistics()[name]
+    return hocket.core.session.get_engine().view.statistics()[name]
 
 
 def stop(pid: int) -> None:

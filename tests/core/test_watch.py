@@ -33,7 +33,7 @@ def wait_until(is_done: Callable[[], bool]) -> None:
 
 
 def count_workers() -> int:
-    return int(sessions.get_engine().statistics()["workers"])
+    return int(sessions.get_engine().view.statistics()["workers"])
 
 
 def test_idle_workers_beyond_the_first_end(impatient: None, session: hocket.SessionContext) -> None:

@@ -213,7 +213,7 @@ def test_junk_from_a_worker_ends_the_worker_and_not_the_session() -> None:
 
     with hocket.init(num_cpus=1):
         check()
-        guardian_pid = hocket.core.session.get_engine().statistics()["guardian_pid"]
+        guardian_pid = hocket.core.session.get_engine().view.statistics()["guardian_pid"]
         assert guardian_pid is not None
         os.kill(guardian_pid, 0)
     assert os.getpid() == marker

@@ -25,7 +25,7 @@ def look(name: str) -> tuple[int, Any, list[str]]:
 
 
 def expect(*modules: str) -> None:
-    sessions.get_engine().expect_work(modules)
+    sessions.get_engine().tasks.expect_work(modules)
 
 
 def test_workers_have_what_was_loaded_before_they_were_forked() -> None:
@@ -46,7 +46,7 @@ def test_modules_come_from_where_the_driver_would_import_them(tmp_path: Path, mo
     expect("only_here")
     pid, loaded_by, _ = hocket.get(look.remote("only_here"))
     assert loaded_by != pid
-    assert loaded_by == sessions.get_engine().statistics()["guardian_pid"]
+    assert loaded_by == sessions.get_engine().view.statistics()["guardian_pid"]
 
 
 @pytest.mark.parametrize("text", ["raise SystemExit(3)", "import no_such_module", "1 +"])
@@ -80,7 +80,7 @@ import hocket
 from hocket.core import session
 
 hocket.init(num_cpus=1)
-session.get_engine().expect_work(["library"])
+session.get_engine().tasks.expect_work(["library"])
 
 @hocket.remote
 def look():

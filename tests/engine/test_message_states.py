@@ -127,13 +127,13 @@ def stream_whose_end_is_awaited(stage: Stage) -> Part:
 @part
 def read_in_task(player: Player, limit: int, lifts: bool) -> Part:
     options = records.TaskOptions(name="count", num_returns=records.STREAMING, max_retries=-1, backpressure=limit)
-    (stream,) = player.engine.submit_task(FUNCTION, (3,), {}, options)
+    (stream,) = player.engine.tasks.submit_task(FUNCTION, (3,), {}, options)
     found: list[object] = []
     index = 0
     while True:
-        item = player.engine.take_item(stream, index)
+        item = player.engine.objects.take_item(stream, index)
         if lifts and index == 1:
-            player.engine.lift_bound(stream)
+            player.engine.objects.lift_bound(stream)
             assert (yield Get(stream)) is None
         index += 1
         value = yield Get(item)
@@ -182,7 +182,7 @@ def call_often(player: Player, boxes: list[Any], late: list[Any], number: int) -
     for position in range(number):
         options = records.TaskOptions(name="answer", is_direct=True)
         argument = [position, *late] if position == 2 else [position]
-        refs += engine.submit_call(actor, "answer", (argument,), {}, options)
+        refs += engine.tasks.submit_call(actor, "answer", (argument,), {}, options)
         yield None
     found = []
     for ref in refs:
@@ -221,7 +221,7 @@ def promise(player: Player, boxes: list[Any], number: int) -> Part:
     options = records.TaskOptions(name="answer", is_direct=True)
     refs = []
     for position in range(number):
-        refs += player.engine.submit_call(boxes[0], "answer", (position,), {}, options)
+        refs += player.engine.tasks.submit_call(boxes[0], "answer", (position,), {}, options)
         yield None
     return refs
 
@@ -244,7 +244,7 @@ def promises(stage: Stage) -> Part:
 @part
 def give_reference(player: Player) -> Part:
     yield None
-    return [player.engine.put("inside")]
+    return [player.engine.objects.put("inside")]
 
 
 @part
@@ -254,7 +254,7 @@ def call_for_references(player: Player, boxes: list[Any], watches: bool) -> Part
     options = records.TaskOptions(name="give_reference", is_direct=True)
     found = []
     for _ in range(3):
-        (ref,) = engine.submit_call(actor, "give_reference", (), {}, options)
+        (ref,) = engine.tasks.submit_call(actor, "give_reference", (), {}, options)
         if watches:
             yield Watch(ref)
         value = yield Get(ref)
@@ -301,7 +301,7 @@ def cancel_calls(player: Player, boxes: list[Any], late: list[Any]) -> Part:
     engine, (actor,) = player.engine, boxes
 
     def call(name: str, *args: object) -> contract.AnyRef:
-        return engine.submit_call(actor, name, args, {}, records.TaskOptions(name=name, is_direct=True))[0]
+        return engine.tasks.submit_call(actor, name, args, {}, records.TaskOptions(name=name, is_direct=True))[0]
 
     yield Get(call("answer"))
     failed = yield Get(call("fail"))
@@ -309,7 +309,7 @@ def cancel_calls(player: Player, boxes: list[Any], late: list[Any]) -> Part:
     behind = call("answer", 2)
     yield None
     for ref in (waiting, behind, running):
-        engine.cancel(ref, force=False, recursive=True)
+        engine.tasks.cancel(ref, force=False, recursive=True)
         yield None
     found = [failed, (yield Get(running))]
     player.stage.open.add("gate")
@@ -334,7 +334,7 @@ def forget_calls(player: Player, boxes: list[Any], late: list[Any]) -> Part:
     engine, (actor,) = player.engine, boxes
     for position in range(4):
         name, arguments = ("note_late", late) if position == 2 else ("answer", [position])
-        engine.submit_call(actor, name, tuple(arguments), {}, records.TaskOptions(name=name, is_direct=True))
+        engine.tasks.submit_call(actor, name, tuple(arguments), {}, records.TaskOptions(name=name, is_direct=True))
         yield None
 
 
@@ -368,7 +368,7 @@ def call_broken(player: Player, boxes: list[Any]) -> Part:
     options = records.TaskOptions(name="answer", is_direct=True)
     refs = []
     for position in range(4):
-        refs += engine.submit_call(actor, "answer", (position,), {}, options)
+        refs += engine.tasks.submit_call(actor, "answer", (position,), {}, options)
         yield None
     found = []
     for ref in refs:
@@ -394,7 +394,7 @@ def call_and_end(player: Player, boxes: list[Any]) -> Part:
     found = []
     refs = []
     for name in ("answer", "answer", "answer", "leave", "answer", "answer"):
-        refs += engine.submit_call(actor, name, (), {}, records.TaskOptions(name=name, is_direct=name != "leave"))
+        refs += engine.tasks.submit_call(actor, name, (), {}, records.TaskOptions(name=name, is_direct=name != "leave"))
         yield None
     for ref in refs:
         found.append(type((yield Get(ref))).__name__)  # noqa: PERF401 (no comprehension can yield)
@@ -428,7 +428,7 @@ def call_at_length(player: Player, boxes: list[Any], late: list[Any], waits: boo
     for position in range(9):
         arguments = (position, late) if position == 7 else (position, LONG)
         options = records.TaskOptions(name="answer_first", is_direct=True)
-        refs += engine.submit_call(actor, "answer_first", arguments, {}, options)
+        refs += engine.tasks.submit_call(actor, "answer_first", arguments, {}, options)
     yield None
     found = []
     for ref in refs if waits else ():
@@ -463,7 +463,7 @@ def call_back(player: Player, boxes: list[Any]) -> Part:
     """Wait for a call of the other actor, which waits for one of this."""
     (other,) = boxes
     options = records.TaskOptions(name="answer")
-    (ref,) = player.engine.submit_call(other, "answer", (1,), {}, options)
+    (ref,) = player.engine.tasks.submit_call(other, "answer", (1,), {}, options)
     return (yield Get(ref))
 
 
@@ -551,7 +551,7 @@ def Other(player: Player) -> Part:  # noqa: N802 (an actor's constructor has its
 @part
 def submit_and_wait_for_cancel(player: Player) -> Part:
     options = records.TaskOptions(name="wait_for_cancel", max_retries=-1)
-    (ref,) = player.engine.submit_task(FUNCTION, (), {}, options)
+    (ref,) = player.engine.tasks.submit_task(FUNCTION, (), {}, options)
     yield None
     yield Get(ref)
 
@@ -580,7 +580,7 @@ def wait_in_task(player: Player, boxes: list[Any]) -> Part:
         yield Watch(ref)
         found.append((yield Get(ref)))
     yield Ask("ping", ())
-    yield Get(player.engine.put(found))
+    yield Get(player.engine.objects.put(found))
     return found
 
 
@@ -611,7 +611,7 @@ def questions_of_a_cancelled_task(stage: Stage) -> Part:
 def submit_and_wait(player: Player, depth: int) -> Part:
     if depth:
         options = records.TaskOptions(name="submit_and_wait", max_retries=-1)
-        refs = [player.engine.submit_task(FUNCTION, (depth - 1,), {}, options)[0] for _ in range(2)]
+        refs = [player.engine.tasks.submit_task(FUNCTION, (depth - 1,), {}, options)[0] for _ in range(2)]
         for ref in refs:
             yield Get(ref)
     yield None

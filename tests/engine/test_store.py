@@ -49,7 +49,7 @@ def get_store() -> driver_store.DriverStore:
 
 def look(*names: str) -> Any:
     """Return figures of `statistics`."""
-    statistics = hocket.core.session.get_engine().statistics()
+    statistics = hocket.core.session.get_engine().view.statistics()
     found = tuple(statistics[name] for name in names)
     return found[0] if len(found) == 1 else found
 
@@ -476,7 +476,7 @@ def build(number):
 
 refs = [hocket.put(np.zeros(20 << 20, np.uint8)) for _ in range(5)] + [build.remote(number) for number in range(5)]
 hocket.wait(refs, num_returns=10)
-print(hocket.core.session.get_engine().statistics()["spilled_bytes"], flush=True)
+print(hocket.core.session.get_engine().view.statistics()["spilled_bytes"], flush=True)
 time.sleep(1000)
 """
 
@@ -671,7 +671,7 @@ def test_holders_are_named_by_source_line(session: hocket.SessionContext) -> Non
 def test_holder_of_a_large_argument_is_the_line_of_the_call(session: hocket.SessionContext) -> None:
     @hocket.remote
     def look_from_inside(array: Any) -> Any:
-        return hocket.core.session.get_engine().statistics()["holders"]
+        return hocket.core.session.get_engine().view.statistics()["holders"]
 
     holders = hocket.get(look_from_inside.remote(make(0, 1)))
     assert holders == [(f"{__file__}:{sys._getframe().f_lineno - 1}", MIB, 1)]

@@ -30,7 +30,7 @@ from typing import Any
 
 from hocket import exceptions
 from hocket.kernel import ids, leases, machine, records, resources
-from hocket.kernel.instructions import Op
+from hocket.kernel.instructions import Cancel, Consumed, End, Free, Instruction, Kill, Run, Start, Stop, Tell
 from hocket.kernel.records import DRIVER, TaskKind, TaskRecord, TaskState
 
 CPUS = 3
@@ -180,28 +180,28 @@ class Simulation:
             if task.stream is not None and task.id not in self.kernel.objects:
                 assert task.cancelled, f"generator {task.id} goes on for nobody"
 
-    def _carry_out_one(self, instruction: tuple[Any, ...]) -> None:
+    def _carry_out_one(self, instruction: Instruction) -> None:
         match instruction:
-            case (Op.START, records.WorkerRecord() as record):
+            case Start(record):
                 self.workers[record.id] = FakeWorker(record)
-            case (Op.RUN, records.WorkerRecord() as record, TaskRecord() as task):
+            case Run(record, task):
                 self._send(self.workers[record.id], task)
-            case (Op.KILL, records.WorkerRecord() as record):
+            case Kill(record):
                 if record.id in self.workers:
                     self.workers[record.id].is_doomed = True
-            case (Op.END, records.WorkerRecord() as record, int(task_id)):
+            case End(record, task_id):
                 self._end_task(self.workers[record.id], task_id)
-            case (Op.CANCEL | Op.STOP, records.WorkerRecord() as record, *_):
-                if record.id in self.workers:
-                    self.workers[record.id].inbox.append((instruction[0], *instruction[2:]))
-            case (Op.FREE, _, value):
+            case Cancel() | Stop():
+                if instruction.worker.id in self.workers:
+                    self.workers[instruction.worker.id].inbox.append(instruction)
+            case Free(_, value):
                 self._free(value)
-            case (Op.CONSUMED, records.WorkerRecord(), int(), int()):
+            case Consumed():
                 pass
-            case (Op.TELL, int(worker_id), int(object_id)):
+            case Tell(worker_id, object_id):
                 self.watches.discard((worker_id, object_id))
                 if worker_id in self.workers and self.workers[worker_id].waits_for == object_id:
-                    self.workers[worker_id].inbox.append((Op.TELL, object_id))
+                    self.workers[worker_id].inbox.append(instruction)
             case _:
                 raise AssertionError(f"unknown instruction {instruction}")
 
@@ -227,7 +227,7 @@ class Simulation:
         for object_id in task.borrowed:
             self.kernel.retain(object_id, worker.id)
             worker.held[object_id] += 1
-        worker.inbox.append((Op.RUN, task, task.number))
+        worker.inbox.append((task, task.number))
 
     def _free(self, value: tuple[Any, ...]) -> None:
         if value[0] == "value":
@@ -433,16 +433,16 @@ class Simulation:
     def read(self, worker: FakeWorker) -> None:
         """The worker reads its next message."""
         match worker.inbox.popleft():
-            case (Op.RUN, task, number):
-                worker.row.append((task, number))
-            case (Op.CANCEL, task_id, _):
+            case Cancel(_, task_id):
                 self._obey_cancel(worker, task_id)
-            case (Op.STOP,):
+            case Stop():
                 worker.is_stopping = True
-            case (Op.TELL, object_id):
+            case Tell(_, object_id):
                 assert worker.waits_for == object_id
                 worker.waits_for = 0
                 self.kernel.unblock(worker.record)
+            case (TaskRecord() as task, int(number)):
+                worker.row.append((task, number))
             case message:
                 raise AssertionError(message)
         self.carry_out()
@@ -485,7 +485,7 @@ class Simulation:
         self._publish(worker, answer)
 
     def _stop_waiting(self, worker: FakeWorker) -> None:
-        worker.inbox = deque(message for message in worker.inbox if message[0] != Op.TELL)
+        worker.inbox = deque(message for message in worker.inbox if not isinstance(message, Tell))
         worker.waits_for = 0
         self.kernel.unblock(worker.record)
 
@@ -654,7 +654,7 @@ class Simulation:
         self.deaths["about to start"] += worker.is_claiming
         self.deaths["running"] += worker.running is not None
         self.deaths["read, not started"] += bool(worker.row)
-        self.deaths["sent, not read"] += any(message[0] == Op.RUN for message in worker.inbox)
+        self.deaths["sent, not read"] += any(isinstance(message[0], TaskRecord) for message in worker.inbox)
 
     def _note_lost_actor(self, actor: records.ActorRecord) -> None:
         """An actor's process is gone; it is built again as often as it may be."""

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from hocket import exceptions
 from hocket.kernel import machine, records, resources
-from hocket.kernel.instructions import Op
+from hocket.kernel.instructions import Cancel, Free, Kill, Run, Start, Stop
 from hocket.kernel.records import TaskKind, TaskRecord
 
 CPUS = 3
@@ -49,15 +49,15 @@ class KernelMachine(stateful.RuleBasedStateMachine):
             batch, self.kernel.instructions = self.kernel.instructions, []
             for instruction in batch:
                 match instruction:
-                    case (Op.START, records.WorkerRecord() as worker):
+                    case Start(worker):
                         self.rows[worker.id] = []
-                    case (Op.RUN, records.WorkerRecord() as worker, TaskRecord() as task):
+                    case Run(worker, task):
                         self.rows[worker.id].append(task)
-                    case (Op.STOP | Op.KILL, records.WorkerRecord() as worker):
+                    case Stop(worker) | Kill(worker):
                         self.stopped.add(worker.id)
-                    case (Op.CANCEL, records.WorkerRecord() as worker, int(task_id), _):
+                    case Cancel(worker, task_id):
                         self.answer_cancel(worker, task_id)
-                    case (Op.FREE, *_):
+                    case Free():
                         pass
                     case _:
                         raise AssertionError(instruction)

@@ -131,7 +131,7 @@ class ActorClass:
         engine = contract.get_optional_current_engine() or session.get_engine()
         record = self._record
         if not record.namespace:
-            record = dataclasses.replace(record, namespace=engine.get_context().namespace)
+            record = dataclasses.replace(record, namespace=engine.view.get_context().namespace)
         if engine.inherited is not None:
             record = dataclasses.replace(
                 record,
@@ -146,7 +146,7 @@ class ActorClass:
         if not record.name:
             raise ValueError("get_if_exists=True needs a name: write .options(name='...', get_if_exists=True).")
         while True:
-            known = engine.find_actor(record.name, record.namespace)
+            known = engine.actors.find_actor(record.name, record.namespace)
             if known is not None:
                 return ActorHandle(known.ref, known.options)
             try:
@@ -160,10 +160,10 @@ class ActorClass:
         self._signature.check(args, kwargs)
         modules = remote_function.list_modules(self._cls)
         if self._exported is None or modules:
-            engine.expect_work(modules)
+            engine.tasks.expect_work(modules)
         if self._exported is None:
             self._exported = values.encode_function(self._cls, f"actor class `{self._cls.__name__}`")
-        info = engine.create_actor(self._exported, args, kwargs, record)
+        info = engine.tasks.create_actor(self._exported, args, kwargs, record)
         return ActorHandle(info.ref, info.options, self._cls)
 
     def options(self, **given: Unpack[typed.ActorOptions]) -> ActorClass:
@@ -278,9 +278,9 @@ def exit_actor() -> NoReturn:
         TypeError: The caller is no actor.
     """
     engine = session.get_engine()
-    if engine.get_context().actor_id is None:
+    if engine.view.get_context().actor_id is None:
         raise TypeError("exit_actor() is called inside a method of an actor. Elsewhere use hocket.kill(actor).")
-    engine.request_exit()
+    engine.actors.request_exit()
     raise exceptions.ActorExit
 
 
@@ -400,8 +400,8 @@ class ActorMethod:
             name, args = "__ray_call__", (generators.call_and_collect, name, self._options.name, retries, *args)
         try:
             if self._is_limited:
-                ref._engine.check_pending(ref)
-            refs = ref._engine.submit_call(ref, name, args, kwargs, self._options)
+                ref._engine.actors.check_pending(ref)
+            refs = ref._engine.tasks.submit_call(ref, name, args, kwargs, self._options)
         except (exceptions.HocketError, KeyboardInterrupt) as error:
             exceptions.hide_frames(error)
             raise

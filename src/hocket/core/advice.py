@@ -53,7 +53,7 @@ def _holds_references(value: object) -> bool:
 
 def _is_in_task() -> bool:
     engine = contract.get_optional_current_engine()
-    return engine is not None and engine.get_context().task_id is not None
+    return engine is not None and engine.view.get_context().task_id is not None
 
 
 def explain_surplus(

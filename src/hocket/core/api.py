@@ -122,7 +122,7 @@ def put(value: T) -> contract.ObjectRef[T]:
             "put([ref]) to store a list that holds it."
         )
     try:
-        return session.get_engine().put(value)
+        return session.get_engine().objects.put(value)
     except (exceptions.HocketError, KeyboardInterrupt) as error:
         exceptions.hide_frames(error)
         raise
@@ -188,7 +188,7 @@ def get(refs: Any, *surplus: Any, timeout: float | None = None, **unknown: Any) 
 def _fetch(engine: contract.Engine, refs: Sequence[contract.AnyRef], timeout: float | None) -> list[object]:
     """Return the values; explain one that has come and cannot be rebuilt in this process."""
     try:
-        return engine.get(refs, timeout)
+        return engine.objects.get(refs, timeout)
     except Exception as error:
         if len(refs) > 1 and engine.unfetched is not None and not isinstance(error, exceptions.GetTimeoutError):
             engine.unfetched.note_asked(refs)
@@ -202,9 +202,9 @@ def _name_unopened(engine: contract.Engine, refs: Sequence[contract.AnyRef]) -> 
     """Return what the first of the values is that cannot be rebuilt."""
     for ref in refs:
         try:
-            engine.get((ref,), 0)
+            engine.objects.get((ref,), 0)
         except Exception:  # noqa: BLE001 (a user's class raises it)
-            found = engine.list_records("tasks", [("task_id", "=", ref.task_id())], 1)
+            found = engine.view.list_records("tasks", [("task_id", "=", ref.task_id())], 1)
             return f"The result of `{found[0]['name']}`" if found else f"The value of {ref!r}"
     return "A value"
 
@@ -271,7 +271,7 @@ def wait(
             f"num_returns must lie between 1 and the number of refs ({len(refs)}), but received {num_returns!r}."
         )
     try:
-        there = session.get_open_engine().wait(cast("list[contract.AnyRef]", refs), num_returns, timeout)
+        there = session.get_open_engine().objects.wait(cast("list[contract.AnyRef]", refs), num_returns, timeout)
     except (exceptions.HocketError, KeyboardInterrupt) as error:
         exceptions.hide_frames(error)
         raise
@@ -326,7 +326,7 @@ def cancel(
         )
     engine = session.get_open_engine()
     contract.check_current(ref)
-    engine.cancel(ref, force=force, recursive=recursive)
+    engine.tasks.cancel(ref, force=force, recursive=recursive)
 
 
 @exceptions.hide_frames_of
@@ -347,7 +347,7 @@ def kill(handle: actor.ActorHandle | typed.TypedActor, *, no_restart: bool = Tru
         )
     engine = session.get_open_engine()
     contract.check_current(handle._ref)
-    engine.kill_actor(handle._ref, no_restart=no_restart)
+    engine.actors.kill_actor(handle._ref, no_restart=no_restart)
 
 
 @exceptions.hide_frames_of
@@ -367,8 +367,8 @@ def get_actor(name: str, namespace: str | None = None) -> actor.ActorHandle:
             "Please supply a non-empty value to get_actor, such as the name given in .options(name='...')."
         )
     engine = session.get_engine()
-    namespace = namespace or engine.get_context().namespace
-    info = engine.find_actor(name, namespace)
+    namespace = namespace or engine.view.get_context().namespace
+    info = engine.actors.find_actor(name, namespace)
     if info is None:
         raise ValueError(
             f"Failed to look up actor with name {texts.safe_repr(name, 200)} in namespace {namespace!r}. Actors get "
@@ -381,7 +381,7 @@ def get_actor(name: str, namespace: str | None = None) -> actor.ActorHandle:
 def get_runtime_context() -> context.RuntimeContext:
     """Return where the calling code runs: ids, resources, names."""
     engine = session.get_engine()
-    return context.RuntimeContext(engine.get_context(), engine)
+    return context.RuntimeContext(engine.view.get_context(), engine)
 
 
 @exceptions.hide_frames_of
@@ -389,25 +389,25 @@ def get_gpu_ids() -> list[Any]:
     """Return the GPUs that the calling task or actor may use, as Ray does: the names that ``CUDA_VISIBLE_DEVICES`` gave
     them when the session was opened (text), and their indices if it was not set.
     """
-    return list(session.get_engine().get_context().gpu_ids)
+    return list(session.get_engine().view.get_context().gpu_ids)
 
 
 @exceptions.hide_frames_of
 def nodes() -> list[dict[str, Any]]:
     """Return a description of each node, with Ray's keys."""
-    return session.get_open_engine().list_nodes()
+    return session.get_open_engine().resources.list_nodes()
 
 
 @exceptions.hide_frames_of
 def cluster_resources() -> dict[str, float]:
     """Return what the session has, by resource name."""
-    return session.get_open_engine().get_total_resources()
+    return session.get_open_engine().resources.get_total_resources()
 
 
 @exceptions.hide_frames_of
 def available_resources() -> dict[str, float]:
     """Return what of it is free now; a resource that is used up is left out."""
-    return session.get_open_engine().get_free_resources()
+    return session.get_open_engine().resources.get_free_resources()
 
 
 def error_info() -> list[exceptions.ErrorRecord]:
@@ -422,4 +422,4 @@ def error_info() -> list[exceptions.ErrorRecord]:
         [('ZeroDivisionError', 'division by zero')]
     """
     engine = contract.get_optional_current_engine()
-    return [] if engine is None else engine.list_errors()
+    return [] if engine is None else engine.view.list_errors()

@@ -96,7 +96,7 @@ class RuntimeContext:
         """
         if self._record.actor_id is None:
             raise RuntimeError("This code does not run in an actor, so there is no current actor.")
-        info = self._engine.describe_actor(int(self._record.actor_id, 16))
+        info = self._engine.actors.describe_actor(int(self._record.actor_id, 16))
         return actor.ActorHandle(info.ref, info.options)
 
     @property
@@ -126,7 +126,7 @@ class RuntimeContext:
 
     def get_node_labels(self) -> dict[str, str]:
         """Return the labels of this machine."""
-        return dict(self._engine.list_nodes()[0]["Labels"])
+        return dict(self._engine.resources.list_nodes()[0]["Labels"])
 
     def get_session_name(self) -> str:
         """Return the session's name."""

@@ -73,19 +73,19 @@ def _end(
         return
     with contextlib.suppress(exceptions.HocketError):  # the session may end at the same moment
         for actor in actors:
-            engine.kill_actor(actor)
+            engine.actors.kill_actor(actor)
         for ref in (*tasks, *others):
-            engine.cancel(ref, force=False, recursive=True)
+            engine.tasks.cancel(ref, force=False, recursive=True)
         left = _wait(engine, tasks)
         with contextlib.suppress(ValueError):  # it is a generator of an actor
             for ref in left:
-                engine.cancel(ref, force=True, recursive=True)
+                engine.tasks.cancel(ref, force=True, recursive=True)
         _wait(engine, left)
 
 
 def _wait(engine: contract.Engine, refs: Sequence[contract.AnyRef]) -> list[contract.AnyRef]:
     """Wait a moment; return what goes on."""
-    there = engine.wait(refs, len(refs), contract.GRACE_SECONDS) if refs else []
+    there = engine.objects.wait(refs, len(refs), contract.GRACE_SECONDS) if refs else []
     return [ref for ref, is_over in zip(refs, there, strict=True) if not is_over]
 
 

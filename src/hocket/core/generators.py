@@ -38,7 +38,7 @@ class ObjectRefGenerator(Generic[T_co]):
         self._engine = stream._engine
         self._stream = stream
         self._index = 0
-        self._head: contract.ObjectRef[Any] = self._engine.take_item(stream, 0)
+        self._head: contract.ObjectRef[Any] = self._engine.objects.take_item(stream, 0)
         self._is_over = False
         # Not `__del__`: the garbage collector would have finalized the reference before. On Ray it may go on, as its
         # limits say.
@@ -59,7 +59,7 @@ class ObjectRefGenerator(Generic[T_co]):
         on, unless ``_generator_backpressure_num_objects`` says after how many items.
         """
         self._finalizer.detach()  # somebody may wait for its end who does not read it
-        self._engine.lift_bound(self._stream)
+        self._engine.objects.lift_bound(self._stream)
         return self._stream
 
     def task_id(self) -> contract.Id:
@@ -68,17 +68,17 @@ class ObjectRefGenerator(Generic[T_co]):
 
     def is_finished(self) -> bool:
         """Tell whether there is no further item to be had."""
-        return self._is_over or self._engine.is_end(self._head, 0) is True
+        return self._is_over or self._engine.objects.is_end(self._head, 0) is True
 
     def next_ready(self) -> bool:
         """Tell whether `next` would return at once, with an item."""
-        return not self._is_over and self._engine.is_end(self._head, 0) is False
+        return not self._is_over and self._engine.objects.is_end(self._head, 0) is False
 
     def _next_sync(self, timeout_s: float | None = None) -> contract.ObjectRef[T_co]:
         """Return the next item's reference."""
         if self._is_over:
             raise StopIteration
-        is_end = self._engine.is_end(self._head, timeout_s)
+        is_end = self._engine.objects.is_end(self._head, timeout_s)
         if is_end is None:
             raise exceptions.GetTimeoutError(
                 f"Item {self._index} of the generator was not there after {timeout_s} s. It goes on; call next again."
@@ -92,7 +92,7 @@ class ObjectRefGenerator(Generic[T_co]):
             raise StopIteration
         item = self._head
         self._index += 1
-        self._head = self._engine.take_item(self._stream, self._index)
+        self._head = self._engine.objects.take_item(self._stream, self._index)
         return item
 
     def __iter__(self) -> Iterator[contract.ObjectRef[T_co]]:
@@ -124,10 +124,10 @@ class ObjectRefGenerator(Generic[T_co]):
             if not loop.is_closed():
                 loop.call_soon_threadsafe(wake)
 
-        self._engine.when_done(self._head, tell)
+        self._engine.objects.when_done(self._head, tell)
         await is_there
         try:
-            return self._step(self._engine.is_end(self._head, None) is True)
+            return self._step(self._engine.objects.is_end(self._head, None) is True)
         except StopIteration:
             raise StopAsyncIteration from None
 
@@ -191,7 +191,7 @@ def _put_all(found: Iterable[object], name: str, *, is_retried: bool) -> Dynamic
     refs: list[contract.AnyRef] = []
     try:
         for item in found:
-            refs.append(engine.put(item))  # noqa: PERF401 (what there is remains when the next one raises)
+            refs.append(engine.objects.put(item))  # noqa: PERF401 (what there is remains when the next one raises)
     except Exception as error:
         if is_retried:
             raise
@@ -204,7 +204,7 @@ async def _put_all_async(found: AsyncIterable[object], name: str, *, is_retried:
     refs: list[contract.AnyRef] = []
     try:
         async for item in found:
-            refs.append(engine.put(item))  # noqa: PERF401 (the same)
+            refs.append(engine.objects.put(item))  # noqa: PERF401 (the same)
     except Exception as error:
         if is_retried:
             raise
@@ -213,7 +213,7 @@ async def _put_all_async(found: AsyncIterable[object], name: str, *, is_retried:
 
 
 def _put_error(engine: contract.Engine, name: str, error: Exception) -> contract.AnyRef:
-    return engine.put_error(exceptions.TaskError(name, texts.format_error(error), exceptions.get_cause(error)))
+    return engine.objects.put_error(exceptions.TaskError(name, texts.format_error(error), exceptions.get_cause(error)))
 
 
 def wrap(refs: Sequence[contract.ObjectRef[object]], num_returns: int) -> Any:

@@ -56,7 +56,7 @@ class PlacementGroup:
 
     def wait(self, timeout_seconds: float = 30) -> bool:
         """Wait until all bundles are reserved; False if the time is over first."""
-        return session.get_engine().wait([self.ready()], 1, timeout_seconds)[0]
+        return session.get_engine().objects.wait([self.ready()], 1, timeout_seconds)[0]
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, PlacementGroup) and self.group_id == other.group_id
@@ -290,7 +290,7 @@ def describe_choice(given: Mapping[str, object]) -> str:
 
 def check_nodes(given: Mapping[str, Any], what: str) -> None:
     """Raise if no node is such as the options ask for."""
-    nodes = session.get_engine().list_nodes()
+    nodes = session.get_engine().resources.list_nodes()
     strategy = given.get("scheduling_strategy")
     if isinstance(strategy, NodeAffinitySchedulingStrategy):
         if not strategy.soft and strategy.node_id not in [node["NodeID"] for node in nodes]:
@@ -391,10 +391,10 @@ def placement_group(
         demands.append(demand)
     engine, is_detached = session.get_engine(), lifetime == "detached"
     try:
-        return PlacementGroup(engine.reserve(demands, strategy, name, is_detached=is_detached), bundles)
+        return PlacementGroup(engine.resources.reserve(demands, strategy, name, is_detached=is_detached), bundles)
     except exceptions.InfeasibleResourcesError as error:
         names = dict.fromkeys(itertools.chain.from_iterable(bundles))
-        question = amounts.ask_for_names(names, engine.get_total_resources())
+        question = amounts.ask_for_names(names, engine.resources.get_total_resources())
         if not question:
             raise
         raise type(error)(f"{error}{question}") from None
@@ -404,7 +404,7 @@ def remove_placement_group(placement_group: PlacementGroup) -> None:
     """Give the bundles back. Tasks and actors in them are ended; what waits for them fails."""
     if not isinstance(placement_group, PlacementGroup):
         raise TypeError(f"remove_placement_group takes a PlacementGroup, but received {placement_group!r}.")
-    session.get_engine().remove_group(placement_group.group_id)
+    session.get_engine().resources.remove_group(placement_group.group_id)
 
 
 def get_placement_group(placement_group_name: str) -> PlacementGroup:
@@ -414,9 +414,9 @@ def get_placement_group(placement_group_name: str) -> PlacementGroup:
         ValueError: There is none.
     """
     engine = session.get_engine()
-    for group in engine.list_groups():
+    for group in engine.resources.list_groups():
         if group["name"] == placement_group_name and placement_group_name and group["state"] != "REMOVED":
-            ref = engine.intern(int(group["placement_group_id"], 16))
+            ref = engine.handles.intern(int(group["placement_group_id"], 16))
             return PlacementGroup(ref, list(group["bundles"].values()))
     raise ValueError(f"Failed to look up placement group with name {placement_group_name!r}: there is none.")
 
@@ -424,7 +424,7 @@ def get_placement_group(placement_group_name: str) -> PlacementGroup:
 def placement_group_table(placement_group: PlacementGroup | None = None) -> dict[str, Any]:
     """Return a description of one placement group, or of all by id; of removed ones, whose state is ``"REMOVED"``,
     the last thousand."""
-    table = {group["placement_group_id"]: group for group in session.get_engine().list_groups()}
+    table = {group["placement_group_id"]: group for group in session.get_engine().resources.list_groups()}
     if placement_group is None:
         return table
     found = table.get(placement_group.id)
@@ -436,10 +436,10 @@ def placement_group_table(placement_group: PlacementGroup | None = None) -> dict
 def get_current_placement_group() -> PlacementGroup | None:
     """Return the placement group that the calling task or actor runs in, or None."""
     engine = session.get_engine()
-    found = engine.get_context().placement_group_id
+    found = engine.view.get_context().placement_group_id
     if found is None:
         return None
-    group = next((group for group in engine.list_groups() if group["placement_group_id"] == found), None)
+    group = next((group for group in engine.resources.list_groups() if group["placement_group_id"] == found), None)
     if group is None:
         return None
-    return PlacementGroup(engine.intern(int(found, 16)), list(group["bundles"].values()))
+    return PlacementGroup(engine.handles.intern(int(found, 16)), list(group["bundles"].values()))

@@ -72,7 +72,7 @@ class RemoteFunction(Generic[P, T_co]):
             engine = contract.get_optional_current_engine() or session.get_engine()
             exported = self._exported
             if exported is None or self._modules:
-                engine.expect_work(self._modules)
+                engine.tasks.expect_work(self._modules)
             if exported is None:
                 exported = self._exported = self._export()
             if engine.inherited is not None:
@@ -81,7 +81,7 @@ class RemoteFunction(Generic[P, T_co]):
                 session.check_environment(engine, self._needs_ray)
             if self._names_nodes:
                 placement.check_nodes(self._given, f"Task `{record.name}`")
-            refs = engine.submit_task(exported, args, kwargs, record)
+            refs = engine.tasks.submit_task(exported, args, kwargs, record)
         except (exceptions.HocketError, KeyboardInterrupt) as error:
             exceptions.hide_frames(error)
             raise

@@ -175,7 +175,7 @@ def init(
                 kind, demand, name, labels or {}, memory_limit=memory_limit, spill_folder=spill_folder
             )
             if runtime_env:
-                opened.inherited = contract.Inherited(environments.format_environment(runtime_env))
+                opened.inherit(contract.Inherited(environments.format_environment(runtime_env)))
         current = contract.get_optional_current_engine()
         if current is not None:  # a signal's handler was faster
             opened.close()
@@ -253,7 +253,7 @@ def _check_folder(name: str, given: str | os.PathLike[str] | None) -> str:
 
 
 def _describe(engine: contract.Engine) -> SessionContext:
-    context = engine.get_context()
+    context = engine.view.get_context()
     address, dashboard_url = engines.find_place(engine)
     return SessionContext(
         {

@@ -61,7 +61,7 @@ def timeline(filename: str | os.PathLike[str] | None = None) -> list[Event] | No
     given: object = filename
     if given is not None and not isinstance(given, str | os.PathLike):
         raise TypeError(f"filename must be a path, but received {texts.safe_repr(given)}. Write 'trace.json'.")
-    events = build_events(session.get_open_engine().list_records("spans"))
+    events = build_events(session.get_open_engine().view.list_records("spans"))
     if filename is None:
         return events
     from pathlib import Path

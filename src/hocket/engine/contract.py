@@ -123,7 +123,7 @@ class ObjectRef(Generic[T_co]):
 
     def hex(self) -> str:
         """Return the id in hexadecimal: 16 digits, or 56 on Ray."""
-        return self._engine.format_ref(self)
+        return self._engine.handles.format_ref(self)
 
     def binary(self) -> bytes:
         """Return the id as bytes: 16 of them, or 28 on Ray."""
@@ -135,7 +135,7 @@ class ObjectRef(Generic[T_co]):
 
     def job_id(self) -> Id:
         """Return the id of the session."""
-        return Id(self._engine.get_context().job_id)
+        return Id(self._engine.view.get_context().job_id)
 
     def future(self) -> futures.Future[T_co]:
         """Return a `concurrent.futures.Future` of the value. Cancelling it does not cancel the task."""
@@ -147,7 +147,7 @@ class ObjectRef(Generic[T_co]):
             if future.set_running_or_notify_cancel():
                 self._settle(future)
 
-        self._engine.when_done(self, settle)
+        self._engine.objects.when_done(self, settle)
         return future
 
     def as_future(self) -> asyncio.Future[T_co]:
@@ -176,14 +176,14 @@ class ObjectRef(Generic[T_co]):
             else:  # a handler of a signal may have interrupted the loop's own wait
                 loop.call_soon_threadsafe(settle)
 
-        self._engine.when_done(self, call_settle)
+        self._engine.objects.when_done(self, call_settle)
         return future
 
     def _settle(self, future: futures.Future[T_co] | asyncio.Future[T_co]) -> None:
         """Give a future the value, which is there, or the error. What a signal's handler raises meanwhile is raised
         here: whoever interrupts the program may not be waiting for this future."""
         try:
-            value = self._engine.get((self,), None)[0]
+            value = self._engine.objects.get((self,), None)[0]
         except BaseException as error:
             if is_from_handler(error):
                 self._settle(future)
@@ -206,7 +206,7 @@ class ObjectRef(Generic[T_co]):
         return f"ObjectRef({self.hex()})"
 
     def __reduce__(self) -> tuple[object, ...]:
-        return self._engine.reduce_ref(self)
+        return self._engine.handles.reduce_ref(self)
 
     def __del__(self) -> None:
         # May run in any thread at any moment, so no lock: a deque's append is atomic. Until this is over weak
@@ -259,7 +259,7 @@ def _get_decoding_refs() -> list[ObjectRef[object]]:
 
 def rebuild_ref(object_id: int) -> ObjectRef[object]:
     """Return this process's handle for the object: what an unpickled reference becomes."""
-    return get_current_engine().intern(object_id)
+    return get_current_engine().handles.intern(object_id)
 
 
 class RemoteFunction:
@@ -346,60 +346,11 @@ class Unfetched(Protocol):
         """Return them, each with the name of its task."""
 
 
-class Engine(abc.ABC):
-    """What runs tasks and actors, and holds their values.
+# --- the parts of an engine -------------------------------------------------------------------------------------------
 
-    Promises, for every engine:
 
-    - **Isolation.** A value is encoded when it is given (`put`, arguments, results); later changes by the giver are not
-      seen. `get` returns a value of its own each time; writing to it changes nobody else's.
-    - **Resolution.** A reference that is itself an argument is replaced by its value before the task runs; a reference
-      inside an argument stays a reference. A task whose argument failed does not run, and fails with the same cause.
-    - **Order.** Calls of one caller on one actor run in the order of submission. Between callers there is no order.
-    - **No deadlock by nesting.** While code waits in `get` or `wait`, its CPU is free for the tasks that it waits for.
-    - **Counting.** A value is freed when no handle on it is reachable from any process; an actor ends when no handle on
-      it is, after the calls that were made.
-    - **Failure.** Every wait ends: with a value, with an error that says what died and why, or with the caller's own
-      time-out. Errors of user code carry the worker's traceback.
-    - **Retries.** A task is tried again ``max_retries`` times after its worker died, and for the exceptions that
-      ``retry_exceptions`` names; never more often, and never after `cancel`.
-
-    All methods may be called from any thread. Handles belong to the engine that made them. The surface is no larger
-    than this because everything else (options, signatures, handles, contexts) is the same on every engine and lives in
-    `hocket.core`.
-    """
-
-    name: ClassVar[str]
-    """Under which name `hocket.init` opens it."""
-
-    unfetched: Unfetched | None = None
-    """None: the engine shows such errors by itself."""
-
-    is_closable: bool = True
-    """Whether `shutdown` may close it: a worker's engine belongs to the session that it works for."""
-
-    reads_parts: ClassVar[bool] = True
-    """Whether a process that reads a part of a large value that was spilled to disk loads that part alone."""
-
-    limits: ClassVar[Mapping[str, str]] = MappingProxyType({})
-    """What of the above, or of what the other engines do, this one cannot: a sentence for each, by the name of the
-    ability. Tests ask for an ability with ``needs("name")`` and are left out where it is not had."""
-
-    def __init__(self) -> None:
-        #: Ids of handles that have been garbage-collected and not yet been counted.
-        self.dropped: deque[int] = deque()
-        #: Handles that have left this process in a pickle and may come back in one.
-        self.interned: dict[int, weakref.ref[ObjectRef[object]]] = {}
-        #: Handles that were pickled by somebody else than us: kept until the session ends.
-        self.pinned: list[ObjectRef[object]] = []
-        #: What work submitted by this process inherits; None is nothing.
-        self.inherited: Inherited | None = None
-        #: What has been counted and measured: in the driver by all processes, in a worker what has not been sent yet.
-        self.metrics = metrics.MetricStore()
-        #: Held around uses of `metrics`.
-        self.metrics_lock = threading.RLock()
-
-    # --- work ---------------------------------------------------------------------------------------------------------
+class Tasks(abc.ABC):
+    """Work that is handed in."""
 
     def expect_work(self, modules: Sequence[str] = ()) -> None:
         """Hear that work will come when it is encoded, which may take a while: what takes long to start can start now.
@@ -416,7 +367,7 @@ class Engine(abc.ABC):
         args: tuple[object, ...],
         kwargs: dict[str, object],
         options: records.TaskOptions,
-    ) -> list[ObjectRef[object]]:
+    ) -> list[AnyRef]:
         """Run ``function(*args, **kwargs)`` somewhere; return at once, with ``options.num_returns`` references.
 
         Raises:
@@ -447,8 +398,18 @@ class Engine(abc.ABC):
         args: tuple[object, ...],
         kwargs: dict[str, object],
         options: records.TaskOptions,
-    ) -> list[ObjectRef[object]]:
+    ) -> list[AnyRef]:
         """Call a method of an actor; return at once. A dead actor is reported by `get`, not here."""
+
+    @abc.abstractmethod
+    def cancel(self, ref: ObjectRef[object], *, force: bool, recursive: bool) -> None:
+        """Stop the task that makes the object: unstarted, it never runs; running, it gets a KeyboardInterrupt, and its
+        error is a `TaskError`, too, or its process ends if `force`. `recursive`: also the tasks that it submitted.
+        """
+
+
+class Actors(abc.ABC):
+    """Actors that live, and their names."""
 
     @abc.abstractmethod
     def find_actor(self, name: str, namespace: str) -> ActorInfo | None:
@@ -486,13 +447,9 @@ class Engine(abc.ABC):
             PendingCallsLimitExceeded: It has.
         """
 
-    @abc.abstractmethod
-    def cancel(self, ref: ObjectRef[object], *, force: bool, recursive: bool) -> None:
-        """Stop the task that makes the object: unstarted, it never runs; running, it gets a KeyboardInterrupt, and its
-        error is a `TaskError`, too, or its process ends if `force`. `recursive`: also the tasks that it submitted.
-        """
 
-    # --- values -------------------------------------------------------------------------------------------------------
+class Objects(abc.ABC):
+    """Values that the engine holds, or will hold."""
 
     @abc.abstractmethod
     def put(self, value: object) -> AnyRef:
@@ -504,7 +461,7 @@ class Engine(abc.ABC):
         """
 
     @abc.abstractmethod
-    def put_error(self, error: exceptions.TaskError) -> ObjectRef[object]:
+    def put_error(self, error: exceptions.TaskError) -> AnyRef:
         """Return a reference that raises this in `get`, as that of a failed task does."""
 
     @abc.abstractmethod
@@ -531,10 +488,8 @@ class Engine(abc.ABC):
         The callback runs in any thread, must be quick and must not raise.
         """
 
-    # --- generators ---------------------------------------------------------------------------------------------------
-
     @abc.abstractmethod
-    def take_item(self, stream: ObjectRef[object], index: int) -> ObjectRef[object]:
+    def take_item(self, stream: ObjectRef[object], index: int) -> AnyRef:
         """Return the handle on what a generator yields at this place.
 
         `stream` is the reference that `submit_task` or `submit_call` returned for ``num_returns`` of
@@ -552,7 +507,9 @@ class Engine(abc.ABC):
     def is_end(self, item: ObjectRef[object], timeout_s: float | None) -> bool | None:
         """Wait for an item; tell whether it is the end of the stream instead; None if it is not there in time."""
 
-    # --- resources ----------------------------------------------------------------------------------------------------
+
+class Resources(abc.ABC):
+    """What the session has, and what is set aside of it."""
 
     @abc.abstractmethod
     def reserve(
@@ -586,7 +543,9 @@ class Engine(abc.ABC):
     def get_free_resources(self) -> dict[str, float]:
         """Return what of it is free now; what is used up is left out."""
 
-    # --- looking, and the end -----------------------------------------------------------------------------------------
+
+class View(abc.ABC):
+    """What there is to see, and what was counted."""
 
     @abc.abstractmethod
     def get_context(self) -> WorkContext:
@@ -613,43 +572,62 @@ class Engine(abc.ABC):
     def statistics(self) -> dict[str, Any]:
         """Return counts of what the engine holds now: tasks, objects, actors, workers and bytes."""
 
-    def record_metrics(self, batch: metrics.Batch) -> None:
+
+class Metrics:
+    """What was counted and measured: in the driver by all processes, in a worker what has not been sent yet."""
+
+    def __init__(self) -> None:
+        self.store = metrics.MetricStore()
+        #: Held around uses of the store.
+        self.lock = threading.RLock()
+
+    def record(self, batch: metrics.Batch) -> None:
         """Add to what the session has counted and measured.
 
-        What a task or call recorded is in `collect_metrics` when its result is there; what one that runs records, about
-        a second after that at its next record.
+        What a task or call recorded is in `collect` when its result is there; what one that runs records, about a
+        second after that at its next record.
         """
-        with self.metrics_lock:
-            self.metrics.merge(batch)
+        with self.lock:
+            self.store.merge(batch)
 
-    def collect_metrics(self) -> metrics.MetricStore:
+    def collect(self) -> metrics.MetricStore:
         """Return what the session has counted and measured; in the driver."""
-        return self.metrics
+        return self.store
 
-    @abc.abstractmethod
-    def close(self) -> None:
-        """End the session: every process, every buffer. Calling it again does nothing."""
 
-    def cut_off(self) -> None:
-        """Hear that this process is a fork of the engine's own: nothing that others use may be read or written here
-        from now on.
+class Handles(abc.ABC):
+    """This process's handles on objects: there is at most one on each, so identity is equality."""
 
-        Called in the fork, in its only thread, before anything else; locks may be held by threads that are not there.
-        """
-
-    # --- handles, the same everywhere ---------------------------------------------------------------------------------
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        #: Handles that have left this process in a pickle and may come back in one.
+        self.interned: dict[int, weakref.ref[AnyRef]] = {}
+        #: Handles that were pickled by somebody else than us: kept until the session ends.
+        self.pinned: list[AnyRef] = []
 
     @abc.abstractmethod
     def adopt(self, object_id: int) -> None:
         """Count one more handle, which this process has just learned of."""
 
+    @abc.abstractmethod
+    def reduce_pinned(self, ref: ObjectRef[object]) -> tuple[object, ...]:
+        """Return what a user's own pickle has of a handle: in another session it must not stand for something else."""
+
+    def format_ref(self, ref: ObjectRef[object]) -> str:
+        """Return the id of a handle as people see it."""
+        return f"{ref._id:016x}"
+
+    def build(self, object_id: int) -> AnyRef:
+        """Return the first handle on an object that is counted already."""
+        return ObjectRef(object_id, self._engine)
+
     def intern(self, object_id: int) -> AnyRef:
-        """Return this process's handle on an object; there is at most one, so identity is equality."""
+        """Return this process's handle on an object."""
         known = self.interned.get(object_id)
         ref = known() if known is not None else None
         if ref is None or ref._id == NO_ID:
             self.adopt(object_id)
-            ref = ObjectRef(object_id, self)
+            ref = ObjectRef(object_id, self._engine)
             self.interned[object_id] = weakref.ref(ref)
         return ref
 
@@ -666,10 +644,6 @@ class Engine(abc.ABC):
             if ref is None or ref._id == NO_ID:
                 del self.interned[object_id]
 
-    def format_ref(self, ref: ObjectRef[object]) -> str:
-        """Return the id of a handle as people see it."""
-        return f"{ref._id:016x}"
-
     def reduce_ref(self, ref: ObjectRef[object]) -> tuple[object, ...]:
         """Return what `pickle` makes of a handle.
 
@@ -680,20 +654,100 @@ class Engine(abc.ABC):
             check_current(ref)
         self.remember(ref)
         if found is None:
-            self.pin(ref)
+            self.pinned.append(ref)  # it goes where we cannot follow
             return self.reduce_pinned(ref)
         found.append(ref)
         if encoding.by_index:
             return operator.getitem, (REFERENCES, len(found) - 1)
         return rebuild_ref, (ref._id,)
 
-    @abc.abstractmethod
-    def reduce_pinned(self, ref: ObjectRef[object]) -> tuple[object, ...]:
-        """Return what a user's own pickle has of a handle: in another session it must not stand for something else."""
+    def clear(self) -> None:
+        """The session is over."""
+        self.interned.clear()
+        self.pinned.clear()
 
-    def pin(self, ref: ObjectRef[object]) -> None:
-        """Keep an object until the session ends, because a handle on it went where we cannot follow."""
-        self.pinned.append(ref)
+
+class Engine(abc.ABC):
+    """What runs tasks and actors, and holds their values: its parts, one for each kind of question.
+
+    Promises, for every engine:
+
+    - **Isolation.** A value is encoded when it is given (`put`, arguments, results); later changes by the giver are not
+      seen. `get` returns a value of its own each time; writing to it changes nobody else's.
+    - **Resolution.** A reference that is itself an argument is replaced by its value before the task runs; a reference
+      inside an argument stays a reference. A task whose argument failed does not run, and fails with the same cause.
+    - **Order.** Calls of one caller on one actor run in the order of submission. Between callers there is no order.
+    - **No deadlock by nesting.** While code waits in `get` or `wait`, its CPU is free for the tasks that it waits for.
+    - **Counting.** A value is freed when no handle on it is reachable from any process; an actor ends when no handle on
+      it is, after the calls that were made.
+    - **Failure.** Every wait ends: with a value, with an error that says what died and why, or with the caller's own
+      time-out. Errors of user code carry the worker's traceback.
+    - **Retries.** A task is tried again ``max_retries`` times after its worker died, and for the exceptions that
+      ``retry_exceptions`` names; never more often, and never after `cancel`.
+
+    All methods may be called from any thread. Handles belong to the engine that made them. The surface is no larger
+    than this because everything else (options, signatures, handles, contexts) is the same on every engine and lives in
+    `hocket.core`.
+    """
+
+    name: ClassVar[str]
+    """Under which name `hocket.init` opens it."""
+
+    is_closable: bool = True
+    """Whether `shutdown` may close it: a worker's engine belongs to the session that it works for."""
+
+    reads_parts: ClassVar[bool] = True
+    """Whether a process that reads a part of a large value that was spilled to disk loads that part alone."""
+
+    limits: ClassVar[Mapping[str, str]] = MappingProxyType({})
+    """What of the above, or of what the other engines do, this one cannot: a sentence for each, by the name of the
+    ability. Tests ask for an ability with ``needs("name")`` and are left out where it is not had."""
+
+    tasks: Tasks
+    actors: Actors
+    objects: Objects
+    resources: Resources
+    view: View
+    metrics: Metrics
+    handles: Handles
+
+    unfetched: Unfetched | None = None
+    """None: the engine shows such errors by itself."""
+
+    is_severed: bool = False
+    """Whether this process is a fork of the engine's own."""
+
+    def __init__(self) -> None:
+        #: Ids of handles that have been garbage-collected and not yet been counted.
+        self.dropped: deque[int] = deque()
+        #: What work submitted by this process inherits; None is nothing.
+        self.inherited: Inherited | None = None
+
+    def inherit(self, inherited: Inherited | None) -> Inherited | None:
+        """Set what work inherits that is submitted from now on; return what it was."""
+        before, self.inherited = self.inherited, inherited
+        return before
+
+    @abc.abstractmethod
+    def close(self) -> None:
+        """End the session: every process, every buffer. Calling it again does nothing."""
+
+    def sever(self, part: Any, handles: Handles) -> None:
+        """Put something else in the place of all parts: this process is a fork.
+
+        Args:
+            part: Its methods refuse.
+            handles: The handles that are left.
+        """
+        self.tasks = self.actors = self.objects = self.resources = self.view = part
+        self.handles, self.metrics, self.is_severed = handles, Metrics(), True
+
+    def cut_off(self) -> None:
+        """Hear that this process is a fork of the engine's own: nothing that others use may be read or written here
+        from now on.
+
+        Called in the fork, in its only thread, before anything else; locks may be held by threads that are not there.
+        """
 
 
 _current: Engine | None = None

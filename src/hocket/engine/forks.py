@@ -13,12 +13,12 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import functools
 import os
 import sys
 import threading
 import traceback
-from typing import Any, NoReturn
+from collections.abc import Callable
+from typing import Any, NoReturn, final
 
 from hocket import exceptions
 from hocket.engine import callers, contract
@@ -41,20 +41,30 @@ YIELDED = (
 
 def cut_off(engine: contract.Engine) -> None:
     """Have every method of an engine refuse, from now on, in this process."""
-    engine.__class__ = _build_severed(type(engine))
+    engine.sever(_Severed(), _SeveredHandles(engine))
 
 
-@functools.cache
-def _build_severed(kind: type[contract.Engine]) -> type[contract.Engine]:
-    def refuse(engine: contract.Engine, *args: object, **kwargs: object) -> NoReturn:
-        raise exceptions.SessionClosedError(_REFUSAL)
+def _refuse(*args: object, **kwargs: object) -> NoReturn:
+    raise exceptions.SessionClosedError(_REFUSAL)
 
-    def ignore(engine: contract.Engine, *args: object, **kwargs: object) -> None:
-        pass
 
-    # From the contract's own list, so that what an engine learns to do later is refused too.
-    methods: dict[str, Any] = dict.fromkeys(contract.Engine.__abstractmethods__, refuse)
-    return type(kind.__name__, (kind,), {**methods, "close": ignore, "record_metrics": ignore})
+@final
+class _Severed:
+    """Stands for a part of an engine. All that it might be asked for refuses."""
+
+    def __getattr__(self, name: str) -> Callable[..., NoReturn]:
+        return _refuse
+
+
+@final
+class _SeveredHandles(contract.Handles):
+    """The handles of the parent."""
+
+    def adopt(self, object_id: int) -> None:
+        _refuse()
+
+    def reduce_pinned(self, ref: contract.ObjectRef[object]) -> NoReturn:
+        _refuse()
 
 
 def end(error: BaseException | None = None) -> NoReturn:

@@ -14,16 +14,16 @@ from hocket import exceptions
 from hocket.engine import contract, rules
 
 
-def reduce(engine: contract.Engine, ref: contract.ObjectRef[object]) -> tuple[object, ...]:
-    """Return what a user's own pickle has of a reference."""
-    return rebuild, (ref._id, engine.get_context().job_id)
+def reduce(job_id: str, ref: contract.ObjectRef[object]) -> tuple[object, ...]:
+    """Return what a user's own pickle has of a reference of the session with that id."""
+    return rebuild, (ref._id, job_id)
 
 
 def rebuild(object_id: int, job_id: str) -> contract.AnyRef:
     """Return this process's handle for the object, or one of a session that is closed."""
     engine = contract.get_current_engine()
-    if engine.get_context().job_id == job_id:
-        return engine.intern(object_id)
+    if engine.view.get_context().job_id == job_id:
+        return engine.handles.intern(object_id)
     return contract.ObjectRef(object_id, cast("contract.Engine", _OtherSession(job_id)))
 
 
@@ -36,6 +36,7 @@ class _OtherSession:
 
     def __init__(self, job_id: str) -> None:
         self.job_id: Final = job_id
+        self.tasks = self.actors = self.objects = self.view = self.handles = self
 
     def get_context(self) -> _OtherSession:
         return self

@@ -21,7 +21,7 @@ from collections.abc import Collection
 
 from hocket import exceptions
 from hocket.kernel import calls, direct_calls, leases, objects, reasons
-from hocket.kernel.instructions import Op
+from hocket.kernel.instructions import Kill, Refuse
 from hocket.kernel.records import ActorRecord, ActorState, TaskKind, TaskRecord, TaskState, WorkerRecord, WorkerState
 from hocket.kernel.state import State
 
@@ -129,12 +129,12 @@ def kill_actor(
     if not no_restart and _can_restart(actor):
         if worker is not None and not worker.killed:
             worker.killed = True
-            kernel.instructions.append((Op.KILL, worker))
+            kernel.instructions.append(Kill(worker))
         return
     death = exceptions.Death(pid=0, expected=True)
     if worker is not None:
         worker.killed = True
-        kernel.instructions.append((Op.KILL, worker))
+        kernel.instructions.append(Kill(worker))
     _bury(kernel, actor, death, message)
 
 
@@ -266,7 +266,7 @@ def _bury(kernel: State, actor: ActorRecord, death: exceptions.Death, message: s
     actor.death_message = message
     _drop_name(kernel, actor)
     _drop_creation(kernel, actor)
-    kernel.instructions += [(Op.REFUSE, marker) for marker, _ in actor.markers]
+    kernel.instructions += [Refuse(marker) for marker, _ in actor.markers]
     actor.markers = []
     if actor.orphaned:
         direct_calls.break_promises(kernel, actor.orphaned, reasons.explain_death(actor))

@@ -20,7 +20,7 @@ from collections.abc import Iterable
 
 from hocket import exceptions
 from hocket.kernel import objects, reasons
-from hocket.kernel.instructions import Op
+from hocket.kernel.instructions import Free, Moved, Pass, Refuse
 from hocket.kernel.records import ActorRecord, ActorState, ObjectRecord, WorkerRecord
 from hocket.kernel.state import State
 
@@ -29,7 +29,7 @@ def introduce(kernel: State, actor_id: int, caller: int, marker: tuple[object, .
     """Pass a marker on to the actor's worker, behind the calls that the caller has made so far."""
     actor = kernel.actors.get(actor_id)
     if actor is None or actor.state == ActorState.DEAD:
-        kernel.instructions.append((Op.REFUSE, marker))
+        kernel.instructions.append(Refuse(marker))
         return
     ahead = {row[-1].id for key, row in actor.queues.items() if key[0] == caller and row}
     actor.markers.append((marker, ahead))
@@ -48,7 +48,7 @@ def pass_markers(kernel: State, actor: ActorRecord, sent_id: int = 0) -> None:
         if ahead:
             kept.append((marker, ahead))
         else:
-            kernel.instructions.append((Op.PASS, actor.worker, marker))
+            kernel.instructions.append(Pass(actor.worker, marker))
     actor.markers = kept
 
 
@@ -71,7 +71,7 @@ def deliver(kernel: State, holder: int, object_id: int, value: tuple[object, ...
     """A direct call has returned what only we can keep, or its actor is dead; it belongs to the worker that called."""
     owner, failed = kernel.workers.get(holder), value[0] == kernel.error_mark
     if owner is None:
-        kernel.instructions.append((Op.FREE, object_id, value))
+        kernel.instructions.append(Free(object_id, value))
         return
     record = kernel.objects.get(object_id)
     if record is None:
@@ -79,7 +79,7 @@ def deliver(kernel: State, holder: int, object_id: int, value: tuple[object, ...
     elif record.value is None:
         owner.promised.discard(object_id)
         objects.store(kernel, record, value, contained, failed)
-    kernel.instructions.append((Op.MOVED, holder, object_id))
+    kernel.instructions.append(Moved(holder, object_id))
 
 
 def fail_orphaned(kernel: State, worker: WorkerRecord, actor_id: int, object_ids: tuple[int, ...], name: str) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from hocket import exceptions
 from hocket.kernel import actors, objects, placing
-from hocket.kernel.instructions import Op
+from hocket.kernel.instructions import Kill
 from hocket.kernel.records import ActorState, GroupRecord, ObjectRecord, TaskKind
 from hocket.kernel.state import State
 
@@ -57,4 +57,4 @@ def _end_all_in(kernel: State, group_id: int, message: str) -> None:
         if worker.shape is not None and worker.shape.group_id == group_id:
             for task in worker.inflight.values():
                 task.retries_left = 0
-            kernel.instructions.append((Op.KILL, worker))
+            kernel.instructions.append(Kill(worker))

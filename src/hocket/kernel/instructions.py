@@ -1,36 +1,96 @@
-"""The kernel's instructions to its engine: tuples that start with an `Op`."""
+"""The kernel's instructions to its engine."""
 
 from __future__ import annotations
 
-import enum
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+
+if TYPE_CHECKING:
+    from hocket.kernel.records import TaskRecord, WorkerRecord
 
 
-class Op(enum.IntEnum):
-    """The kind of an instruction."""
+class Start(NamedTuple):
+    """Start a process for a worker. It may be sent tasks at once."""
 
-    START = 0
-    """``(START, worker)``: start a process for it. It may be sent tasks at once."""
-    RUN = 1
-    """``(RUN, worker, task)``"""
-    CANCEL = 2
-    """``(CANCEL, worker, task_id)``: interrupt it, or take it out of the worker's queue; an answer comes either way."""
-    KILL = 3
-    """``(KILL, worker)``: end the process now."""
-    STOP = 4
-    """``(STOP, worker)``: let the process finish what it has, then exit."""
-    END = 5
-    """``(END, worker, task_id)``: end the process if this is what it runs. First it is to start nothing more, and what
-    it has not started is withdrawn (`Kernel.withdraw`): so nobody else's work is hit."""
-    FREE = 6
-    """``(FREE, object_id, value)``: nothing needs the value any more. Only for values of more than two parts: the
-    others own nothing outside."""
-    TELL = 7
-    """``(TELL, worker_id, object_id)``: the object it asked for is there."""
-    PASS = 9
-    """``(PASS, worker, marker)``: a marker of `Kernel.introduce` has its turn."""
-    REFUSE = 10
-    """``(REFUSE, marker)``: the actor is dead."""
-    MOVED = 11
-    """``(MOVED, worker_id, object_id)``: what the worker expected from a direct call is here instead."""
-    CONSUMED = 8
-    """``(CONSUMED, worker, task_id, count)``: so many of the generator's items have been taken; it has asked."""
+    worker: WorkerRecord
+
+
+class Run(NamedTuple):
+    """Send a worker a task or call."""
+
+    worker: WorkerRecord
+    task: TaskRecord
+
+
+class Cancel(NamedTuple):
+    """Interrupt a task, or take it out of the worker's queue; an answer comes either way."""
+
+    worker: WorkerRecord
+    task_id: int
+    recursive: bool
+
+
+class Kill(NamedTuple):
+    """End a process now."""
+
+    worker: WorkerRecord
+
+
+class Stop(NamedTuple):
+    """Let a process finish what it has, then exit."""
+
+    worker: WorkerRecord
+
+
+class End(NamedTuple):
+    """End a process if this is what it runs. First it is to start nothing more, and what it has not started is
+    withdrawn (`Kernel.withdraw`): so nobody else's work is hit."""
+
+    worker: WorkerRecord
+    task_id: int
+
+
+class Free(NamedTuple):
+    """Nothing needs a value any more. Only for values of more than two parts: the others own nothing outside."""
+
+    object_id: int
+    """0 for arguments."""
+    value: tuple[Any, ...]
+
+
+class Tell(NamedTuple):
+    """The object that a worker asked for is there."""
+
+    worker_id: int
+    """Negative if the worker does not want the value, but to know that it is there."""
+    object_id: int
+
+
+class Pass(NamedTuple):
+    """A marker of `Kernel.introduce` has its turn."""
+
+    worker: WorkerRecord
+    marker: tuple[Any, ...]
+
+
+class Refuse(NamedTuple):
+    """The actor of a marker is dead."""
+
+    marker: tuple[Any, ...]
+
+
+class Moved(NamedTuple):
+    """What a worker expected from a direct call is here instead."""
+
+    worker_id: int
+    object_id: int
+
+
+class Consumed(NamedTuple):
+    """So many of a generator's items have been taken; it has asked."""
+
+    worker: WorkerRecord
+    task_id: int
+    taken: int
+
+
+Instruction: TypeAlias = Start | Run | Cancel | Kill | Stop | End | Free | Tell | Pass | Refuse | Moved | Consumed

@@ -19,7 +19,7 @@ from collections import deque
 
 from hocket import exceptions
 from hocket.kernel import reasons
-from hocket.kernel.instructions import Op
+from hocket.kernel.instructions import Run, Start, Stop
 from hocket.kernel.records import FunctionRecord, TaskKind, TaskRecord, TaskState, Wait, WorkerRecord, WorkerState
 from hocket.kernel.resources import GpuId
 from hocket.kernel.state import State
@@ -41,7 +41,7 @@ def run(kernel: State, worker: WorkerRecord, task: TaskRecord) -> None:
     task.worker = worker
     worker.sent = task.number = worker.sent + 1
     worker.inflight[task.id] = task
-    kernel.instructions.append((Op.RUN, worker, task))
+    kernel.instructions.append(Run(worker, task))
 
 
 def learn(function: FunctionRecord, seconds: float) -> None:
@@ -74,7 +74,7 @@ def _start_worker(kernel: State, environment: str, gpu_ids: tuple[GpuId, ...]) -
     worker.gpu_ids = gpu_ids
     kernel.next_worker_id += 1
     kernel.workers[worker.id] = worker
-    kernel.instructions.append((Op.START, worker))
+    kernel.instructions.append(Start(worker))
     return worker
 
 
@@ -108,7 +108,7 @@ def end_lease(kernel: State, worker: WorkerRecord) -> None:
 def stop(kernel: State, worker: WorkerRecord) -> None:
     """Let the process finish what it has, then exit."""
     worker.killed = worker.stopped = True
-    kernel.instructions.append((Op.STOP, worker))
+    kernel.instructions.append(Stop(worker))
 
 
 def expect_end(kernel: State, worker: WorkerRecord) -> None:

@@ -1,8 +1,8 @@
 """The scheduler: told what happened, it says what to do.
 
 An engine calls one method for each thing that happens (a task is submitted, a worker answers, a process dies) and then
-carries out `Kernel.instructions`, a list of tuples that starts with an `Op`. The kernel never waits, reads no clock and
-draws no random number, so a log of its calls replays to the same state.
+carries out `Kernel.instructions`. The kernel never waits, reads no clock and draws no random number, so a log of its
+calls replays to the same state.
 
 What it remembers is in `state` and `records`; what it does is in the modules that `state` lists, one for each part.
 Here is the surface that they make together.

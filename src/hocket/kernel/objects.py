@@ -18,7 +18,7 @@ from collections import deque
 from collections.abc import Callable, Container, Iterable
 
 from hocket.kernel import ids, records
-from hocket.kernel.instructions import Op
+from hocket.kernel.instructions import Free, Tell
 from hocket.kernel.records import ObjectRecord, TaskRecord, TaskState
 from hocket.kernel.state import State
 
@@ -106,13 +106,13 @@ def release_dropped(
 def drop_values(kernel: State, task_id: int, values: list[tuple[tuple[object, ...], tuple[int, ...]]]) -> None:
     """Nobody wants these results of a task."""
     for position, (value, _) in enumerate(values):
-        kernel.instructions.append((Op.FREE, task_id + position, value))
+        kernel.instructions.append(Free(task_id + position, value))
 
 
 def _free(kernel: State, record: ObjectRecord) -> None:
     del kernel.objects[record.id]
     if record.value is not None and len(record.value) > 2:
-        kernel.instructions.append((Op.FREE, record.id, record.value))
+        kernel.instructions.append(Free(record.id, record.value))
     if record.contained:
         kernel.to_release += record.contained
         if not kernel.is_releasing:  # a row, not a recursion: values may refer to values, thousands deep
@@ -145,7 +145,7 @@ def release_arguments(kernel: State, task: TaskRecord) -> None:
         release(kernel, object_id)
     if task.args is not None:
         if len(task.args) > 2:
-            kernel.instructions.append((Op.FREE, 0, task.args))
+            kernel.instructions.append(Free(0, task.args))
         task.args = None
 
 
@@ -153,7 +153,7 @@ def watch(kernel: State, object_id: int, worker_id: int) -> None:
     """Tell the worker when the object is there; at once if it is."""
     record = kernel.objects[object_id]
     if record.value is not None:
-        kernel.instructions.append((Op.TELL, worker_id, object_id))
+        kernel.instructions.append(Tell(worker_id, object_id))
     elif record.watchers is None:
         record.watchers = [worker_id]
     else:
@@ -172,7 +172,7 @@ def store(
     record.task = None
     if record.watchers is not None:
         for worker_id in record.watchers:
-            kernel.instructions.append((Op.TELL, worker_id, record.id))
+            kernel.instructions.append(Tell(worker_id, record.id))
         record.watchers = None
     if record.dependents is not None:
         kernel.to_serve.append((record.dependents, value, failed))

@@ -34,6 +34,7 @@ from collections import deque
 from collections.abc import Callable
 
 from hocket.kernel import resources
+from hocket.kernel.instructions import Instruction
 from hocket.kernel.records import (
     ActorRecord,
     FunctionRecord,
@@ -85,7 +86,7 @@ class State(abc.ABC):
         #: Idle workers beyond this many are stopped.
         self.max_idle_workers = max_idle_workers
         #: The instructions for the engine, in this order; it takes the list away and leaves an empty one.
-        self.instructions: list[tuple[object, ...]] = []
+        self.instructions: list[Instruction] = []
         #: Remote functions by their digest; only the engine adds to it.
         self.functions: dict[bytes, FunctionRecord] = {}
         #: Objects that somebody needs.

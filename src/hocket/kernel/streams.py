@@ -18,7 +18,7 @@ one is dropped: the reader sees each place once.
 from __future__ import annotations
 
 from hocket.kernel import ids, objects, records
-from hocket.kernel.instructions import Op
+from hocket.kernel.instructions import Consumed, Free
 from hocket.kernel.records import ObjectRecord, StreamRecord, TaskRecord, WorkerRecord
 from hocket.kernel.state import State
 
@@ -36,7 +36,7 @@ def yield_item(
     task = worker.inflight.get(task_id)
     stream = task.stream if task is not None else None
     if stream is None or task_id not in kernel.streams or index != stream.produced:
-        kernel.instructions.append((Op.FREE, ids.build_item_id(task_id, index), value))
+        kernel.instructions.append(Free(ids.build_item_id(task_id, index), value))
         return
     _fill_place(kernel, stream, value, contained, False)
     _add_place(kernel, stream, task)
@@ -84,7 +84,7 @@ def _let_go_on(kernel: State, stream: StreamRecord) -> None:
     if is_lifted or stream.read >= stream.wanted:
         stream.wanted = 0
         consumed = ids.LAST_INDEX if is_lifted else stream.read
-        kernel.instructions.append((Op.CONSUMED, task.worker, stream.task_id, consumed))
+        kernel.instructions.append(Consumed(task.worker, stream.task_id, consumed))
 
 
 def end_stream(kernel: State, stream: StreamRecord) -> None:
@@ -115,6 +115,6 @@ def _fill_place(
     record = kernel.objects.get(item_id)
     stream.produced += 1
     if record is None:
-        kernel.instructions.append((Op.FREE, item_id, value))
+        kernel.instructions.append(Free(item_id, value))
     else:
         objects.store(kernel, record, value, contained, failed)

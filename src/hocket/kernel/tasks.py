@@ -19,7 +19,7 @@ from collections import deque
 from collections.abc import Iterable
 
 from hocket.kernel import actors, calls, leases, objects, placing, reasons, records, streams
-from hocket.kernel.instructions import Op
+from hocket.kernel.instructions import Cancel, End, Free
 from hocket.kernel.records import ActorState, ObjectRecord, TaskKind, TaskRecord, TaskState, WorkerRecord
 from hocket.kernel.state import State
 
@@ -138,7 +138,7 @@ def finish(
     for value, contained in values:
         record = known.get(object_id)
         if record is None:
-            kernel.instructions.append((Op.FREE, object_id, value))
+            kernel.instructions.append(Free(object_id, value))
         elif record.value is None:  # an actor that is built again has its value already
             objects.store(kernel, record, value, contained, value[0] == mark)
         object_id += 1
@@ -280,7 +280,7 @@ def cancel(kernel: State, object_id: int, *, force: bool, recursive: bool) -> No
     if record is not None and task is None and record.value is None:  # it comes to a worker by a direct call
         for worker in kernel.workers.values():
             if object_id in worker.promised:
-                kernel.instructions.append((Op.CANCEL, worker, object_id, recursive))
+                kernel.instructions.append(Cancel(worker, object_id, recursive))
     if task is None or task.state == TaskState.DONE:
         return
     _cancel_task(kernel, task, force=force, recursive=recursive)
@@ -308,8 +308,8 @@ def _cancel_task(kernel: State, task: TaskRecord, *, force: bool, recursive: boo
     if worker is None:
         fail_exception(kernel, task, reasons.explain_cancelled(task))
     elif force and task.kind == TaskKind.FUNCTION:
-        kernel.instructions.append((Op.END, worker, task.id))
+        kernel.instructions.append(End(worker, task.id))
     else:
-        kernel.instructions.append((Op.CANCEL, worker, task.id, recursive))
+        kernel.instructions.append(Cancel(worker, task.id, recursive))
     if recursive and has_run:
         cancel_children(kernel, task.id, force=force)

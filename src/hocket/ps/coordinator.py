@@ -97,7 +97,7 @@ class Coordinator:
         checks.require_count("max_queued", max_queued, f"Leave it out for {MAX_QUEUED:,} closures.")
         workers.check_watchdog(watchdog_s)
         self.strategy: Final = strategy
-        session.get_engine().expect_work([*_NEEDED, *modules])
+        session.get_engine().tasks.expect_work([*_NEEDED, *modules])
         self._link = links.open_link(strategy.address)
         self._scheduler = scheduler.ClosureScheduler(max_queued)
         first_sequence = next(_generations.setdefault(strategy, itertools.count())) * _SEQUENCES

@@ -124,6 +124,6 @@ def _pin(node: str) -> dict[str, object]:
 
 def _list_nodes() -> list[str]:
     """Return the ids of the nodes, the caller's first."""
-    mine = context.RuntimeContext(session.get_engine().get_context(), session.get_engine()).get_node_id()
+    mine = context.RuntimeContext(session.get_engine().view.get_context(), session.get_engine()).get_node_id()
     others = [str(node["NodeID"]) for node in api.nodes() if node["Alive"] and node["NodeID"] != mine]
     return [mine, *others]

@@ -46,7 +46,7 @@ class FrameworkContract(limits.DeclaresLimits):
         """One session for all: what the ranks need is then loaded once."""
         before = leftovers.Leftovers.look()
         with session.init(num_cpus=2, engine="local"):
-            session.get_engine().expect_work([programs.__name__, type(cls.specimen).__module__])
+            session.get_engine().tasks.expect_work([programs.__name__, type(cls.specimen).__module__])
             yield
         assert before.list_new() == []
 

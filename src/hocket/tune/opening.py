@@ -104,7 +104,7 @@ def run(
 
 
 def _run_in_actors(search: searches.Search, described: program_builder.Described, setup: Setup) -> None:
-    session.get_engine().expect_work(program_builder.list_modules(described))
+    session.get_engine().tasks.expect_work(program_builder.list_modules(described))
     reuses = setup.tune.reuse_actors
     hosts.ActorHost(
         search,

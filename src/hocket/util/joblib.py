@@ -78,7 +78,7 @@ class Backend(parallel.AutoBatchingMixin, parallel.ParallelBackendBase):  # type
             return 1
         if n_jobs > 0:
             return n_jobs
-        return max(1, int(session.get_engine().get_total_resources().get("CPU", 1)) + 1 + n_jobs)
+        return max(1, int(session.get_engine().resources.get_total_resources().get("CPU", 1)) + 1 + n_jobs)
 
     def configure(self, n_jobs: int = 1, parallel: Any = None, **ignored: Any) -> int:
         """Start the processes; return how many."""

@@ -34,10 +34,10 @@ def list_named_actors(all_namespaces: bool = False) -> list[Any]:
         [{'name': 'savings', 'namespace': 'bank'}]
     """
     engine = session.get_open_engine()
-    found = engine.list_named_actors()
+    found = engine.actors.list_named_actors()
     if all_namespaces:
         return [{"name": name, "namespace": namespace} for namespace, name in found]
-    own = engine.get_context().namespace
+    own = engine.view.get_context().namespace
     return [name for namespace, name in found if namespace == own]
 
 

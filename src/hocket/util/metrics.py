@@ -95,7 +95,7 @@ class Metric:
         if engine is None:
             _early.merge((record,))
         else:
-            engine.record_metrics((record,))
+            engine.metrics.record((record,))
 
     def _build_series(self, tags: Mapping[str, str] | None) -> metrics.Tags:
         found = {**self._default_tags, **tags} if tags else self._default_tags
@@ -300,9 +300,9 @@ def list_families() -> list[metrics.Family]:
     engine = contract.get_optional_current_engine()
     if engine is None:
         return _copy(_early)
-    engine.record_metrics(_early.take())
-    with engine.metrics_lock:
-        return _copy(engine.collect_metrics())
+    engine.metrics.record(_early.take())
+    with engine.metrics.lock:
+        return _copy(engine.metrics.collect())
 
 
 def _copy(store: metrics.MetricStore) -> list[metrics.Family]:

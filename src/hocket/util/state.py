@@ -250,7 +250,7 @@ def _list(
     if type(limit) is not int or limit < 1:
         raise ValueError(f"limit must be a whole number of 1 or more, but received {limit!r}.")
     checked = [_check_filter(one, record_type) for one in filters or ()]
-    found = session.get_open_engine().list_records(kind, checked, min(limit, sys.maxsize))
+    found = session.get_open_engine().view.list_records(kind, checked, min(limit, sys.maxsize))
     names = record_type.list_fields() - (frozenset() if detail else record_type.list_details())
     return [record_type(**{name: value for name, value in record.items() if name in names}) for record in found]
 
@@ -440,7 +440,7 @@ def summarize_tasks(
     _check_address(address)
     summary: dict[str, Any] = {}
     totals: Counter[str] = Counter()
-    for row in session.get_open_engine().list_records("task_counts"):
+    for row in session.get_open_engine().view.list_records("task_counts"):
         name, kind = row["func_or_class_name"], row["type"]
         entry = summary.setdefault(name, {"func_or_class_name": name, "type": kind, "state_counts": {}})
         entry["state_counts"][row["state"]] = entry["state_counts"].get(row["state"], 0) + row["count"]
@@ -462,7 +462,7 @@ def summarize_actors(
     """Return how many actors of each class are in which state, with Ray's keys."""
     _check_address(address)
     summary: dict[str, Any] = {}
-    rows = session.get_open_engine().list_records("actors")
+    rows = session.get_open_engine().view.list_records("actors")
     for row in rows:
         entry = summary.setdefault(row["class_name"], {"class_name": row["class_name"], "state_counts": {}})
         entry["state_counts"][row["state"]] = entry["state_counts"].get(row["state"], 0) + 1
@@ -474,7 +474,7 @@ def summarize_objects(
 ) -> dict[str, Any]:
     """Return how many objects of which kind there are and how large they are together, with Ray's keys."""
     _check_address(address)
-    rows = session.get_open_engine().list_records("objects")
+    rows = session.get_open_engine().view.list_records("objects")
     summary = {
         "total_objects": len(rows),
         "total_size_mb": sum(row["object_size"] for row in rows) / 2**20,

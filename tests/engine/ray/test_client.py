@@ -341,11 +341,11 @@ def test_the_cluster_and_where_this_is(cluster: Cluster, outer: hocket.SessionCo
     assert (context.get_task_id(), context.get_actor_id(), context.get_placement_group_id()) == (None, None, None)
     assert hocket.cluster_resources()["camera"] == 1
     wait_until(lambda: hocket.available_resources().get("CPU") == CPUS)
-    assert [row["state"] for row in session.get_engine().list_records("nodes")] == ["ALIVE"]
+    assert [row["state"] for row in session.get_engine().view.list_records("nodes")] == ["ALIVE"]
     hocket.get(square.remote(1))
-    wait_until(lambda: any(row["name"] == "square" for row in session.get_engine().list_records("tasks")))
+    wait_until(lambda: any(row["name"] == "square" for row in session.get_engine().view.list_records("tasks")))
     with pytest.raises(ValueError, match=r"kind must be one of .*'shoes'"):
-        session.get_engine().list_records("shoes")
+        session.get_engine().view.list_records("shoes")
 
 
 def test_metrics() -> None:
@@ -355,14 +355,14 @@ def test_metrics() -> None:
 
     hocket.get([count.remote(), count.remote()])
     metrics.Counter("calls").inc(1)
-    found = {family.name: family.series for family in session.get_engine().collect_metrics().families.values()}
+    found = {family.name: family.series for family in session.get_engine().metrics.collect().families.values()}
     assert found["calls"] == {(): (5.0,)}
 
 
 def count() -> tuple[int, int]:
     """Objects and actors that this process has handles on, apart from those in garbage."""
     gc.collect()
-    found = session.get_engine().statistics()
+    found = session.get_engine().view.statistics()
     assert found["driver_pid"] == os.getpid()
     return found["objects"], found["actors"]
 

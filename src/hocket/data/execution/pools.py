@@ -127,7 +127,7 @@ class _Team:
     def __init__(self, allotment: Allotment, index: int, scope: scopes.Scope) -> None:
         self._allotment, self._index, self._scope = allotment, index, scope
         self._pool, self._share = allotment.pools[index], allotment.shares[index]
-        session.get_engine().expect_work(["hocket.data.calls"])  # whose classes the actors get
+        session.get_engine().tasks.expect_work(["hocket.data.calls"])  # whose classes the actors get
         self._actors: list[_Actor] = []
         self._patience_s = ROOM_SECONDS * (BUSY if allotment.tasks_hold_cpus else 1)
         self._unborn = 0
@@ -429,5 +429,5 @@ def _list_held(pool: plan.Pool) -> dict[str, Any]:
 
 def _count_room(pool: plan.Pool) -> int:
     """Return how many of its actors there is enough for of GPUs, memory and the program's own resources."""
-    total, held = session.get_engine().get_total_resources(), _list_held(pool)
+    total, held = session.get_engine().resources.get_total_resources(), _list_held(pool)
     return min((int(total.get(name, 0) / amount) for name, amount in held.items() if amount), default=pool.most)

@@ -144,7 +144,7 @@ def check_store(options: settings.ExecutionOptions) -> None:
     most = options.get_store_memory()
     if most is None:
         return
-    held = int(session.get_engine().get_total_resources().get("object_store_memory", 0))
+    held = int(session.get_engine().resources.get_total_resources().get("object_store_memory", 0))
     if held > most:
         raise ValueError(
             f"ExecutionOptions(memory_limit={options.memory_limit}) was given, but this keeps rows in the session's "
@@ -155,7 +155,7 @@ def check_store(options: settings.ExecutionOptions) -> None:
 
 def count_cpus() -> float:
     """Return how many CPUs the session has, opening a session if there is none."""
-    return session.get_engine().get_total_resources().get("CPU", 1.0)
+    return session.get_engine().resources.get_total_resources().get("CPU", 1.0)
 
 
 def choose_cpus(options: settings.ExecutionOptions, wanted: float = 1.0) -> float:

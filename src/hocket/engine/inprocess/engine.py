@@ -14,25 +14,24 @@ and calls by other threads while a task runs (they go on when it is over). A wai
 `DeadlockError` at once, where processes would wait for ever; only who awaits a reference or a future waits, because
 others may still act.
 
-The class is one object in layers, as the local engine in the driver is: `base`, `execution`, `carrier`, `submission`,
-`access`, and here the whole. What only asks the kernel is `engine.kernel_engine`.
+The parts, each knowing those before it: `base`, `courier`, `outcomes`, `runner`, `turns`, `tasks`, `objects`. What only
+asks the kernel is `engine.kernel_parts`.
 """
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from types import MappingProxyType
 from typing import ClassVar, final
 
-from hocket.engine import callers, contract, forks, rules
-from hocket.engine.inprocess import access
-from hocket.kernel import resources
-from hocket.kernel.records import TaskRecord, WorkerRecord
+from hocket import exceptions
+from hocket.engine import contract, forks, kernel_parts, node, rules
+from hocket.engine.inprocess import base, courier, objects, outcomes, payloads, processes, runner, tasks, turns
+from hocket.kernel import machine, resources
 
 
 @final
-class InProcessEngine(access.ObjectAccess):
+class InProcessEngine(contract.Engine):
     """The engine of ``hocket.init(engine="inprocess")``."""
 
     name = "inprocess"
@@ -49,20 +48,70 @@ class InProcessEngine(access.ObjectAccess):
         }
     )
 
-    def get_context(self) -> contract.WorkContext:
-        found = self._find_current()
+    def __init__(
+        self, node_demand: resources.Demand, *, namespace: str, labels: Mapping[str, str] = MappingProxyType({})
+    ) -> None:
+        super().__init__()
+        kernel = machine.Kernel(
+            node_demand,
+            max_idle_workers=1 << 30,
+            gpu_ids=node.name_gpus(node_demand),
+            encode_error=payloads.encode_error,
+            error_mark=True,
+            none_value=payloads.encode(None)[0],
+            end_value=payloads.encode_error(exceptions.ObjectRefStreamEndOfStreamError("The generator has ended.")),
+        )
+
+        def check() -> None:
+            session.guard.check()
+
+        lock = base.Entrance(check)
+        session = self.session = kernel_parts.Session(lock, kernel, namespace=namespace, labels=labels)
+        session.guard.install()
+        self.handles = kernel_parts.KernelHandles(self, session)
+        self.metrics = contract.Metrics()
+        self._running = base.Running()
+        self._living = base.Actors()
+        self._courier = courier.Courier(session, self._living)
+        told = outcomes.KernelOutcomes(session, self._courier.carry_out)
+        self._runner = runner.Runner(self, session, lock, self._running, self._living, self._courier, told)
+        mover = turns.Turns(self, session, lock, self._running, self._living, self._courier, self._runner)
+        unfetched = self.unfetched = kernel_parts.Unfetched(kernel, mover.read_arrived)
+        feasibility = kernel_parts.Feasibility(kernel)
+        self.tasks = tasks.InProcessTasks(self, session, self._running, mover, self._runner, feasibility)
+        self.actors = kernel_parts.KernelActors(session, mover, self.handles, self._exit_current)
+        self._values = self.objects = objects.InProcessObjects(
+            self, session, lock, self._running, self._living, mover, unfetched
+        )
+        self.resources = kernel_parts.KernelResources(session, mover, self.handles, feasibility, self._find_caller)
+        known = processes.NoProcesses(self._running)
+        self.view = kernel_parts.KernelView(self, session, mover, known, self._build_context)
+
+    def _exit_current(self) -> None:
+        found = self._running.find_current()
+        if found is not None:
+            with self.session.lock:
+                self.session.kernel.exit_actor(found[0])
+
+    def _find_caller(self) -> int | None:
+        found = self._running.find_current()
+        return None if found is None else found[0].id
+
+    def _build_context(self) -> contract.WorkContext | None:
+        """Return where the task or call is that asks; None for the main program."""
+        found = self._running.find_current()
         if found is None:
-            return super().get_context()
+            return None
         worker, task = found
         actor = worker.actor
         shape = task.options.shape if actor is None else actor.options.lifetime_shape
         return contract.WorkContext(
-            job_id=self.job_id,
-            node_id=self.node_id,
+            job_id=self.session.job_id,
+            node_id=self.session.node_id,
             worker_id=f"{worker.id:016x}",
             task_id=f"{task.id:016x}",
             task_name=task.options.name,
-            function_name=self._name_function(worker, task),
+            function_name=self._runner.name_function(found),
             actor_name=actor.options.name if actor is not None else None,
             actor_attempt=actor.restarts if actor is not None else 0,
             is_canceled=bool(task.cancelled),
@@ -72,54 +121,28 @@ class InProcessEngine(access.ObjectAccess):
             resources={name: units / resources.UNIT for name, units in shape.demand},
             gpu_ids=worker.allocation.gpu_ids if worker.allocation is not None else (),
             placement_group_id=f"{shape.group_id:016x}" if shape.group_id else None,
-            namespace=self.namespace if actor is None else actor.options.namespace,
+            namespace=self.session.namespace if actor is None else actor.options.namespace,
             attempt=task.attempt,
         )
 
-    def reserve(
-        self,
-        bundles: Sequence[resources.Demand],
-        strategy: str,
-        name: str,
-        *,
-        is_detached: bool = False,
-        caller: int | None = None,
-    ) -> contract.ObjectRef[None]:
-        if caller is None and (found := self._find_current()) is not None:
-            caller = found[0].id
-        return super().reserve(bundles, strategy, name, is_detached=is_detached, caller=caller)
-
-    def _name_function(self, worker: WorkerRecord, task: TaskRecord) -> str:
-        if task.method:
-            return callers.name_function(type(self._instances.get(worker.id)), task.method)
-        return self._function_names.get(task.function.id, "") if task.function is not None else ""
-
     def cut_off(self) -> None:
-        self.guard.remove()
-        is_in_task = self._find_current() is not None
+        self.session.guard.remove()
         forks.cut_off(self)
-        if not is_in_task:
-            return
-        ends: dict[str, object] = {  # where there are processes, the child would end here too
-            "_finish": lambda worker, task, result, started: forks.end(),
-            "_fail": lambda worker, task, error, started: forks.end(error),
-            "_yield_item": lambda worker, task, index, item: forks.end(RuntimeError(forks.YIELDED)),
-            "_end_worker": lambda worker, is_graceful: forks.end(None if is_graceful else sys.exception()),
-            "carry_out": lambda: forks.end(RuntimeError(forks.WAITED)),
-        }
-        for name, method in ends.items():
-            setattr(self, name, method)
+        if self._running.find_current() is not None:  # where there are processes, the child would end with its task
+            self._runner.cut_off()
+            self._courier.cut_off()
 
     def close(self) -> None:
-        self.end = rules.build_ended_error()
-        for callbacks in list(self._callbacks.values()):
-            for callback in callbacks:
-                callback()
-        self._callbacks.clear()
-        self._turner.join()
-        for worker in list(self.kernel.workers.values()):
-            self._end_worker(worker, is_graceful=True)
-        self._instances.clear()
-        self.pinned.clear()
-        self.guard.remove()
-        self.guard.check()
+        if self.is_severed:
+            return
+        session = self.session
+        session.finish(rules.build_ended_error())
+        for callback in session.take_callbacks():
+            callback()
+        self._values.turner.join()
+        for worker in list(session.kernel.workers.values()):
+            self._courier.end_worker(worker, is_graceful=True)
+        self._living.instances.clear()
+        self.handles.clear()
+        session.guard.remove()
+        session.guard.check()

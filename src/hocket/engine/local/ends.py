@@ -14,7 +14,8 @@ last handle went, either.
 
 from __future__ import annotations
 
-from typing import Protocol, final
+from collections.abc import Callable
+from typing import final
 
 from hocket.engine.local import links, messages
 from hocket.kernel import machine
@@ -29,28 +30,18 @@ PATIENCE_LOOKS = 10
 stopped."""
 
 
-Link = links.Link
-
-
-class Owner(Protocol):
-    """What this needs of the driver."""
-
-    kernel: machine.Kernel
-    links: dict[int, Link]
-
-    def send(self, link: Link, message: tuple[object, ...]) -> None:
-        """Put a message in a worker's outbox, and send it."""
-
-    def carry_out(self) -> None:
-        """Do what the kernel asks."""
-
-
 @final
 class Ends:
-    """One search at a time. Every method is called with the driver's lock held."""
+    """One search at a time. Every method is called with the driver's lock held.
 
-    def __init__(self, owner: Owner) -> None:
-        self._engine = owner
+    Args:
+        kernel: Finds the actors.
+        ends: How their workers are talked to.
+        carry_out: Does what the kernel asks.
+    """
+
+    def __init__(self, kernel: machine.Kernel, ends: links.Links, carry_out: Callable[[], None]) -> None:
+        self._kernel, self._links, self._carry_out = kernel, ends, carry_out
         self._next_search = 0.0
         #: Of the round of questions that is under way, so that a late answer is not taken for one of it.
         self._number = 0
@@ -64,7 +55,7 @@ class Ends:
     def look(self, now: float) -> float | None:
         """Search, if nothing is under way; return after how many seconds to look again, or None for not before
         something happens."""
-        kernel = self._engine.kernel
+        kernel = self._kernel
         if self._asked:
             self._looks += 1
             if self._looks < PATIENCE_LOOKS and self._asked <= kernel.workers.keys():
@@ -88,9 +79,9 @@ class Ends:
         self._sent = {}
         self._asked = {worker.id for worker in workers}
         for worker in workers:
-            link = self._engine.links.get(worker.id)
+            link = self._links.by_worker.get(worker.id)
             if link is not None:
-                self._engine.send(link, (messages.PROBE, self._number))
+                self._links.send(link, (messages.PROBE, self._number))
 
     def note_answer(self, worker: WorkerRecord, number: int, is_waiting: bool, sent: int) -> None:
         """A worker has answered."""
@@ -105,7 +96,7 @@ class Ends:
             self._finish_round()
 
     def _finish_round(self) -> None:
-        kernel = self._engine.kernel
+        kernel = self._kernel
         found = kernel.find_unreachable()
         workers = [actor.worker for actor in found if actor.worker is not None]
         if not workers or not {worker.id for worker in workers} <= self._sent.keys():
@@ -115,4 +106,4 @@ class Ends:
             self._ask(workers)
         elif all(self._sent[worker.id] == self._sent_before[worker.id] for worker in workers):
             kernel.end_unreachable(found)
-            self._engine.carry_out()
+            self._carry_out()

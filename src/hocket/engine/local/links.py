@@ -1,11 +1,14 @@
-"""The driver's end of each worker."""
+"""The driver's ends of its workers."""
 
 from __future__ import annotations
 
 import contextlib
 import os
 import socket
+from collections.abc import Callable
+from typing import Protocol, final
 
+from hocket.engine import faults
 from hocket.engine.local import channel, journal
 from hocket.kernel import records
 
@@ -70,7 +73,121 @@ class Link:
             opened.pop_all()
         return link, theirs
 
+    def note_birth(self, pid: int) -> None:
+        """Note that the worker has been forked."""
+        self.pid = pid
+
+    def stop(self, now: float) -> None:
+        """Note that the worker was told to stop."""
+        self.stopped_at = now
+
+    def refuse(self) -> None:
+        """Note that the worker said what makes no sense."""
+        self.is_refused = True
+
+    def note_progress(self, begun: int, now: float, patience_s: float) -> float:
+        """Note which task the worker has started last; return how long that has been so. It counts anew if the worker
+        was not looked at for a while, as it had nothing to do meanwhile."""
+        if begun != self.begun or now - self.looked_at > patience_s:
+            self.begun, self.begun_at = begun, now
+        self.looked_at = now
+        return now - self.begun_at
+
+    def end(self) -> None:
+        """Note that the socket has ended."""
+        self.is_closed = True
+
     def close(self) -> None:
         """Close the socket and let go of the page."""
         self.channel.close()
         self.page.close()
+
+
+class Poller(Protocol):
+    """What links need of a reactor."""
+
+    def watch(self, fd: int) -> None:
+        """Handle what arrives on this descriptor."""
+
+    def watch_writable(self, fd: int, wanted: bool) -> None:
+        """Also handle the moment when the descriptor takes more; or no longer."""
+
+    def unwatch(self, fd: int) -> None:
+        """Forget a descriptor."""
+
+
+@final
+class Links:
+    """All of them, and which have something unsent. Every method is called with the lock held.
+
+    Args:
+        poller: Who reads them.
+        kill: Ends a worker whose socket takes nothing any more.
+    """
+
+    def __init__(self, poller: Poller, kill: Callable[[int], None]) -> None:
+        self._poller, self._kill = poller, kill
+        self.by_worker: dict[int, Link] = {}
+        self.by_fd: dict[int, Link] = {}
+        #: Those that have something unsent.
+        self.dirty: set[Link] = set()
+
+    def add(self, link: Link) -> None:
+        """Talk to a new worker."""
+        self.by_worker[link.worker.id] = link
+        self.by_fd[link.channel.fd] = link
+        self._poller.watch(link.channel.fd)
+
+    def hang_up(self, link: Link) -> bool:
+        """A worker's socket has ended; tell whether that is new."""
+        if link.is_closed:
+            return False
+        link.end()
+        self._poller.unwatch(link.channel.fd)
+        del self.by_fd[link.channel.fd]
+        return True
+
+    def remove(self, link: Link) -> None:
+        """A worker is dead."""
+        del self.by_worker[link.worker.id]
+        self.dirty.discard(link)
+        link.close()
+
+    def tell(self, worker_id: int, message: channel.Message) -> bool:
+        """Put a message into a worker's outbox; False if it is dead."""
+        link = self.by_worker.get(worker_id)
+        if link is not None:
+            self.post(link, message)
+        return link is not None
+
+    def post(self, link: Link, message: channel.Message) -> None:
+        """Put a message in a worker's outbox, to be sent before the next wait."""
+        link.channel.post(message)
+        self.dirty.add(link)
+
+    def send(self, link: Link, message: channel.Message) -> None:
+        """Put a message in a worker's outbox, and send it."""
+        link.channel.post(message)
+        self.flush(link)
+
+    def flush(self, link: Link) -> None:
+        """Send what a worker is to get; what its socket does not take is sent when it does."""
+        if faults.plan is not None:
+            faults.plan.reach("hub.before_flush")
+        try:
+            is_sent = link.channel.flush()
+        except OSError as error:  # it is dying; its parent will tell why
+            link.channel.outbox.clear()
+            is_sent = True
+            if not isinstance(error, BrokenPipeError | ConnectionResetError):  # it would wait for ever
+                self._kill(link.worker.id)
+        if is_sent == link.is_writable_watched and not link.is_closed:
+            link.is_writable_watched = not is_sent
+            self._poller.watch_writable(link.channel.fd, link.is_writable_watched)
+        self.dirty.discard(link)
+
+    def close(self) -> None:
+        """Give all sockets and pages back."""
+        for link in self.by_worker.values():
+            link.close()
+        self.by_worker.clear()

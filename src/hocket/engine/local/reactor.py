@@ -122,6 +122,16 @@ class Bell(deque[int]):
         self.ring()
 
 
+class Handler(Protocol):
+    """What a reactor calls, with the lock held."""
+
+    def handle(self, fd: int, mask: int) -> None:
+        """Handle what has come on a descriptor."""
+
+    def before_wait(self) -> float | None:
+        """Send what is unsent and look after what is due; return how long to wait at most (seconds)."""
+
+
 class Woken(NamedTuple):
     """What has ended a wait."""
 
@@ -139,8 +149,7 @@ class Reactor:
         owner: Owner,
         lock: threading.RLock,
         *,
-        handle: Callable[[int, int], None],
-        before_wait: Callable[[], float | None],
+        build: Callable[[Reactor], Handler],
         guard: interrupts.InterruptGuard,
         check: Callable[[], None],
         name: str,
@@ -149,17 +158,14 @@ class Reactor:
 
         Args:
             owner: The engine, whose dropped handles end a wait.
-            lock: Held around `handle` and `before_wait`.
-            handle: Called with a descriptor and its epoll events.
-            before_wait: Called before each wait: sends what is unsent, and returns how long to wait at most (seconds).
+            lock: Held around what it handles.
+            build: Returns what handles it. Called once, with the reactor, which that may need itself.
             guard: Whose pending handlers end waits, by `check`.
             check: Called without the lock after each round of a waiting thread; may raise to end the wait.
             name: Of the background reader thread.
         """
         self._lock = lock
         self._condition = threading.Condition(lock)
-        self._handle = handle
-        self._before_wait = before_wait
         self._guard = guard
         self._check = check
         self._epoll = select.epoll()
@@ -186,6 +192,8 @@ class Reactor:
         self.bell = Bell(owner, self._wake)
         #: What is to be called without the lock after the round of messages that brought it about; must be quick.
         self.due: deque[Callable[[], None]] = deque()
+        handler = build(self)
+        self._handle, self._before_wait = handler.handle, handler.before_wait
         guard.wake = self.wake  # last: a handler may call it at once
 
     # --- the set ------------------------------------------------------------------------------------------------------

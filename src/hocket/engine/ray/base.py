@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import abc
 import atexit
 import operator
 import os
@@ -16,7 +17,8 @@ import ray
 
 from hocket import exceptions
 from hocket.engine import contract
-from hocket.engine.ray import arrays, listing, natives, origins, outside, runner
+from hocket.engine.ray import arrays, listing, natives, notes, origins, outside, runner
+from hocket.kernel import metrics as kernel_metrics
 from hocket.kernel import records
 
 _INLINE_BYTES: Final = 100 * 1024
@@ -107,7 +109,15 @@ def _is_large(arg: Any) -> bool:
     return bool(serialized.total_bytes > _INLINE_BYTES)
 
 
-class RayState(contract.Engine):
+class RayState(
+    contract.Tasks,
+    contract.Actors,
+    contract.Objects,
+    contract.Resources,
+    contract.View,
+    contract.Handles,
+    contract.Engine,
+):
     """The tables.
 
     Args:
@@ -123,7 +133,10 @@ class RayState(contract.Engine):
     _home: tuple[Callable[[str, str], None], tuple[str, str]]
 
     def __init__(self, connection: Connection | None, *, namespace: str, session_id: str) -> None:
-        super().__init__()
+        contract.Engine.__init__(self)
+        contract.Handles.__init__(self, self)
+        self.tasks = self.actors = self.objects = self.resources = self.view = self.handles = self
+        self.metrics = RayMetrics(self)
         self.dropped = deque(maxlen=0)  # Ray counts
         self.connection = connection
         self.is_closable = connection is not None
@@ -197,6 +210,34 @@ class RayState(contract.Engine):
     def adopt(self, object_id: int) -> None:
         raise NotImplementedError("Ray counts its handles itself.")
 
+    @abc.abstractmethod
+    def send_news(self) -> None:
+        """Write what this worker has noted."""
+
     def _check_open(self) -> None:
         if self._is_closed or not ray.is_initialized():  # the user's own ray.shutdown() ends it too
             raise exceptions.SessionClosedError("The session was shut down. Call hocket.init() to open a new one.")
+
+
+NEWS_S: Final = 1.0
+"""How often a worker writes what it has counted, while a task goes on. A guess."""
+
+
+class RayMetrics(contract.Metrics):
+    """What a process has counted; a worker tells of it through Ray's own store."""
+
+    def __init__(self, engine: RayState) -> None:
+        super().__init__()
+        self._engine = engine
+
+    def record(self, batch: kernel_metrics.Batch) -> None:
+        super().record(batch)
+        if self._engine.is_closable:
+            return
+        runner.has_news = True
+        if time.monotonic() - self._engine._told_at > NEWS_S:  # the result may be far
+            self._engine.send_news()
+
+    def collect(self) -> kernel_metrics.MetricStore:
+        with self.lock:
+            return notes.collect_metrics(self._engine.session_id, self.store)

@@ -36,10 +36,7 @@ from hocket.engine.ray import (
     runner,
     tables,
 )
-from hocket.kernel import metrics, resources
-
-NEWS_S = 1.0
-"""How often a worker writes what it has counted, while a task goes on. A guess."""
+from hocket.kernel import resources
 
 
 @final
@@ -223,23 +220,11 @@ class RayEngine(objects.ObjectAccess):
     ) -> list[dict[str, object]]:
         return outside.ask(tables.list_records, kind, filters, limit, notes.list_failures(self.session_id))
 
-    def record_metrics(self, batch: metrics.Batch) -> None:
-        super().record_metrics(batch)
-        if self.is_closable:
-            return
-        runner.has_news = True
-        if time.monotonic() - self._told_at > NEWS_S:  # the result may be far
-            self.send_news()
-
     def send_news(self) -> None:
         """Write what this worker has noted; the runner calls it before a result leaves."""
         self._told_at = time.monotonic()
-        with self.metrics_lock:
-            notes.publish(self.session_id, self.metrics)
-
-    def collect_metrics(self) -> metrics.MetricStore:
-        with self.metrics_lock:
-            return notes.collect_metrics(self.session_id, self.metrics)
+        with self.metrics.lock:
+            notes.publish(self.session_id, self.metrics.store)
 
     def statistics(self) -> dict[str, object]:
         return listing.count(self._earlier | outside.list_functions(self._functions.values()))

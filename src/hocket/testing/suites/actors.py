@@ -101,9 +101,9 @@ class ActorContract:
         del counter
         assert api.get(ref) == 1
         deadline = time.monotonic() + 5
-        while session.get_engine().statistics()["actors"] and time.monotonic() < deadline:
+        while session.get_engine().view.statistics()["actors"] and time.monotonic() < deadline:
             threading.Event().wait(0.005)
-        assert session.get_engine().statistics()["actors"] == 0
+        assert session.get_engine().view.statistics()["actors"] == 0
 
     def test_named_actors_are_found_until_they_end(self) -> None:
         cls = api.remote(programs.Counter)

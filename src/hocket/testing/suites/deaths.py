@@ -309,4 +309,4 @@ class DeathContract:
         with pytest.raises(KeyError, match="opened"):
             api.get(ref)
         del ref, nested, gate
-        programs.wait_until(lambda: session.get_engine().statistics()["objects"] == 0)
+        programs.wait_until(lambda: session.get_engine().view.statistics()["objects"] == 0)

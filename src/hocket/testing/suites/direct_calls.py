@@ -88,7 +88,7 @@ class DirectCallContract:
         assert api.get([done, waiting, squared, length]) == [5, "through", 25, 7]
         assert api.get(api.get(nested)) == [5, "through"]
         del refs, done, waiting, nested, squared, length, counter, gate
-        programs.wait_until(lambda: session.get_engine().statistics()["objects"] == 0)
+        programs.wait_until(lambda: session.get_engine().view.statistics()["objects"] == 0)
 
     def test_large_results_and_results_with_references_come_all_the_same(self) -> None:
         class Maker:
@@ -112,7 +112,7 @@ class DirectCallContract:
         expected = [7.0, 70.0, 700_000.0, 70.0, 1_400_000.0, 0, 1, 2, 3, 4, 5, 100_000.0, 6]
         assert api.get(api.remote(use).remote(maker)) == expected
         programs.wait_until(
-            lambda: session.get_engine().statistics()["objects"] <= 1
+            lambda: session.get_engine().view.statistics()["objects"] <= 1
         )  # where an actor counts as an object it is one
 
     def test_errors_of_direct_calls_are_raised_and_listed(self) -> None:
@@ -194,7 +194,7 @@ class DirectCallContract:
             return list(api.get(refs))
 
         assert api.get(api.remote(drop_early).remote()) == list(range(1, 101))
-        programs.wait_until(lambda: session.get_engine().statistics()["actors"] == 0)
+        programs.wait_until(lambda: session.get_engine().view.statistics()["actors"] == 0)
 
     @pytest.mark.needs("deadlock_search")
     def test_circle_of_direct_calls_is_found(self) -> None:

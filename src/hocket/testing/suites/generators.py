@@ -87,7 +87,7 @@ class GeneratorContract:
         next(items)
         api.get(items.completed())
         del items
-        programs.wait_until(lambda: session.get_engine().statistics()["objects"] == 0)
+        programs.wait_until(lambda: session.get_engine().view.statistics()["objects"] == 0)
 
     def test_dynamic_generator_returns_all_at_once(self) -> None:
         @api.remote(num_returns="dynamic")

@@ -243,12 +243,12 @@ class ProcessContract:
     @pytest.mark.needs("exact_statistics")
     def test_shared_memory_is_given_back(self) -> None:
         ref = api.put(np.zeros(1_000_000))
-        assert session.get_engine().statistics()["shared_bytes"] >= 8_000_000
+        assert session.get_engine().view.statistics()["shared_bytes"] >= 8_000_000
         array = api.get(ref)
         del ref
         assert float(array.sum()) == 0.0
         del array
-        assert session.get_engine().statistics()["shared_bytes"] == 0
+        assert session.get_engine().view.statistics()["shared_bytes"] == 0
 
     def test_view_into_shared_memory_outlives_its_reference(self) -> None:
         view = api.get(api.put(np.full(1_000_000, 7)))

@@ -34,11 +34,11 @@ def make_list(size: int) -> list[int]:
 
 
 def list_named_actors() -> list[tuple[str, str]]:
-    return sorted(session.get_engine().list_named_actors())
+    return sorted(session.get_engine().actors.list_named_actors())
 
 
 def count(amount: float) -> None:
-    session.get_engine().record_metrics((("counter", "tests", "", (), (), (amount,)),))
+    session.get_engine().metrics.record((("counter", "tests", "", (), (), (amount,)),))
 
 
 class Counter:

@@ -143,14 +143,14 @@ class ResourceContract:
         other = api.remote(programs.Counter).options(name="other", namespace="two").remote()
         unnamed = api.remote(programs.Counter).remote()
         api.get([handle.add.remote() for handle in (named, other, unnamed)])
-        assert sorted(engine.list_named_actors()) == [("one", "named"), ("two", "other")]
+        assert sorted(engine.actors.list_named_actors()) == [("one", "named"), ("two", "other")]
         assert api.get(api.remote(programs.list_named_actors).remote()) == [("one", "named"), ("two", "other")]
 
     def test_what_a_task_counts_is_there_with_its_result(self) -> None:
         engine = session.get_engine()
-        engine.record_metrics((("counter", "tests", "", (), (), (0.5,)),))
+        engine.metrics.record((("counter", "tests", "", (), (), (0.5,)),))
         api.get([api.remote(programs.count).remote(amount) for amount in range(10)])
-        (family,) = engine.collect_metrics().families.values()
+        (family,) = engine.metrics.collect().families.values()
         assert (family.kind, family.name, family.series) == ("counter", "tests", {(): (45.5,)})
 
     def test_unpicklable_argument_names_the_part(self) -> None:

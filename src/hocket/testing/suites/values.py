@@ -157,17 +157,17 @@ class ValueContract:
         assert api.get(twice.remote([api.put(np.zeros(1_000_000))])) == 0
 
     def test_objects_are_freed_with_their_last_reference(self) -> None:
-        before = session.get_engine().statistics()["objects"]
+        before = session.get_engine().view.statistics()["objects"]
         refs = [api.put(x) for x in range(100)]
-        assert session.get_engine().statistics()["objects"] == before + 100
+        assert session.get_engine().view.statistics()["objects"] == before + 100
         del refs
-        assert session.get_engine().statistics()["objects"] == before
+        assert session.get_engine().view.statistics()["objects"] == before
 
     def test_finished_tasks_leave_no_records(self) -> None:
         square = api.remote(programs.square)
         api.get([square.remote(x) for x in range(100)])
-        programs.wait_until(lambda: session.get_engine().statistics()["objects"] == 0)
-        assert session.get_engine().statistics()["tasks"] == 0
+        programs.wait_until(lambda: session.get_engine().view.statistics()["objects"] == 0)
+        assert session.get_engine().view.statistics()["tasks"] == 0
 
     def test_get_twice_gives_distinct_values(self) -> None:
         ref = api.put([1])
@@ -195,7 +195,7 @@ class ValueContract:
     def test_task_inside_a_coroutine_knows_its_name(self) -> None:
         @api.remote
         def tell() -> str | None:
-            return session.get_engine().get_context().task_name
+            return session.get_engine().view.get_context().task_name
 
         class Asker:
             async def ask(self) -> object:

@@ -123,7 +123,7 @@ def prepare(datasets: Mapping[str, data.Dataset], config: DataConfig, *, stays_h
         stays_here: Whether the only rank is this process, so that blocks which it holds need not go to the engine.
     """
     if datasets and not stays_here:
-        session_module.get_engine().expect_work([__name__, "hocket.data.shard"])
+        session_module.get_engine().tasks.expect_work([__name__, "hocket.data.shard"])
     found = {}
     for name, one in datasets.items():
         source = one.build_source(config.execution_options, stays_here=stays_here)

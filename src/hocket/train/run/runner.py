@@ -33,7 +33,7 @@ def choose(scaling: configs.ScalingConfig) -> Runner:
 def _expect_gang(
     function: Callable[..., object], config: backend.BackendConfig, scaling: configs.ScalingConfig
 ) -> None:
-    session.get_engine().expect_work(config.list_modules(function))
+    session.get_engine().tasks.expect_work(config.list_modules(function))
 
 
 def _train_gang(run: training_run.Run) -> object:

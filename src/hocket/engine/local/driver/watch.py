@@ -1,59 +1,91 @@
 """What the driver's engine looks after from time to time, while it waits: circles, long waits for resources, idle
 workers, actors that nobody can reach.
 
-`Watch._look` is called before each wait with the lock held. It does something at most once a second, and says how soon
+`Watch.look` is called before each wait with the lock held. It does something at most once a second, and says how soon
 it wants to be called again; an idle session is left asleep.
 """
 
 from __future__ import annotations
 
+from typing import Final, final
+
 from hocket import texts
-from hocket.engine import descendants
-from hocket.engine.local import messages
-from hocket.engine.local.driver import worker_pool
+from hocket.engine import descendants, kernel_parts
+from hocket.engine.local import ends, links, messages
+from hocket.engine.local.driver import courier, guardianship, worker_pool
 from hocket.kernel import deadlock, resources
 from hocket.kernel.records import TaskKind, WorkerState
 
-LOOK_SECONDS = 1.0
+LOOK_SECONDS: Final = 1.0
 """How often to look for circles while a worker waits."""
 
-PATIENCE_SECONDS = 10.0
+PATIENCE_SECONDS: Final = 10.0
 """How long a request may wait for resources before the user is told who holds them."""
 
-IDLE_SECONDS = 60.0
+IDLE_SECONDS: Final = 60.0
 """How long workers beyond the first stay for later work."""
 
-STOP_SECONDS = 30.0
+STOP_SECONDS: Final = 30.0
 """How long a worker that was told to stop may take for its goodbye, if it owes nobody a value that it has promised."""
 
-OVERDUE_SECONDS = 1.0
+OVERDUE_SECONDS: Final = 1.0
 """How long the guardian may say nothing of a birth or a death before we look whether somebody has stopped it."""
 
-SILENT_SECONDS = 3.0
+SILENT_SECONDS: Final = 3.0
 """How long a worker's death may go unreported by a guardian that stays stopped."""
 
-UNSTARTED_SECONDS = 2.0
+UNSTARTED_SECONDS: Final = 2.0
 """How long a worker that has run something may take to start the only task that it was sent, or an actor. Rows of tasks
-are looked after more often: see `events`."""
+are looked after more often: see `rounds`."""
 
 
-class Watch(worker_pool.WorkerPool):
-    """The engine's sense of time."""
+@final
+class Watch:
+    """The engine's sense of time.
 
-    def _look(self, now: float) -> float | None:
+    Args:
+        session: The kernel.
+        links_of: The driver's ends of the workers.
+        parent: Of the workers.
+        pool: The workers.
+        search: What ends actors that nobody can reach.
+        carrier: Carries out what the kernel asks.
+    """
+
+    def __init__(
+        self,
+        session: kernel_parts.Session,
+        links_of: links.Links,
+        parent: guardianship.Guardianship,
+        pool: worker_pool.WorkerPool,
+        search: ends.Ends,
+        carrier: courier.Courier,
+    ) -> None:
+        self._kernel, self._links, self._parent = session.kernel, links_of, parent
+        self._pool, self._search, self._courier = pool, search, carrier
+        #: When to look after the rest, and since when all workers are idle.
+        self._next_look = 0.0
+        self._idle_since = 0.0
+        self._waiting_since: dict[resources.Shape, float] = {}
+        #: Since when a task has stood alone in a worker that does not start it, by the worker and the task's number.
+        self._unstarted_since: dict[tuple[int, int], float] = {}
+        #: Shapes of which the user has been told that they wait.
+        self._told: set[resources.Shape] = set()
+
+    def look(self, now: float) -> float | None:
         """Do what is due; return after how many seconds to be called again, or None for not before something
         happens."""
         if now < self._next_look:
             return self._next_look - now
         self._next_look = now + LOOK_SECONDS
-        kernel = self.kernel
+        kernel = self._kernel
         is_blocked = any(worker.waits for worker in kernel.workers.values())
         is_waiting = any(kernel.queues.values())
         is_idle = len(kernel.idle) > 1 and len(kernel.idle) == len(kernel.workers)
         stopping = [worker for worker in kernel.workers.values() if worker.stopped]
         is_unstarted = self._take_back_unstarted(now)
-        ends_s = self.ends.look(now)
-        is_owed = self.guardian is not None and self.guardian.owes()
+        ends_s = self._search.look(now)
+        is_owed = self._parent.guardian is not None and self._parent.guardian.owes()
         if is_owed:
             self._look_after_guardian(now)
         if not (is_blocked or is_waiting or is_idle or is_owed or is_unstarted or stopping):
@@ -66,9 +98,9 @@ class Watch(worker_pool.WorkerPool):
             self._tell_who_holds(now)
         self._stop_idle(now, is_idle)
         for worker in stopping:
-            link = self.links.get(worker.id)
+            link = self._links.by_worker.get(worker.id)
             if link is not None and now - link.stopped_at > STOP_SECONDS and not worker.promised:
-                self.kill_worker(worker.id)
+                self._parent.kill(worker.id)
         limit_s = LOOK_SECONDS if is_blocked or is_waiting or is_owed or is_unstarted or stopping else IDLE_SECONDS
         return limit_s if ends_s is None else min(limit_s, ends_s)
 
@@ -77,8 +109,8 @@ class Watch(worker_pool.WorkerPool):
         that is to be built cannot be taken back: its worker is killed, if it is stopped. Nothing is lost, and the actor
         is built elsewhere. Calls of an actor wait for their turn: other workers call it too, and nobody else can."""
         found = {}
-        for worker in list(self.kernel.workers.values()):
-            link = self.links.get(worker.id)
+        for worker in list(self._kernel.workers.values()):
+            link = self._links.by_worker.get(worker.id)
             if link is None or not worker.inflight or worker.recalled:
                 continue
             first = next(iter(worker.inflight.values()))
@@ -92,43 +124,43 @@ class Watch(worker_pool.WorkerPool):
             if now - since <= UNSTARTED_SECONDS:
                 continue
             if first.kind != TaskKind.CREATION:
-                self.kernel.withdraw(worker, link.page.withdraw(worker.sent))
-            elif descendants.is_stopped(self.pids[worker.id]):
-                self.kill_worker(worker.id)
+                self._kernel.withdraw(worker, link.page.withdraw(worker.sent))
+            elif descendants.is_stopped(self._parent.pids[worker.id]):
+                self._parent.kill(worker.id)
         self._unstarted_since = found
-        if self.kernel.instructions:
-            self.carry_out()
+        if self._kernel.instructions:
+            self._courier.carry_out()
         return bool(found)
 
     def _look_after_guardian(self, now: float) -> None:
         """Continue a guardian that somebody has stopped. If that is of no use, do without what it would say of the
         dead."""
-        guardian = self.guardian
+        guardian = self._parent.guardian
         assert guardian is not None
         if not guardian.list_overdue(now, OVERDUE_SECONDS):
             return
         if not guardian.revive():
             for worker_id in guardian.list_overdue(now, OVERDUE_SECONDS):
-                link = self.links.get(worker_id)
+                link = self._links.by_worker.get(worker_id)
                 if (
                     link is not None and link.is_closed
                 ):  # it lives and has lost its socket: nobody can talk to it any more
-                    self.kill_worker(worker_id)
+                    self._parent.kill(worker_id)
             return
         import logging  # here, as below
 
         text = "The guardian (pid %d), the parent of all workers, was stopped; it has been continued."
         logging.getLogger("hocket").warning(text, guardian.pid)
         for worker_id in guardian.list_overdue(now, SILENT_SECONDS):
-            link = self.links.get(worker_id)
+            link = self._links.by_worker.get(worker_id)
             if link is not None and link.is_closed:
-                self._bury_unreported(link)
+                self._pool.bury_unreported(link, guardian)
 
     def _break_circle(self) -> None:
-        found = deadlock.find_deadlock(self.kernel)
+        found = deadlock.find_deadlock(self._kernel)
         if found is not None:
             worker, number, text = found
-            self.send(self.links[worker.id], (messages.DEADLOCK, number, text))
+            self._links.send(self._links.by_worker[worker.id], (messages.DEADLOCK, number, text))
 
     def _stop_idle(self, now: float, is_idle: bool) -> None:
         if not is_idle:
@@ -136,13 +168,13 @@ class Watch(worker_pool.WorkerPool):
         elif not self._idle_since:
             self._idle_since = now
         elif now - self._idle_since >= IDLE_SECONDS:
-            self.kernel.trim_idle(1)
+            self._kernel.trim_idle(1)
 
     def _tell_who_holds(self, now: float) -> None:
         """Say once for each shape, after a while, that its tasks wait and for what."""
         import logging  # here, because it would hold up the start of each session by 2 ms
 
-        kernel = self.kernel
+        kernel = self._kernel
         for shape in [shape for shape in self._waiting_since if not kernel.queues.get(shape)]:
             del self._waiting_since[shape]
         for shape, queue in kernel.queues.items():
@@ -162,7 +194,7 @@ class Watch(worker_pool.WorkerPool):
         """Return who holds what the shape asks for."""
         wanted = {name for name, _ in shape.demand}
         holders = []
-        for worker in self.kernel.workers.values():
+        for worker in self._kernel.workers.values():
             allocation = worker.allocation
             if allocation is None or not wanted & {name for name, _ in allocation.demand}:
                 continue
@@ -174,7 +206,7 @@ class Watch(worker_pool.WorkerPool):
             holders.append(f"{what} ({resources.format_demand(allocation.demand)})")
         holders += [
             f"placement group {group.name or f'{group.id:016x}'}"
-            for group in self.kernel.groups.values()
+            for group in self._kernel.groups.values()
             if group.pools and not shape.group_id
         ]
         return holders

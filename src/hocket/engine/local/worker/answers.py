@@ -47,7 +47,7 @@ class Answers(state.WorkerState):
                     if work.reply_to:
                         self._answer_plain(work, data, started, seconds)
                         return
-                    if engine.metrics.families:
+                    if engine.metrics.store.families:
                         engine.post_metrics()
                     engine.channel.post_short((messages.PLAIN, work.task_id, data, seconds, started))
                 return
@@ -90,7 +90,7 @@ class Answers(state.WorkerState):
         """Publish the results: from here on they are safe."""
         engine = self._engine
         with engine.lock:
-            if engine.metrics.families:
+            if engine.metrics.store.families:
                 engine.post_metrics()
             for payload, _ in sent:
                 if payload[0] == payloads.SEGMENT:

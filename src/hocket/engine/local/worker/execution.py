@@ -130,7 +130,7 @@ class Execution(intake.Intake):
                 return self._create_actor(work, function, args, kwargs)
         else:
             if not work.method:
-                self._engine.inherited = None
+                self._engine.inherit(None)
             args, kwargs = self.open_arguments(work)
         if self._threads is None and threading.get_ident() == self._main_id and not work.method:
             self._interruptible_id = work.task_id
@@ -161,7 +161,7 @@ class Execution(intake.Intake):
             self._environment = environment
             surroundings.apply_environment(environment)
         inherited = contract.Inherited(environment, extra["group_id"] if extra.get("captures_children") else 0)
-        self._engine.inherited = inherited if inherited != contract.NOTHING_INHERITED else None
+        self._engine.inherit(inherited if inherited != contract.NOTHING_INHERITED else None)
         surroundings.set_threads(extra.get("resources", {}).get("CPU", 1.0))
         if "gpu_ids" in extra:
             surroundings.set_gpus(extra["gpu_ids"])

@@ -28,7 +28,7 @@ _RARE = frozenset(
 class Inbox(state.WorkerEngineState):
     """Takes values and answers."""
 
-    def _handle(self, fd: int, mask: int) -> None:
+    def handle(self, fd: int, mask: int) -> None:
         if fd != self.channel.fd:
             self.direct.handle(fd, bool(mask & reactor.READABLE))
             return

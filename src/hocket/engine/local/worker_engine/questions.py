@@ -4,17 +4,13 @@ from __future__ import annotations
 
 import pickle
 import socket
-import time
 from typing import Any
 
 from hocket import exceptions
 from hocket.engine import contract, rules, values
 from hocket.engine.local import messages
 from hocket.engine.local.worker_engine import inbox
-from hocket.kernel import metrics, resources
-
-METRICS_SECONDS = 1.0
-"""How long what a running task counts may wait for company at most, if it goes on counting."""
+from hocket.kernel import resources
 
 
 def _build_question(name: str) -> Any:
@@ -103,12 +99,6 @@ class Questions(inbox.Inbox):
 
     def find_actor(self, name: str, namespace: str) -> contract.ActorInfo | None:
         return rules.await_claim(lambda: self._ask("look_up_name", name, namespace))
-
-    def record_metrics(self, batch: metrics.Batch) -> None:
-        super().record_metrics(batch)
-        if time.perf_counter() - self.last_flush > METRICS_SECONDS:
-            with self.lock:
-                self.flush()
 
     def get_context(self) -> contract.WorkContext:
         running = self.running

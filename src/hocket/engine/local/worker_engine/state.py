@@ -23,6 +23,7 @@ from typing import Any, Protocol
 
 from hocket.engine import contract, descriptors, events, faults, interrupts, pinned
 from hocket.engine.local import channel, direct_channels, journal, messages, payloads, reactor, store
+from hocket.kernel import metrics as kernel_metrics
 
 NOTES_SECONDS = 0.1
 """How long the driver may not know of a direct call that is over."""
@@ -86,7 +87,15 @@ current: contextvars.ContextVar[Running] = contextvars.ContextVar("current")
 """What the coroutine runs; not set in ordinary threads."""
 
 
-class WorkerEngineState(contract.Engine):
+class WorkerEngineState(
+    contract.Tasks,
+    contract.Actors,
+    contract.Objects,
+    contract.Resources,
+    contract.View,
+    contract.Handles,
+    contract.Engine,
+):
     """The tables, the lock and the way to the driver."""
 
     name = "local"
@@ -96,7 +105,10 @@ class WorkerEngineState(contract.Engine):
     """What this process has to tell; written with the lock held. Set before it runs anything."""
 
     def __init__(self, worker_id: int, sock: socket.socket, page_fd: int) -> None:
-        super().__init__()
+        contract.Engine.__init__(self)
+        contract.Handles.__init__(self, self)
+        self.tasks = self.actors = self.objects = self.resources = self.view = self.handles = self
+        self.metrics = WorkerMetrics(self)
         self.worker_id = worker_id
         self.lock = threading.RLock()
         self.channel = journal.JournalChannel(sock, page_fd)
@@ -150,8 +162,7 @@ class WorkerEngineState(contract.Engine):
         self.reactor = reactor.Reactor(
             self,
             self.lock,
-            handle=self._handle,
-            before_wait=self.before_wait,
+            build=lambda _: self,
             guard=self.guard,
             check=self._check,
             name="hocket-reader",
@@ -170,7 +181,7 @@ class WorkerEngineState(contract.Engine):
         """Raise what is to be raised in the thread that waits. Called without the lock."""
 
     @abc.abstractmethod
-    def _handle(self, fd: int, mask: int) -> None:
+    def handle(self, fd: int, mask: int) -> None:
         """Handle what has come on a descriptor. Called with the lock held."""
 
     @abc.abstractmethod
@@ -208,7 +219,7 @@ class WorkerEngineState(contract.Engine):
         """Send the outbox; waits if the driver is slow, because a worker has nothing better to do."""
         if faults.plan is not None and self.channel.has_unsent():
             faults.plan.reach("worker.in_flush")
-        if self.metrics.families:
+        if self.metrics.store.families:
             self.post_metrics()
         self.direct.flush()
         self.channel.flush()
@@ -222,8 +233,8 @@ class WorkerEngineState(contract.Engine):
 
     def post_metrics(self) -> None:
         """Send what has been counted; before a result, so that its reader also sees what was counted on the way."""
-        with self.metrics_lock:
-            self.channel.post((messages.METRICS, self.metrics.take()))
+        with self.metrics.lock:
+            self.channel.post((messages.METRICS, self.metrics.store.take()))
 
     def has_unsent(self) -> bool:
         """Tell whether anything waits to be sent."""
@@ -259,7 +270,7 @@ class WorkerEngineState(contract.Engine):
         return held
 
     def reduce_pinned(self, ref: contract.ObjectRef[object]) -> tuple[object, ...]:
-        return pinned.reduce(self, ref)
+        return pinned.reduce(self.setup["job_id"], ref)
 
     def intern(self, object_id: int) -> contract.AnyRef:
         with self.lock:  # the background reader must not give receipts back between the look and the new handle
@@ -317,3 +328,21 @@ class WorkerEngineState(contract.Engine):
 
 def _do_nothing() -> None:
     pass
+
+
+METRICS_SECONDS = 1.0
+"""How long what a running task counts may wait for company at most, if it goes on counting."""
+
+
+class WorkerMetrics(contract.Metrics):
+    """What a worker has counted and not sent."""
+
+    def __init__(self, engine: WorkerEngineState) -> None:
+        super().__init__()
+        self._engine = engine
+
+    def record(self, batch: kernel_metrics.Batch) -> None:
+        super().record(batch)
+        if time.perf_counter() - self._engine.last_flush > METRICS_SECONDS:
+            with self._engine.lock:
+                self._engine.flush()

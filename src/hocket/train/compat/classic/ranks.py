@@ -138,7 +138,7 @@ class WorkerRanks(Ranks):
     ) -> None:
         super().__init__(scaling.max_workers)
         self._backend = backend_config
-        core_session.get_engine().expect_work(backend_config.list_modules(hook or session.perform))
+        core_session.get_engine().tasks.expect_work(backend_config.list_modules(hook or session.perform))
         self._group = worker_group.start(scaling, {})
         self._runs: list[worker_group.Ref] = []
         self._waiting: dict[worker_group.Ref, int] = {}

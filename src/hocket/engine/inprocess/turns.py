@@ -1,0 +1,104 @@
+"""Turns: what can run is run, and coroutines go on, by whoever waits."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import final
+
+from hocket.engine import contract, kernel_parts
+from hocket.engine.inprocess import base, courier, runner, turning
+
+
+@final
+class Turns:
+    """Runs what stands in the row, and turns event loops. It is what the parts for callers stand on; see
+    `kernel_parts.Floor`. Every method is called with the lock held.
+
+    Args:
+        engine: Whose handles may have been dropped.
+        session: The kernel.
+        lock: Opened while loops turn.
+        running: What runs.
+        actors: Those that live.
+        carrier: Carries out what the kernel asks.
+        doer: Runs tasks.
+    """
+
+    def __init__(
+        self,
+        engine: contract.Engine,
+        session: kernel_parts.Session,
+        lock: base.Entrance,
+        running: base.Running,
+        actors: base.Actors,
+        carrier: courier.Courier,
+        doer: runner.Runner,
+    ) -> None:
+        self._engine, self._session, self._kernel, self._lock = engine, session, session.kernel, lock
+        self._running, self._actors, self._courier, self._runner = running, actors, carrier, doer
+        self.carry_out = carrier.carry_out
+
+    def finish_change(self) -> None:
+        self.carry_out()
+        self.run_all()
+
+    def drain_dropped(self) -> None:
+        handles = self._engine.handles
+        self._kernel.release_dropped(self._engine.dropped, handles.interned, handles.forget)
+        self.carry_out()
+
+    def read_arrived(self) -> None:
+        """Nobody else says anything."""
+
+    def run_all(self) -> None:
+        """Run what can run. A task in here may submit more, which runs in the inner call or the outer one."""
+        row = self._courier.runnable
+        while row:
+            worker, task = row.popleft()
+            if worker.id in self._kernel.workers and task.id in worker.inflight:
+                self._runner.run((worker, task))
+            self.drain_dropped()
+            if not row:
+                self._spin()
+
+    def _spin(self) -> None:
+        """Let coroutines run as far as they come."""
+        for worker_id, loop in list(self._actors.loops.items()):
+            with self._lock.open():
+                loop.spin()
+            worker = self._kernel.workers.get(worker_id)
+            if worker is not None and worker.actor is None:  # it ended itself
+                self._courier.bury(worker, is_graceful=True)
+        self.carry_out()
+
+    def turn(self) -> bool:
+        """Let coroutines and tasks run as far as they come; tell whether somebody outside still waits for some."""
+        if self._session.end is None:
+            self._spin()
+            self.run_all()
+        return bool(self._session.callbacks)
+
+    def turn_until(self, is_enough: Callable[[], bool], timeout_s: float | None) -> None:
+        """Run what can run, and wait for timers, sockets and threads that coroutines wait for, until it is enough or
+        in vain."""
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        found = self._running.find_current()
+        if found is not None:
+            self._kernel.block(found[0], [])
+        try:
+            self.carry_out()
+            self.run_all()
+            while not is_enough():
+                left = turning.PAUSE_S if deadline is None else min(turning.PAUSE_S, deadline - time.monotonic())
+                loops = [loop for loop in self._actors.loops.values() if loop.can_go_on()]
+                if not loops or left <= 0:
+                    return
+                for loop in loops:
+                    with self._lock.open():
+                        loop.spin(wait_s=left / len(loops))
+                self._spin()
+                self.run_all()
+        finally:
+            if found is not None:
+                self._kernel.unblock(found[0])
