@@ -167,7 +167,7 @@ class Player:
 
     def read(self, fd: int) -> None:
         with self.engine.lock:
-            self.engine._handle(fd, READABLE)
+            self.engine.handle(fd, READABLE)
         self.engine.reactor.run_due()
         self.look()
 
@@ -462,8 +462,8 @@ class Stage:
         self.history: list[str] = []
         self.status = mmap.mmap(-1, messages.STATUS_BYTES)
         self.driver = DriverEngine(resources.parse_demand({"CPU": cpus}), namespace="stage")
-        self.driver.guard.remove()  # the signals are pytest's
-        self.driver.guardian = Guardian(self)  # type: ignore[assignment]
+        self.driver.session.guard.remove()  # the signals are pytest's
+        self.driver.parent.guardian = Guardian(self)  # type: ignore[assignment]
         self.main: Part | None = main(self)
         self.is_ready: Callable[[], bool] = _always
         self.get_answer: Callable[[], Any] = _nothing
@@ -476,7 +476,7 @@ class Stage:
         moves = [Move("main goes on", self.go_on)] if self.main is not None and self.is_ready() else []
         moves += [
             Move(f"driver reads {link.worker.id}", functools.partial(self.hear, link))
-            for link in self.driver.links.values()
+            for link in self.driver.links.by_worker.values()
             if not link.is_closed and is_readable(link.channel.fd)
         ]
         for player in self.players.values():
@@ -487,7 +487,7 @@ class Stage:
         ]
         if not moves and self.main is None:
             return []
-        stalled = [worker for worker in self.driver.kernel.find_stalled() if worker.id in self.driver.links]
+        stalled = [worker for worker in self.driver.kernel.find_stalled() if worker.id in self.driver.links.by_worker]
         moves += [Move(f"driver withdraws from {w.id}", functools.partial(self.withdraw, w)) for w in stalled]
         return moves
 
@@ -507,7 +507,7 @@ class Stage:
             contract.set_current_engine(None)
         self.driver.reactor.run_due()
         self.tidy()
-        refused = [error for error in self.driver.errors if "socket" in error.name or "journal" in error.name]
+        refused = [error for error in self.driver.session.errors if "socket" in error.name or "journal" in error.name]
         assert not refused, (refused, self.history)
 
     # --- the driver ---
@@ -531,30 +531,30 @@ class Stage:
                 self.is_ready = lambda: known[ref._id].value is not None
                 self.get_answer = lambda: known[ref._id].value[0] == payloads.END  # type: ignore[index]
             case Ask(method, args, options):
-                answer = getattr(driver, method)(*args, **dict(options))
+                answer = find_method(driver, method)(*args, **dict(options))
                 self.get_answer = lambda: answer
             case Until(is_so):
                 self.is_ready = is_so
 
     def read_value(self, ref: contract.AnyRef) -> Any:
         try:
-            return self.driver._open(self.driver.kernel.objects[ref._id])
+            return self.driver.objects.get((ref,), None)[0]
         except exceptions.HocketError as error:
             return error.with_traceback(None)
 
     def hear(self, link: links.Link) -> None:
         with self.driver.lock:
-            self.driver._handle(link.channel.fd, READABLE)
+            self.driver.reactor._handle(link.channel.fd, READABLE)
 
     def withdraw(self, worker: records.WorkerRecord) -> None:
         with self.driver.lock:
-            self.driver.kernel.withdraw(worker, self.driver.links[worker.id].page.withdraw(worker.sent))
-            self.driver.carry_out()
+            self.driver.kernel.withdraw(worker, self.driver.links.by_worker[worker.id].page.withdraw(worker.sent))
+            self.driver.floor.carry_out()
 
     def tidy(self) -> None:
         with self.driver.lock:
-            self.driver._drain_dropped()
-            self.driver.carry_out()
+            self.driver.floor.drain_dropped()
+            self.driver.floor.carry_out()
 
     # --- births and deaths ---
 
@@ -574,20 +574,20 @@ class Stage:
 
     def bury(self, worker_id: int) -> None:
         self.dead.remove(worker_id)
-        link = self.driver.links[worker_id]
+        link = self.driver.links.by_worker[worker_id]
         unread = [] if link.is_closed else peek(link.channel)
         for message in (*unread, *link.page.read_unsent(link.channel.received + len(unread))):
             self.seen[message[0], message_states.GONE] += 1
         death = exceptions.Death(pid=worker_id, signal_number=signal.SIGKILL)
         with self.driver.lock:
-            self.driver._bury(worker_id, death)
-            self.driver.carry_out()
+            self.driver.pool._bury(worker_id, death)
+            self.driver.floor.carry_out()
 
     # --- submitting ---
 
     def submit(self, name: str, *args: object, num_returns: int = 1, **given: Any) -> contract.AnyRef:
         options = records.TaskOptions(name=name, num_returns=num_returns, **given)
-        return self.driver.submit_task(FUNCTION, args, {}, options)[0]
+        return self.driver.tasks.submit_task(FUNCTION, args, {}, options)[0]
 
     def create(self, name: str = "Actor", **given: Any) -> contract.AnyRef:
         creation = records.TaskOptions(name=name, shape=resources.Shape(()))
@@ -599,16 +599,16 @@ class Stage:
             namespace="stage",
             **given,
         )
-        return self.driver.create_actor(CLASS, (), {}, options).ref
+        return self.driver.tasks.create_actor(CLASS, (), {}, options).ref
 
     def call(self, actor: contract.AnyRef, name: str, *args: object, **given: Any) -> contract.AnyRef:
-        return self.driver.submit_call(actor, name, args, {}, records.TaskOptions(name=name, **given))[0]
+        return self.driver.tasks.submit_call(actor, name, args, {}, records.TaskOptions(name=name, **given))[0]
 
     # --- what is seen ---
 
     def note(self, end: channel.Channel, message: channel.Message) -> None:
         """A message is about to be handled by whoever has this end of a socket."""
-        for link in self.driver.links.values():
+        for link in self.driver.links.by_worker.values():
             if link.channel is end:
                 state = message_states.find_state_in_driver(self.driver, link, message)
                 is_gone = link.worker.id not in self.players
@@ -697,3 +697,10 @@ def _always() -> bool:
 
 def _nothing() -> None:
     return None
+
+
+def find_method(engine: contract.Engine, name: str) -> Callable[..., Any]:
+    """Return a method of one of an engine's parts."""
+    parts = (engine.tasks, engine.actors, engine.objects, engine.resources, engine.view, engine.metrics)
+    found: Callable[..., Any] = next(getattr(part, name) for part in parts if hasattr(part, name))
+    return found

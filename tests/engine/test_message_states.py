@@ -50,7 +50,7 @@ WALKED: Counter[str] = Counter()
 def read_stream(stage: Stage, stream: contract.AnyRef, most: int = 100) -> Part:
     found = []
     for index in range(most):
-        item = stage.driver.take_item(stream, index)
+        item = stage.driver.objects.take_item(stream, index)
         if (yield Watch(item)):
             break
         found.append((yield Get(item)))
@@ -110,9 +110,9 @@ def stream_that_is_cancelled(stage: Stage) -> Part:
     stream = stage.submit("count", 100, max_retries=-1, backpressure=1, **STREAM)
     assert (yield from read_stream(stage, stream, 2)) == [0, 1]
     for _ in range(2):
-        stage.driver.cancel(stream, force=False, recursive=False)
+        stage.driver.tasks.cancel(stream, force=False, recursive=False)
         yield None
-    yield Watch(stage.driver.take_item(stream, 2))
+    yield Watch(stage.driver.objects.take_item(stream, 2))
     error = yield Get(stream)
     assert isinstance(error, exceptions.TaskCancelledError)
 
@@ -120,7 +120,7 @@ def stream_that_is_cancelled(stage: Stage) -> Part:
 def stream_whose_end_is_awaited(stage: Stage) -> Part:
     stream = stage.submit("count", 5, max_retries=-1, **STREAM)
     assert (yield from read_stream(stage, stream, 1)) == [0]
-    stage.driver.lift_bound(stream)
+    stage.driver.objects.lift_bound(stream)
     assert (yield Get(stream)) is None
 
 
@@ -474,7 +474,7 @@ def circle(stage: Stage) -> Part:
 
     def is_over() -> bool:
         if not any(list(player.list_moves()) for player in stage.players.values()):
-            stage.driver._break_circle()
+            stage.driver.watch._break_circle()
         return all(stage.driver.kernel.objects[ref._id].value is not None for ref in refs)
 
     yield Until(is_over)
@@ -508,7 +508,7 @@ def pass_large(player: Player, boxes: list[Any]) -> Part:
 
 
 def large_values(stage: Stage) -> Part:
-    ref = stage.driver.put(make_large(0))
+    ref = stage.driver.objects.put(make_large(0))
     for _ in range(2):
         ref = stage.submit("pass_large", [ref], max_retries=-1)
     value = yield Get(ref)
@@ -536,8 +536,8 @@ def ring_of_actors(stage: Stage) -> Part:
     assert len(ids_before) == 2
 
     def is_over() -> bool:
-        stage.driver.ends._next_search = 0.0
-        stage.driver.ends.look(0.0)
+        stage.driver.search._next_search = 0.0
+        stage.driver.search.look(0.0)
         return all(actor.state == ActorState.DEAD for actor in stage.driver.kernel.actors.values())
 
     yield Until(is_over)
@@ -561,7 +561,7 @@ def forced_cancel_of_a_tree(stage: Stage, force: bool = True) -> Part:
     ref = stage.submit("submit_and_wait_for_cancel", max_retries=-1)
     yield None
     yield Until(lambda: any(player.work is not None for player in stage.players.values()))
-    stage.driver.cancel(ref, force=force, recursive=True)
+    stage.driver.tasks.cancel(ref, force=force, recursive=True)
     assert isinstance((yield Get(ref)), exceptions.TaskCancelledError)
 
 
@@ -601,7 +601,7 @@ def questions_of_a_cancelled_task(stage: Stage) -> Part:
     ref = stage.submit("ask_for_actor")
     yield None
     yield None
-    stage.driver.cancel(ref, force=False, recursive=False)
+    stage.driver.tasks.cancel(ref, force=False, recursive=False)
     value = yield Get(ref)
     assert value == "found" or isinstance(value, exceptions.TaskCancelledError), value
     del actor
@@ -628,7 +628,7 @@ def rows_in_workers(stage: Stage) -> Part:
     """Tasks stand behind one another in a worker; one of them waits for what stands behind it, one is cancelled."""
     yield Get(stage.submit("answer", 0, max_retries=-1))  # now they are known to be short
     refs = [stage.submit("submit_and_wait", number % 2, max_retries=-1) for number in range(3)]
-    stage.driver.cancel(refs[2], force=False, recursive=True)
+    stage.driver.tasks.cancel(refs[2], force=False, recursive=True)
     for number, ref in enumerate(refs[:2]):
         assert (yield Get(ref)) == number
     value = yield Get(refs[2])
@@ -639,7 +639,7 @@ def cancelled_tree(stage: Stage) -> Part:
     ref = stage.submit("submit_and_wait", 2, max_retries=-1)
     yield None
     yield None
-    stage.driver.cancel(ref, force=False, recursive=True)
+    stage.driver.tasks.cancel(ref, force=False, recursive=True)
     value = yield Get(ref)
     assert value == 2 or isinstance(value, exceptions.TaskCancelledError), value
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import pytest
 
 from hocket.engine.local import messages
-from hocket.engine.local.driver import dispatch
+from hocket.engine.local.driver import inbox
 
 ROOT = pathlib.Path(messages.__file__).parent
 
@@ -57,7 +57,7 @@ def test_messages_are_found_in_the_source() -> None:
 
 
 def test_handlers_take_the_declared_fields() -> None:
-    for number, handler in dispatch._HANDLERS.items():
+    for number, handler in inbox._HANDLERS.items():
         _, _, *taken = inspect.signature(handler).parameters
         assert tuple(taken) == messages.declared[number], handler
 

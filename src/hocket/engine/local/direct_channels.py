@@ -34,7 +34,7 @@ from __future__ import annotations
 import socket
 from collections import deque
 from collections.abc import Callable, Iterable
-from typing import NamedTuple, Protocol, final
+from typing import Any, NamedTuple, Protocol, final
 
 from hocket.engine.local import channel, journal, messages, payloads, reactor
 
@@ -105,19 +105,8 @@ class CallerChannel:
 Message = channel.Message
 
 
-class Owner(Protocol):
-    """What these need of the worker's engine. The engine's lock is held in every call of a method here."""
-
-    channel: journal.JournalChannel
-    reactor: reactor.Reactor
-    #: Takes the work that came by a direct channel.
-    on_work: Callable[[Message], None]
-
-    #: Takes work that was kept back for order.
-    on_late: Callable[[object], None]
-
-    def flush_later(self) -> None:
-        """Have what is unsent sent within some ticks, whatever this thread does next."""
+class Values(Protocol):
+    """Where values go that direct calls return. The engine's lock is held in every call."""
 
     def take_answer(self, object_id: int, payload: payloads.Payload) -> None:
         """A value has come by a direct channel."""
@@ -126,11 +115,27 @@ class Owner(Protocol):
         """The driver knows these objects from now on, and will bring them."""
 
 
-class Sockets:
-    """What both roles of a worker share: who owns the sockets, and which have something unsent."""
+class Taker(Protocol):
+    """Who takes direct calls. The engine's lock is held in every call."""
 
-    def __init__(self, owner: Owner) -> None:
-        self._owner = owner
+    def take_message(self, message: Message) -> None:
+        """Take the work that came by a direct channel."""
+
+    def enqueue(self, work: Any) -> None:
+        """Take work that was kept back for order."""
+
+
+class Sockets:
+    """What both roles of a worker share: which sockets have something unsent. Every method here and below is called
+    with the engine's lock held.
+
+    Args:
+        driver: The way to the driver.
+        poller: Who reads the sockets.
+    """
+
+    def __init__(self, driver: journal.JournalChannel, poller: reactor.Reactor) -> None:
+        self._driver, self._poller = driver, poller
         self._dirty: set[channel.Channel] = set()
         #: Those whose socket would not take everything.
         self._clogged: set[channel.Channel] = set()
@@ -140,7 +145,7 @@ class Sockets:
         for end in list(self._dirty):
             self._flush(end)
         if not self._clogged:
-            self._owner.channel.forget_replies()
+            self._driver.forget_replies()
 
     def _flush(self, end: channel.Channel) -> None:
         self._dirty.discard(end)
@@ -153,7 +158,7 @@ class Sockets:
         if not is_sent:
             self._clogged.add(end)
         if end.sock.fileno() >= 0:  # it is open
-            self._owner.reactor.watch_writable(end.fd, not is_sent)
+            self._poller.watch_writable(end.fd, not is_sent)
 
     def has_unsent(self) -> bool:
         """Tell whether an answer or a call waits to be sent."""
@@ -170,10 +175,24 @@ class Sockets:
 
 
 class Calls(Sockets):
-    """The direct channels to actors that this worker calls."""
+    """The direct channels to actors that this worker calls.
 
-    def __init__(self, owner: Owner) -> None:
-        super().__init__(owner)
+    Args:
+        driver: The way to the driver.
+        poller: Who reads the sockets.
+        come: Where values go that direct calls return.
+        flush_later: Has what is unsent sent within some ticks, whatever this thread does next.
+    """
+
+    def __init__(
+        self,
+        driver: journal.JournalChannel,
+        poller: reactor.Reactor,
+        come: Values,
+        flush_later: Callable[[], None],
+    ) -> None:
+        super().__init__(driver, poller)
+        self._values, self._flush_later = come, flush_later
         self._by_actor: dict[int, DirectChannel] = {}
         self._by_fd: dict[int, DirectChannel] = {}
         self._calls: dict[int, int] = {}
@@ -198,7 +217,7 @@ class Calls(Sockets):
         if direct.is_bypassed:
             direct.is_bypassed = False
             direct.number += 1
-            self._owner.channel.post((messages.SYNC, actor_id, direct.number))
+            self._driver.post((messages.SYNC, actor_id, direct.number))
             direct.channel.post((messages.HOLD, direct.number))
         return direct
 
@@ -209,10 +228,9 @@ class Calls(Sockets):
             return None
         direct = self._by_actor[actor_id] = DirectChannel(actor_id, ours)
         self._by_fd[direct.channel.fd] = direct
-        self._owner.reactor.watch(direct.channel.fd)
-        driver = self._owner.channel
-        driver.outbox_fds.append(theirs.fileno())
-        driver.post((messages.INTRODUCE, actor_id))
+        self._poller.watch(direct.channel.fd)
+        self._driver.outbox_fds.append(theirs.fileno())
+        self._driver.post((messages.INTRODUCE, actor_id))
         theirs.close()
         return direct
 
@@ -226,7 +244,7 @@ class Calls(Sockets):
         if (
             direct.channel.has_unsent()
         ):  # what is before the call does not fit into the socket: the actor has to wait for it
-            self._owner.channel.post((messages.AWAIT, actor_id, direct.sent))
+            self._driver.post((messages.AWAIT, actor_id, direct.sent))
 
     def send_call(self, direct: DirectChannel, actor: object, message: channel.Message, pending: Pending) -> None:
         """Put a call on a direct channel. The first one goes at once, those behind it in company, soon."""
@@ -244,7 +262,7 @@ class Calls(Sockets):
         if is_first or len(direct.channel.outbox) >= BATCH:
             self._flush(direct.channel)
         else:
-            self._owner.flush_later()
+            self._flush_later()
 
     def cancel(self, task_id: int, *, recursive: bool) -> bool:
         """Cancel the direct call that returns this object; False if there is no such one."""
@@ -289,10 +307,10 @@ class Calls(Sockets):
         returns = self.settle(task_id)
         if op == messages.REPLY:
             for position, payload in enumerate(message[2]):
-                self._owner.take_answer(task_id + position, payload)
+                self._values.take_answer(task_id + position, payload)
         elif op == messages.REPLY_FAILED:
             for position in range(max(1, returns)):
-                self._owner.take_answer(task_id + position, message[2])
+                self._values.take_answer(task_id + position, message[2])
         else:
             raise channel.FrameError(f"message {op!r} is unknown, or is not for a caller")
 
@@ -301,25 +319,41 @@ class Calls(Sockets):
         del self._by_fd[direct.channel.fd]
         del self._by_actor[direct.actor_id]
         self._calls.pop(direct.actor_id, None)
-        self._owner.reactor.unwatch(direct.channel.fd)
+        self._poller.unwatch(direct.channel.fd)
         self._forget(direct.channel)
         for task_id, (name, returns, _) in list(direct.pending.items()):
             del self.by_task[task_id]
             for further in range(task_id + 1, task_id + returns):
                 self._first_ids.pop(further, None)
             object_ids = tuple(range(task_id, task_id + max(1, returns)))
-            self._owner.channel.post((messages.LOST, direct.actor_id, object_ids, name))
-            self._owner.give_to_driver(object_ids)
+            self._driver.post((messages.LOST, direct.actor_id, object_ids, name))
+            self._values.give_to_driver(object_ids)
         direct.pending.clear()
         direct.actor = None
 
 
 @final
 class DirectChannels(Calls):
-    """All direct channels of a worker: those above, and those by which its own actor is called."""
+    """All direct channels of a worker: those above, and those by which its own actor is called.
 
-    def __init__(self, owner: Owner) -> None:
-        super().__init__(owner)
+    Args:
+        driver: As above, as the others but the next.
+        poller: See `driver`.
+        come: See `driver`.
+        taker: Who takes the calls.
+        flush_later: See `driver`.
+    """
+
+    def __init__(
+        self,
+        driver: journal.JournalChannel,
+        poller: reactor.Reactor,
+        come: Values,
+        taker: Taker,
+        flush_later: Callable[[], None],
+    ) -> None:
+        super().__init__(driver, poller, come, flush_later)
+        self._taker = taker
         self._by_caller: dict[int, CallerChannel] = {}
         self._callers_by_fd: dict[int, CallerChannel] = {}
         #: Whether anybody has ever called here directly.
@@ -334,7 +368,7 @@ class DirectChannels(Calls):
             self._hang_up_caller(old)
         self._by_caller[caller_id] = caller
         self._callers_by_fd[caller.channel.fd] = caller
-        self._owner.reactor.watch(caller.channel.fd)
+        self._poller.watch(caller.channel.fd)
 
     def sync(self, caller_id: int, number: int) -> None:
         """The driver has passed on all that the caller gave it before this number."""
@@ -371,7 +405,7 @@ class DirectChannels(Calls):
     def _release_late(self, caller: CallerChannel, read: float) -> None:
         late = caller.late
         while late and late[0][0] <= read:
-            self._owner.on_late(late.popleft()[1])
+            self._taker.enqueue(late.popleft()[1])
 
     def find_reply(self, caller_id: int) -> channel.Channel | None:
         """Return where the answer to a caller's direct call goes; None if the caller is gone."""
@@ -381,10 +415,9 @@ class DirectChannels(Calls):
     def send_reply(self, reply: channel.Channel, message: Message) -> bool:
         """Answer a direct call; the answer outlives this process. False if there is no room for that."""
         data = channel.encode(message)
-        driver = self._owner.channel
-        if not driver.keep_reply(data):
+        if not self._driver.keep_reply(data):
             self.flush()
-            if not driver.keep_reply(data):
+            if not self._driver.keep_reply(data):
                 return False
         reply.outbox.append(data)
         self._dirty.add(reply)
@@ -408,14 +441,14 @@ class DirectChannels(Calls):
                 if message[1] > caller.synced:
                     caller.waits_for = message[1]
             else:
-                self._owner.on_work(message)
+                self._taker.take_message(message)
                 caller.read += message[0] == messages.DIRECT
                 if caller.late:
                     self._release_late(caller, caller.read)
 
     def _hang_up_caller(self, caller: CallerChannel) -> None:
         del self._callers_by_fd[caller.channel.fd]
-        self._owner.reactor.unwatch(caller.channel.fd)
+        self._poller.unwatch(caller.channel.fd)
         self._forget(caller.channel)
         caller.is_gone = True
         self._part_with(caller)

@@ -15,8 +15,8 @@ import threading
 import time
 import types
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Iterable
-from typing import TYPE_CHECKING, Any, Protocol
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, Protocol, final
 
 from hocket import exceptions
 from hocket.engine import contract, forks, items, methods
@@ -32,21 +32,36 @@ DROP_SECONDS = 0.05
 much."""
 
 
-class Owner(Protocol):
-    """What the loop needs of the worker."""
+class Life(Protocol):
+    """How the process ends."""
 
     @property
     def is_stopping(self) -> bool:
         """Whether the process is to end when it has done what it has."""
 
+    def exit_actor(self) -> None:
+        """Say that the actor ends itself."""
+
+    def finish(self) -> None:
+        """Say goodbye."""
+
+
+class Methods(Protocol):
+    """The actor."""
+
     def find_method(self, work: Work) -> Any:
         """Return what the call is to run."""
+
+
+class Arguments(Protocol):
+    """What is sent along with calls."""
 
     def open_arguments(self, work: Work) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Return the arguments of the call."""
 
-    def note_start(self, work: Work, running: worker_engine.Running) -> None:
-        """Write down what runs now."""
+
+class Answers(Protocol):
+    """Takes what calls have returned, raised or yielded."""
 
     def send_result(self, work: Work, result: object, started: float) -> None:
         """Put the result in the outbox."""
@@ -69,35 +84,57 @@ class Owner(Protocol):
     def report_unstarted(self, work: Work) -> None:
         """Say that a call was cancelled before it started."""
 
-    def exit_actor(self) -> None:
-        """Say that the actor ends itself."""
 
-    def finish(self) -> None:
-        """Say goodbye."""
+class Status(Protocol):
+    """Where what runs is written down."""
+
+    def note_start(self, work: Work, running: worker_engine.Running) -> None:
+        """Write down what runs now."""
 
 
+@final
+class Parts(NamedTuple):
+    """What a loop needs of the worker."""
+
+    life: Life
+    actor: Methods
+    code: Arguments
+    answers: Answers
+    status: Status
+
+
+@final
 class Loop:
-    """The loops of one actor: the main one, and one for each concurrency group."""
+    """The loops of one actor: the main one, and one for each concurrency group. They say when what is unsent is sent;
+    see `worker_engine.outbox.Pace`.
 
-    def __init__(self, owner: Owner, engine: worker_engine.WorkerEngine, size: int, groups: dict[str, int]) -> None:
+    Args:
+        engine: The worker's side.
+        parts: The rest of the worker.
+        size: How many calls may run at once in the main one.
+        groups: The same of each group.
+    """
+
+    def __init__(self, engine: worker_engine.WorkerEngine, parts: Parts, size: int, groups: Mapping[str, int]) -> None:
         import asyncio
 
-        self._owner = owner
         self._engine = engine
+        self._life, self._actor, self._code, self._answers, self._status = parts
         self._loop = asyncio.new_event_loop()
         self._loop.set_exception_handler(_pass_over_exit)
         asyncio.set_event_loop(self._loop)
-        engine.flush_soon = self.flush_soon
         self._thread_id = threading.get_ident()
         self._main = Lane(self, self._loop, size)
         self._groups = {name: self._start_lane(name, group_size) for name, group_size in groups.items()}
         self._row: deque[Work] = deque()
-        self._code = 0
+        self._exit_code = 0
         self._is_flush_due = False
         self._flusher = Flusher(engine)
-        engine.flush_later = self._flusher.wake  # type: ignore[method-assign]
+        self.flush_later = self._flusher.wake
+        engine.outbox.set_pace(self)
         self._is_draining = False
         self._is_exiting = False
+        self._is_forked = False
 
     def _start_lane(self, name: str, size: int) -> Lane:
         import asyncio
@@ -117,12 +154,12 @@ class Loop:
         reactor = self._engine.reactor
         reactor.retire()
         self._loop.add_reader(reactor.get_pollable(), self._on_arrival)
-        reactor.bell.ring = lambda: _call_soon(self._loop, self._count_dropped_soon)
+        reactor.bell.answer(lambda: _call_soon(self._loop, self._count_dropped_soon))
         self._loop.call_soon(self._on_arrival)
         self._loop.call_soon(self._count_dropped)
         self._loop.run_forever()
-        self._owner.finish()
-        return self._code
+        self._life.finish()
+        return self._exit_code
 
     def complete(self, awaitable: object) -> None:
         """Run something to its end after `run` is over."""
@@ -135,7 +172,9 @@ class Loop:
 
     def stop(self, code: int = 0) -> None:
         """End the main loop after this round. May be called from any thread."""
-        self._code = code
+        if self._is_forked:
+            forks.end(SystemExit(code))
+        self._exit_code = code
         self._loop.call_soon_threadsafe(self._loop.stop)
 
     def cut_off(self) -> None:
@@ -143,8 +182,8 @@ class Loop:
         parent's."""
         import asyncio
 
-        self.stop = lambda code=0: forks.end(SystemExit(code))  # type: ignore[method-assign]
-        self.exit_soon = lambda: forks.end(SystemExit(0))  # type: ignore[method-assign]
+        self._is_forked = True
+        self._answers = _ForkedAnswers(self._answers)
         for lane in (self._main, *self._groups.values()):
             # The next handle that the loop takes is ours: no other call goes on here, and the sockets are not looked
             # at.
@@ -153,12 +192,14 @@ class Loop:
 
     def exit_soon(self) -> None:
         """End the actor after this round, because it asks for that. May be called from any thread, and again."""
+        if self._is_forked:
+            forks.end(SystemExit(0))
         self._loop.call_soon_threadsafe(self._exit)
 
     def _exit(self) -> None:
         if not self._is_exiting:
             self._is_exiting = True
-            self._owner.exit_actor()
+            self._life.exit_actor()
             self.stop()
 
     def cancel(self, task_id: int) -> None:
@@ -172,7 +213,7 @@ class Loop:
         reactor.handle_arrived()
         self._is_draining = False
         reactor.run_due()
-        self._engine.check()
+        self._engine.taker.check()
         row = self._row
         while row:
             work = row.popleft()
@@ -183,14 +224,14 @@ class Loop:
             else:
                 lane.loop.call_soon_threadsafe(lane.add, work)
         self.flush()
-        if self._owner.is_stopping and not self._engine.owes():
+        if self._life.is_stopping and not self._engine.outbox.owes():
             self._loop.stop()
 
     def flush(self) -> None:
         """Send what is unsent."""
         with self._engine.lock:
             self._is_flush_due = False
-            self._engine.before_wait()
+            self._engine.outbox.before_wait()
 
     def _count_dropped_soon(self) -> None:
         """Handles are being dropped, perhaps many: count them together."""
@@ -213,7 +254,7 @@ class Loop:
 
     def report_cancelled(self, work: Work) -> None:
         """A call was cancelled before it started."""
-        self._owner.report_unstarted(work)
+        self._answers.report_unstarted(work)
         self.flush_soon()
 
     def _refuse(self, work: Work) -> None:
@@ -226,26 +267,26 @@ class Loop:
 
     async def run_call(self, work: Work, lane: Lane) -> None:
         """Run a call to its end."""
-        owner, engine = self._owner, self._engine
+        engine, cancelled = self._engine, self._engine.duty.cancelled
         lane.note_start(work)
-        if self._is_exiting or work.task_id in engine.cancelled:
+        if self._is_exiting or work.task_id in cancelled:
             lane.note_end(work)
             self._refuse(work)
             return
         running = worker_engine.Running()
         worker_engine.current.set(running)
-        owner.note_start(work, running)
+        self._status.note_start(work, running)
         place: int | None = engine.channel.note_running(work.task_id)
         started = work.started
         try:
-            method = owner.find_method(work)
-            args, kwargs = owner.open_arguments(work)
+            method = self._actor.find_method(work)
+            args, kwargs = self._code.open_arguments(work)
             result = method(*args, **kwargs)
             if _is_to_be_awaited(result):
                 result = await result
             if work.num_returns < 0 or type(result) in items.KINDS:
                 result = await self._take_items(work, method, result)
-            if work.task_id in engine.cancelled:  # the user's code caught it; the caller has asked for no result
+            if work.task_id in cancelled:  # the user's code caught it; the caller has asked for no result
                 raise _build_cancelled(work)
             if running.is_exiting:
                 return
@@ -254,9 +295,9 @@ class Loop:
         except BaseException as error:  # noqa: BLE001 (whatever the user's code raises is the caller's to see)
             self._report(work, running, error)
         else:
-            owner.send_result(work, result, started)
+            self._answers.send_result(work, result, started)
         finally:
-            engine.cancelled.discard(work.task_id)
+            cancelled.discard(work.task_id)
             work.clear()
             if place is not None:
                 engine.channel.note_ended(place)
@@ -279,9 +320,9 @@ class Loop:
         if issubclass(type(error), exceptions.ActorExit):
             self.exit_soon()
         elif not running.is_exiting:
-            if work.task_id in self._engine.cancelled and type(error).__name__ == "CancelledError":
+            if work.task_id in self._engine.duty.cancelled and type(error).__name__ == "CancelledError":
                 error = _build_cancelled(work)
-            self._owner.report(work, error)
+            self._answers.report(work, error)
 
     async def _take_items(self, work: Work, method: object, result: object) -> object:
         """Go through the generator that a method may have returned; return the call's result."""
@@ -297,21 +338,43 @@ class Loop:
         heard."""
         import asyncio
 
-        ahead = self._owner.open_flow(work)
+        ahead = self._answers.open_flow(work)
         loop, has_room = asyncio.get_running_loop(), asyncio.Event()
         ahead.wake = lambda: _call_soon(loop, has_room.set)
         index = 0
         try:
             async for item in found if hasattr(found, "__aiter__") else _take_turns(found):
-                is_full = ahead.add(self._owner.send_item(work, index, item))
+                is_full = ahead.add(self._answers.send_item(work, index, item))
                 self.flush_soon()
                 index += 1
                 while is_full and ahead.is_full():
                     has_room.clear()
-                    self._owner.announce_pause(work, ahead)
+                    self._answers.announce_pause(work, ahead)
                     await has_room.wait()
         finally:
-            self._owner.close_flow(work)
+            self._answers.close_flow(work)
+
+
+@final
+class _ForkedAnswers:
+    """In a fork that a method has made: the process ends where the method ends. Nothing of it is sent.
+
+    Args:
+        own: The parent's.
+    """
+
+    def __init__(self, own: Answers) -> None:
+        self.open_flow, self.close_flow, self.announce_pause = own.open_flow, own.close_flow, own.announce_pause
+        self.report_unstarted = own.report_unstarted
+
+    def send_result(self, work: Work, result: object, started: float) -> NoReturn:
+        forks.end()
+
+    def report(self, work: Work, error: BaseException) -> NoReturn:
+        forks.end(error)
+
+    def send_item(self, work: Work, index: int, item: object) -> NoReturn:
+        forks.end(RuntimeError(forks.YIELDED))
 
 
 def _is_to_be_awaited(result: object) -> bool:
@@ -326,6 +389,7 @@ def _build_cancelled(work: Work) -> exceptions.TaskCancelledError:
     return exceptions.TaskCancelledError(f"Call `{work.name}` was cancelled while it ran.")
 
 
+@final
 class Flusher:
     """Sends what is unsent while an ordinary method, or a coroutine that does not wait, holds up the loop, or when
     another thread has left it.
@@ -353,27 +417,28 @@ class Flusher:
         self._awake.set()
 
     def _run(self) -> None:
-        engine, last_flush, quiet_ticks = self._engine, 0.0, 0
+        engine, post, last_flush, quiet_ticks = self._engine, self._engine.outbox, 0.0, 0
         while True:
             time.sleep(reactor.TICK_SECONDS)
-            is_waiting = engine.has_unsent()
-            if is_waiting and engine.last_flush == last_flush:
+            is_waiting = post.has_unsent()
+            if is_waiting and post.last_flush == last_flush:
                 try:
                     with engine.lock:
-                        engine.flush()
+                        post.flush()
                 except OSError:  # the driver is gone, and this process goes with it
                     return
-            last_flush = engine.last_flush
+            last_flush = post.last_flush
             quiet_ticks = 0 if is_waiting else quiet_ticks + 1
             if quiet_ticks > reactor.PARK_TICKS:
                 self._awake.clear()
                 self._is_parked = True
-                if not engine.has_unsent():  # else it was too late for the loop to see that
+                if not post.has_unsent():  # else it was too late for the loop to see that
                     self._awake.wait()
                 self._is_parked = False
                 quiet_ticks = 0
 
 
+@final
 class Lane:
     """The calls of one concurrency group: so many at once, the others in the order of arrival."""
 

@@ -103,6 +103,10 @@ class Bell(deque[int]):
         #: Whether it has rung since somebody looked.
         self.has_rung = False
 
+    def answer(self, ring: Callable[[], None]) -> None:
+        """Have it wake somebody else: who sleeps now sleeps in another way."""
+        self.ring = ring
+
     def hang(self) -> bool:
         """Take the place; False if something was dropped meanwhile, and the sleeper had better not sleep."""
         if self.usual:

@@ -95,7 +95,7 @@ class DriverEngine(contract.Engine):
             self.parent.kill(worker_id)
 
         def start_worker(worker: records.WorkerRecord) -> None:
-            pool.start(worker)
+            self.pool.start(worker)
 
         def send() -> None:
             carrier.carry_out()
@@ -119,24 +119,26 @@ class DriverEngine(contract.Engine):
             start_worker=start_worker,
             kill_worker=kill_worker,
         )
-        base = floor.Floor(session, carrier, self.links, self.store, self.functions, handles, made)
-        unfetched = self.unfetched = kernel_parts.Unfetched(kernel, base.read_arrived)
+        self.floor = floor.Floor(session, carrier, self.links, self.store, self.functions, handles, made)
+        unfetched = self.unfetched = kernel_parts.Unfetched(kernel, self.floor.read_arrived)
         feasibility = kernel_parts.Feasibility(kernel)
-        names = self.actors = kernel_parts.KernelActors(session, base, handles, _do_nothing)
-        self.resources = kernel_parts.KernelResources(session, base, handles, feasibility)
-        view = self.view = kernel_parts.KernelView(self, session, base, self.parent)
-        values = self.objects = objects.DriverObjects(self, session, base, self.store, made, self.parent, unfetched)
-        self.tasks = tasks.DriverTasks(
-            self, session, base, values, self.functions, feasibility, names, self.parent, made
+        names = self.actors = kernel_parts.KernelActors(session, self.floor, handles, _do_nothing)
+        self.resources = kernel_parts.KernelResources(session, self.floor, handles, feasibility)
+        view = self.view = kernel_parts.KernelView(self, session, self.floor, self.parent)
+        values = self.objects = objects.DriverObjects(
+            self, session, self.floor, self.store, made, self.parent, unfetched
         )
-        search = ends.Ends(kernel, self.links, carrier.carry_out)
+        self.tasks = tasks.DriverTasks(
+            self, session, self.floor, values, self.functions, feasibility, names, self.parent, made
+        )
+        self.search = ends.Ends(kernel, self.links, carrier.carry_out)
         mail = inbox.Inbox(
             self,
             session,
             self.links,
             self.store,
             self.functions,
-            search,
+            self.search,
             unfetched,
             answers=_list_answers(self.tasks, names, self.resources, view, feasibility, self.store),
         )
@@ -147,11 +149,13 @@ class DriverEngine(contract.Engine):
             has_gpus="GPU" in kernel.pool.total,
             has_cpu=feasibility.usual is not None,
         )
-        pool = worker_pool.WorkerPool(
+        self.pool = worker_pool.WorkerPool(
             session, self.links, self.parent, mail, carrier, self.store, self.functions, made, setup
         )
-        clock = watch.Watch(session, self.links, self.parent, pool, search, carrier)
-        return rounds.Rounds(self, session, base, self.links, self.parent, pool, clock, view.build_snapshot)
+        self.watch = watch.Watch(session, self.links, self.parent, self.pool, self.search, carrier)
+        return rounds.Rounds(
+            self, session, self.floor, self.links, self.parent, self.pool, self.watch, view.build_snapshot
+        )
 
     # --- the end ------------------------------------------------------------------------------------------------------
 

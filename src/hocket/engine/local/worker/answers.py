@@ -7,25 +7,76 @@ while a task runs, by the background reader. They are safe before the next task 
 from __future__ import annotations
 
 import time
-from typing import Any
+from typing import Any, Final, NoReturn, Protocol, final
 
 from hocket import exceptions, texts
-from hocket.engine import callers, faults, items, methods, rules, unsendable, values
+from hocket.engine import faults, forks, items, rules, unsendable, values
 from hocket.engine.events import Kind, State
-from hocket.engine.local import flow, messages, payloads, surroundings
+from hocket.engine.local import flow, messages, payloads, surroundings, worker_engine
 from hocket.engine.local.work import Work
-from hocket.engine.local.worker import state
+from hocket.engine.local.worker import actor, code, interruption
 from hocket.kernel import ids
+
+FLUSH_SECONDS: Final = 0.001
+"""How long a result may wait for company."""
 
 _TASK, _CALL = Kind.TASK, Kind.CALL
 """A name is found sooner than an attribute."""
 
+Sent = tuple[payloads.Payload, tuple[int, ...]]
+"""A result, and the ids of the references inside it."""
 
-class Answers(state.WorkerState):
-    """Publishes results."""
+
+class Outcomes(Protocol):
+    """Takes what work has returned, raised or yielded."""
 
     def send_result(self, work: Work, result: object, started: float) -> None:
         """Put the result in the outbox; one that cannot travel is the task's error."""
+
+    def report(self, work: Work, error: BaseException) -> None:
+        """Send the error of a task."""
+
+    def send_item(self, work: Work, index: int, item: object) -> int:
+        """Send one item of a generator; return how many bytes it takes."""
+
+
+@final
+class ForkedOutcomes:
+    """In a fork that a task has made: the process ends where the task's function ends. Nothing of it is sent."""
+
+    def send_result(self, work: Work, result: object, started: float) -> NoReturn:
+        forks.end()
+
+    def report(self, work: Work, error: BaseException) -> NoReturn:
+        forks.end(error)
+
+    def send_item(self, work: Work, index: int, item: object) -> NoReturn:
+        forks.end(RuntimeError(forks.YIELDED))
+
+
+@final
+class Answers:
+    """Publishes results.
+
+    Args:
+        engine: The worker's side.
+        subject: The actor, if there is one.
+        functions: What is sent along with work.
+        interrupted: Which task was cancelled.
+    """
+
+    def __init__(
+        self,
+        engine: worker_engine.WorkerEngine,
+        subject: actor.Actor,
+        functions: code.Code,
+        interrupted: interruption.Interruption,
+    ) -> None:
+        self._engine, self._actor, self._code, self._interruption = engine, subject, functions, interrupted
+        self._events = engine.ring
+        self._flows: dict[int, flow.Flow] = {}
+
+    def send_result(self, work: Work, result: object, started: float) -> None:
         try:
             self._send_result(work, result, time.perf_counter() - started, started)
         except BaseException as error:  # a user's __reduce__, or handler of a signal, may raise anything
@@ -48,7 +99,7 @@ class Answers(state.WorkerState):
                         self._answer_plain(work, data, started, seconds)
                         return
                     if engine.metrics.store.families:
-                        engine.post_metrics()
+                        engine.outbox.post_metrics()
                     engine.channel.post_short((messages.PLAIN, work.task_id, data, seconds, started))
                 return
             del data  # it goes to shared memory, below
@@ -73,35 +124,35 @@ class Answers(state.WorkerState):
             faults.plan.reach("worker.after_result")
 
     def _post_results(
-        self, work: Work, encoded: list[values.Encoded], sent: list[state.Sent], started: float, seconds: float
+        self, work: Work, encoded: list[values.Encoded], sent: list[Sent], started: float, seconds: float
     ) -> None:
         engine = self._engine
         with engine.lock:
             self._note_run(work, started, seconds)
             for value in encoded:
                 if value.refs:
-                    engine.publish(value.refs)
+                    engine.arrivals.publish(value.refs)
             if work.reply_to:
                 self._answer(work, sent, started, seconds)
                 return
             self._post_done(work, sent, started, seconds)
 
-    def _post_done(self, work: Work, sent: list[state.Sent], started: float, seconds: float) -> None:
+    def _post_done(self, work: Work, sent: list[Sent], started: float, seconds: float) -> None:
         """Publish the results: from here on they are safe."""
         engine = self._engine
         with engine.lock:
             if engine.metrics.store.families:
-                engine.post_metrics()
+                engine.outbox.post_metrics()
             for payload, _ in sent:
                 if payload[0] == payloads.SEGMENT:
-                    engine.send_payload(payload)
+                    engine.outbox.send_payload(payload)
             engine.channel.post((messages.DONE, work.task_id, seconds, sent, started))
 
-    def _answer(self, work: Work, sent: list[state.Sent], started: float, seconds: float) -> None:
+    def _answer(self, work: Work, sent: list[Sent], started: float, seconds: float) -> None:
         """Answer a direct call: by its direct channel, or through the driver if the driver has to count something. With
         the lock held."""
         engine = self._engine
-        engine.notes.append((work.task_id, work.name, started, seconds, None, ""))
+        engine.outbox.notes.append((work.task_id, work.name, started, seconds, None, ""))
         reply = engine.direct.find_reply(work.reply_to)
         if reply is not None and not any(contained or payload[0] == payloads.SEGMENT for payload, contained in sent):
             message = (messages.REPLY, work.task_id, [payload for payload, _ in sent])
@@ -109,12 +160,12 @@ class Answers(state.WorkerState):
                 return
         for position, (payload, contained) in enumerate(sent):
             object_id = work.task_id + position
-            engine.channel.post((messages.DELIVER, object_id, engine.send_payload(payload), contained))
+            engine.channel.post((messages.DELIVER, object_id, engine.outbox.send_payload(payload), contained))
 
     def _answer_plain(self, work: Work, data: bytes, started: float, seconds: float) -> None:
         """Do the same with one short result."""
         engine = self._engine
-        engine.notes.append((work.task_id, work.name, started, seconds, None, ""))
+        engine.outbox.notes.append((work.task_id, work.name, started, seconds, None, ""))
         reply = engine.direct.find_reply(work.reply_to)
         payload = (payloads.INLINE, data)
         if reply is None or not engine.direct.send_reply(reply, (messages.REPLY, work.task_id, [payload])):
@@ -140,30 +191,25 @@ class Answers(state.WorkerState):
 
     def _encode_failure(self, work: Work, failure: items.Failure) -> values.Encoded:
         """Encode the error that stands for one of several results."""
-        return values.Encoded(values.encode_error(self._explain(work, failure.error)), [], [])
+        return values.Encoded(values.encode_error(self.explain(work, failure.error)), [], [])
 
     def _store_result(self, work: Work, value: values.Encoded, position: int) -> payloads.Payload:
         """Store a large result, in the name of the function that returned it."""
         engine = self._engine
 
         try:
-            return engine.store.build_payload(value, work.task_id + position, lambda: self._describe_maker(work))
+            return engine.store.build_payload(value, work.task_id + position, lambda: self._actor.describe_maker(work))
         except BaseException:
             with engine.lock:  # none of the results before it will be sent
                 for earlier in range(work.task_id, work.task_id + position):
                     engine.store.pool.recycle(earlier)
             raise
 
-    def _describe_maker(self, work: Work) -> str:
-        function = methods.get_method(self._actor, work.method) if work.method else self._functions[work.function_id]
-        return f"{callers.describe_function(function)} (returned by `{work.name}`)"
-
     # --- errors -------------------------------------------------------------------------------------------------------
 
     def report(self, work: Work, error: BaseException) -> None:
-        """Send the error of a task."""
         try:
-            self._send_error(work, self._explain(work, error))
+            self._send_error(work, self.explain(work, error))
         except BaseException as failure:  # whatever it is, the caller has to be told something
             text = f"{texts.describe(error)}\n(it could not be sent as it is: {texts.describe(failure)})"
             self._send_error(work, exceptions.TaskError(work.name, f"{text}\n", exceptions.HocketError(text)))
@@ -173,22 +219,22 @@ class Answers(state.WorkerState):
         kind = "Call" if work.method else "Task"
         error = exceptions.TaskCancelledError(f"{kind} `{work.name}` was cancelled before it started.")
         with self._engine.lock:
-            self._engine.cancelled.discard(work.task_id)
-            self._close_unopened(work)
+            self._engine.duty.cancelled.discard(work.task_id)
+            self._code.close_unopened(work)
             self._send_error(work, error)
 
-    def _explain(self, work: Work, error: BaseException) -> BaseException:
+    def explain(self, work: Work, error: BaseException) -> BaseException:
         """Return what the caller shall see. What came out of the user's code is a `TaskError`, with what it was on the
         innermost level; what the engine says of the task itself stays what it is."""
         kind = type(error)
         if issubclass(kind, KeyboardInterrupt):
-            if self._cancelling_id != work.task_id:
+            if not self._interruption.is_cancelling(work.task_id):
                 return rules.build_interrupted(work.name, error)
             cancelled = exceptions.TaskCancelledError(f"Task `{work.name}` was cancelled while it ran.")
             return rules.wrap_cancelled(work.name, cancelled)
-        if issubclass(kind, exceptions.TaskCancelledError) and work.task_id in self._engine.cancelled:
+        if issubclass(kind, exceptions.TaskCancelledError) and work.task_id in self._engine.duty.cancelled:
             return rules.wrap_cancelled(work.name, error)
-        surroundings.add_hint(error, work.extra or self._engine.actor_extra)
+        surroundings.add_hint(error, work.extra or self._engine.duty.actor_extra)
         return rules.wrap_error(work.name, error)
 
     def _send_error(self, work: Work, error: BaseException) -> None:
@@ -200,7 +246,7 @@ class Answers(state.WorkerState):
             if work.started:
                 self._note_run(work, work.started, seconds, has_failed=True)
             if work.reply_to:
-                self._engine.notes.append((work.task_id, work.name, work.started, seconds, error_type, text))
+                self._engine.outbox.notes.append((work.task_id, work.name, work.started, seconds, error_type, text))
                 self._answer_error(work, payload)
                 return
             message = (messages.FAILED, work.task_id, payload, error_type, text, work.started, seconds)
@@ -219,6 +265,12 @@ class Answers(state.WorkerState):
 
     # --- items of generators ------------------------------------------------------------------------------------------
 
+    def note_consumed(self, task_id: int, count: int) -> None:
+        """The reader of a generator has taken so many items. Called with the lock held."""
+        found = self._flows.get(task_id)
+        if found is not None:  # else an earlier attempt had asked
+            found.take(count)
+
     def open_flow(self, work: Work) -> flow.Flow:
         """Begin to count how far a generator is ahead of its reader."""
         found = self._flows[work.task_id] = flow.Flow((work.extra or {}).get("backpressure", 0))
@@ -232,23 +284,22 @@ class Answers(state.WorkerState):
         """A generator waits for its reader: send what it has yielded, and ask to be told."""
         with self._engine.lock:
             self._engine.channel.post((messages.PAUSED, work.task_id, ahead.find_wanted()))
-            self._engine.flush()
+            self._engine.outbox.flush()
 
     def send_item(self, work: Work, index: int, item: object) -> int:
-        """Send one item of a generator; return how many bytes it takes."""
         encoded = values.encode(item, f"item {index} of `{work.name}`", unsendable.explain_result, by_index=True)
         engine = self._engine
         item_id = ids.build_item_id(work.task_id, index)
-        payload = engine.store.build_payload(encoded, item_id, lambda: self._describe_maker(work))
+        payload = engine.store.build_payload(encoded, item_id, lambda: self._actor.describe_maker(work))
         with engine.lock:
             contained = tuple([ref._id for ref in encoded.refs])
-            engine.publish(encoded.refs)
-            engine.channel.post((messages.YIELD, work.task_id, index, engine.send_payload(payload), contained))
+            engine.arrivals.publish(encoded.refs)
+            engine.channel.post((messages.YIELD, work.task_id, index, engine.outbox.send_payload(payload), contained))
             # Where calls run in threads, nobody else looks what is unsent as long as none of them ends.
-            if self._is_concurrent or time.perf_counter() - engine.last_flush > state.FLUSH_SECONDS:
-                engine.flush()
+            if self._actor.is_concurrent or time.perf_counter() - engine.outbox.last_flush > FLUSH_SECONDS:
+                engine.outbox.flush()
             else:
-                engine.flush_later()
+                engine.outbox.send_later()
         return payloads.measure(payload)
 
 

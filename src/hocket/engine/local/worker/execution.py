@@ -3,89 +3,147 @@
 from __future__ import annotations
 
 import functools
+import mmap
 import os
 import threading
 import time
 import traceback
-from typing import Any
+from typing import Any, final
 
 from hocket import exceptions
-from hocket.engine import callers, contract, faults, items, methods, values
+from hocket.engine import contract, faults, items
 from hocket.engine.local import event_loop, messages, payloads, surroundings, worker_engine
 from hocket.engine.local.work import Work
-from hocket.engine.local.worker import intake, state, threads
+from hocket.engine.local.worker import actor, answers, code, interruption, life, row
 
 
-class Execution(intake.Intake):
-    """Runs work."""
+@final
+class Status:
+    """What runs, written down for the driver, which has to explain our death.
 
-    def _run_work(self, work: Work) -> int | None:
+    Args:
+        memory: The table that all processes share.
+        slot: The place of this one.
+    """
+
+    def __init__(self, memory: mmap.mmap, slot: int) -> None:
+        self._tasks = memoryview(memory).cast("Q")
+        self._times = memoryview(memory).cast("d")
+        self._slot = slot
+
+    def note_start(self, work: Work, running: worker_engine.Running) -> None:
+        """Something runs now."""
+        running.begin(work.task_id, work)
+        self._tasks[self._slot] = work.task_id
+        self._times[self._slot + messages.STATUS_SLOTS] = work.started = time.perf_counter()
+
+
+@final
+class Execution:
+    """Runs work.
+
+    Args:
+        engine: The worker's side.
+        subject: The actor, if there is one.
+        functions: What is sent along with work.
+        works: Where work waits.
+        told: Sends results.
+        interrupted: What may be interrupted.
+        end: How the process ends.
+        status: Where what runs is written down.
+    """
+
+    def __init__(
+        self,
+        engine: worker_engine.WorkerEngine,
+        subject: actor.Actor,
+        functions: code.Code,
+        works: row.Row,
+        told: answers.Answers,
+        interrupted: interruption.Interruption,
+        end: life.Life,
+        status: Status,
+    ) -> None:
+        self._engine, self._actor, self._code, self._row = engine, subject, functions, works
+        self._answers, self._interruption, self._life, self._status = told, interrupted, end, status
+        self._outcomes: answers.Outcomes = told
+        #: What the main thread runs.
+        self._own_running = engine.duty.running
+        #: The runtime environment that the process has taken on.
+        self._environment = ""
+
+    def cut_off(self) -> None:
+        """In a fork: end where the function ends that it came from."""
+        self._outcomes = answers.ForkedOutcomes()
+
+    def run(self, work: Work) -> int | None:
         """Run it and put its results in the outbox; return an exit code if it ends the process."""
         engine = self._engine
         if (
-            work.method and work.task_id in engine.cancelled
+            work.method and work.task_id in engine.duty.cancelled
         ):  # when it was in no row; a plain task looks again in `_call`
-            self.report_unstarted(work)
+            self._answers.report_unstarted(work)
             return None
         # Only where several run at once does it depend on who asks.
-        running = engine.running if self._is_concurrent or self._loop is not None else self._own_running
-        self.note_start(work, running)
-        place = engine.channel.note_running(work.task_id) if self._is_concurrent else None
+        is_shared = self._actor.is_concurrent or self._actor.loop is not None
+        running = engine.duty.running if is_shared else self._own_running
+        self._status.note_start(work, running)
+        place = engine.channel.note_running(work.task_id) if self._actor.is_concurrent else None
         started = work.started
-        if started - engine.last_flush > state.FLUSH_SECONDS and engine.has_unsent():
+        post = engine.outbox
+        if started - post.last_flush > answers.FLUSH_SECONDS and post.has_unsent():
             with engine.lock:
-                engine.flush()
-        elif engine.reactor.is_asleep and engine.has_unsent():
+                post.flush()
+        elif engine.reactor.is_asleep and post.has_unsent():
             with engine.lock:
-                engine.flush_later()
+                post.send_later()
         try:
             if faults.plan is not None:
                 faults.plan.reach("worker.before_task")
             result = self._compute(work, running)
         except exceptions.ActorExit:
-            self.exit_actor()
+            self._exit_actor()
             return 0
         except SystemExit as request:
-            if self._actor is not None and not request.code:  # as Ray: an actor that leaves in peace is not built again
-                self.exit_actor()
+            # As Ray: an actor that leaves in peace is not built again.
+            if self._actor.instance is not None and not request.code:
+                self._exit_actor()
                 return 0
             place = None  # it runs to the end of the process, which is its death
-            self._send_exit(request)
+            self._life.exit_process(request)
             # As the system has it: one byte.
             return request.code & 0xFF if isinstance(request.code, int) else 0 if request.code is None else 1
         except BaseException as error:  # whatever the user's code raises is the caller's to see
-            self._interruptible_id = 0
+            self._interruption.close()
             if running.is_exiting:
-                self.exit_actor()
+                self._exit_actor()
                 return 0
-            self.report(work, error)
+            self._outcomes.report(work, error)
         else:
-            self.send_result(work, result, started)
+            self._outcomes.send_result(work, result, started)
         finally:
             self._note_end(work, running, place)
         return None
+
+    def _exit_actor(self) -> None:
+        """The actor ends itself. An event loop says goodbye when it has stopped."""
+        self._life.exit_actor()
+        if self._actor.loop is None:
+            self._life.finish()
 
     def _run_in_thread(self, work: Work) -> None:
         """Run it in a thread. What is raised here would vanish with the thread, and the caller wait for ever: so it
         ends the process."""
         try:
-            code = None if self._has_left else self._run_work(work)
+            code = None if self._life.has_left else self.run(work)
             work.clear()  # it holds handles
             with self._engine.lock:
-                self._engine.before_wait()
+                self._engine.outbox.before_wait()
             if code is not None:
                 os._exit(code)
         except BaseException:  # our own mistake, or a process that has lost its descriptors
             traceback.print_exc()
             os._exit(1)
-
-    def note_start(self, work: Work, running: worker_engine.Running) -> None:
-        """Write down what runs now, for ourselves and for the driver, which has to explain our death."""
-        running.task_id = work.task_id
-        running.work = work
-        running.is_exiting = False
-        self._status[self._slot] = work.task_id
-        self._start_times[self._slot + messages.STATUS_SLOTS] = work.started = time.perf_counter()
 
     def _compute(self, work: Work, running: worker_engine.Running) -> object:
         """Run the user's code; return its result."""
@@ -95,18 +153,17 @@ class Execution(intake.Intake):
             result = None
         if running.is_exiting:
             raise exceptions.ActorExit
-        if work.method and work.task_id in self._engine.cancelled:
+        if work.method and work.task_id in self._engine.duty.cancelled:
             raise exceptions.TaskCancelledError(f"Call `{work.name}` was cancelled while it ran.")
         return result
 
     def _note_end(self, work: Work, running: worker_engine.Running, place: int | None) -> None:
         """What ran has been answered, unless it ends the process."""
-        running.task_id = 0
-        running.work = None  # it holds handles
-        cancelled = self._engine.cancelled
+        running.end()
+        cancelled = self._engine.duty.cancelled
         if cancelled:
             cancelled.discard(work.task_id)
-        state.flush_streams()
+        life.flush_streams()
         if place is not None:
             self._engine.channel.note_ended(place)
 
@@ -114,30 +171,29 @@ class Execution(intake.Intake):
 
     def _call(self, work: Work) -> Any:
         if work.method:
-            function = self.find_method(work)
+            function = self._actor.find_method(work)
         else:
             try:
-                function = self._load(work.function_id)
+                function = self._code.load(work.function_id)
             except BaseException:
                 with self._engine.lock:
-                    self._close_unopened(work)
+                    self._code.close_unopened(work)
                 raise
         extra = work.extra
         if extra is not None and not work.method:
             self._prepare(extra)
-            args, kwargs = self.open_arguments(work)
+            args, kwargs = self._code.open_arguments(work)
             if extra.get("creates_actor"):
                 return self._create_actor(work, function, args, kwargs)
         else:
             if not work.method:
                 self._engine.inherit(None)
-            args, kwargs = self.open_arguments(work)
-        if self._threads is None and threading.get_ident() == self._main_id and not work.method:
-            self._interruptible_id = work.task_id
+            args, kwargs = self._code.open_arguments(work)
+        cancelled = self._engine.duty.cancelled
+        if self._is_in_main(work):
+            self._interruption.open(work.task_id)
         try:
-            if self._interruptible_id and work.task_id in self._engine.cancelled:  # while it was being opened
-                self._cancelling_id = work.task_id
-                raise KeyboardInterrupt
+            self._interruption.raise_if_cancelled(work.task_id, cancelled)  # while it was being opened
             result = function(*args, **kwargs)
             if type(result) in items.KINDS and items.is_to_be_taken(result, work.num_returns, function):
                 result = items.take(
@@ -145,14 +201,7 @@ class Execution(intake.Intake):
                 )
             return result
         finally:
-            self._interruptible_id = 0
-
-    def _load(self, function_id: bytes) -> object:
-        function = self._functions.get(function_id)
-        if function is None:
-            function = self._functions[function_id] = self._engine.open_code(self._codes[function_id])
-            del self._codes[function_id]  # not before: what could not be loaded now may be loaded for the next task
-        return function
+            self._interruption.close()
 
     def _prepare(self, extra: dict[str, Any]) -> None:
         """Take on what the task asks of the process around it."""
@@ -166,100 +215,49 @@ class Execution(intake.Intake):
         if "gpu_ids" in extra:
             surroundings.set_gpus(extra["gpu_ids"])
 
-    def open_arguments(self, work: Work) -> tuple[tuple[object, ...], dict[str, object]]:
-        if work.args is None:
-            return (), {}
-        given, work.args = work.args, None
-        if given.payload[0] == payloads.INLINE:
-            args, kwargs = values.decode(given.payload[1], (), given.held)
-        else:
-            args, kwargs = self._open_once(given, given.payload[2] if len(given.payload) > 2 else 0)
-        del given
-        if work.dependencies:
-            dependencies, work.dependencies = work.dependencies, []
-            if len(dependencies) < values.MANY:
-                found = [self._open_once(arrived, object_id) for object_id, arrived in dependencies]
-            else:
-                with values.hold_collector():
-                    found = [self._open_once(arrived, object_id) for object_id, arrived in dependencies]
-            del dependencies
-            args, kwargs = values.fill_slots(args, kwargs, found)
-        return args, kwargs
-
-    def _open_once(self, arrived: worker_engine.Arrived, object_id: Any) -> Any:
-        return self._engine.open_payload(object_id, arrived)
+    def _is_in_main(self, work: Work) -> bool:
+        """Tell whether a task may be interrupted: calls are not, nor what runs in threads."""
+        return not work.method and self._row.threads is None and threading.get_ident() == self._interruption.main_id
 
     def _create_actor(self, work: Work, actor_class: Any, args: tuple[object, ...], kwargs: dict[str, Any]) -> None:
         extra = work.extra or {}
-        self._engine.actor_id = work.task_id
-        self._engine.actor_extra = {name: value for name, value in extra.items() if name != "creates_actor"}
+        own = {name: value for name, value in extra.items() if name != "creates_actor"}
+        self._engine.duty.become_actor(work.task_id, own)
         construct = functools.partial(actor_class, *args, **kwargs)
+        size, groups = extra.get("max_concurrency", 1), dict(extra.get("groups") or ())
         try:
             if extra.get("is_async"):
-                loop = event_loop.Loop(self, self._engine, extra["max_concurrency"], dict(extra["groups"]))
-                self._actor = loop.build(construct)
-                self._loop = loop  # not before: what has come meanwhile stays in the row until the loop serves it
+                parts = event_loop.Parts(self._life, self._actor, self._code, self._answers, self._status)
+                loop = event_loop.Loop(self._engine, parts, size, groups)
+                instance = loop.build(construct)
+                # Not before: what has come meanwhile stays in the row until the loop serves it.
+                self._actor.become(instance, loop, is_concurrent=False)
                 return
-            self._actor = construct()
+            instance = construct()
         except BaseException as error:
-            self._actor_error = payloads.encode_error(self._explain(work, error))
+            self._actor.note_error(payloads.encode_error(self._answers.explain(work, error)))
             raise
-        self._is_concurrent = bool(extra.get("groups")) or extra.get("max_concurrency", 1) > 1
-        for name, size in extra.get("groups", ()):
-            self._groups[name] = threads.CallThreads(size, f"hocket-{name}", self._run_in_thread)
-        if self._groups:
-            with self._engine.lock:  # what came while it was being built
-                remaining = [work for work in self._row if not self._give_to_group(work)]
-                self._row.clear()
-                self._row.extend(remaining)
-        if extra.get("max_concurrency", 1) > 1:
-            self._threads = threads.CallThreads(extra["max_concurrency"], "hocket-call", self._run_in_thread)
+        self._actor.become(instance, None, is_concurrent=bool(groups) or size > 1)
+        self._row.start_threads(size, groups, self._run_in_thread)
 
     def _send_items(self, work: Work, found: Any) -> None:
         """Run a generator and send what it yields."""
         if hasattr(found, "__aiter__"):
             found = items.iterate(found)
-        ahead = self.open_flow(work)
+        ahead, cancelled = self._answers.open_flow(work), self._engine.duty.cancelled
         try:
-            if threading.get_ident() == self._main_id and self._threads is None and not work.method:
-                self._interruptible_id = work.task_id
+            if self._is_in_main(work):
+                self._interruption.open(work.task_id)
             for index, item in enumerate(iter(found)):
-                is_full = ahead.add(self.send_item(work, index, item))
+                is_full = ahead.add(self._outcomes.send_item(work, index, item))
                 if is_full:
-                    self.announce_pause(work, ahead)
-                    self._engine.wait_lending(lambda: not ahead.is_full() or work.task_id in self._engine.cancelled)
-                if work.task_id in self._engine.cancelled:
-                    self._interruptible_id = 0
+                    self._answers.announce_pause(work, ahead)
+                    self._engine.values.wait_lending(lambda: not ahead.is_full() or work.task_id in cancelled)
+                if work.task_id in cancelled:
+                    self._interruption.close()
                     raise exceptions.TaskCancelledError(f"`{work.name}` was cancelled after item {index}.")
         finally:
-            self._interruptible_id = 0
-            self.close_flow(work)
+            self._interruption.close()
+            self._answers.close_flow(work)
             if hasattr(found, "close"):
                 found.close()  # now, and not when the last frame that holds it is gone
-
-    def find_method(self, work: Work) -> Any:
-        """Return what the call is to run."""
-        if self._actor_error is not None:
-            raise self._build_init_error()
-        return methods.get_method(self._actor, work.method)
-
-    def _name_function(self, running: worker_engine.Running) -> str:
-        work = running.work
-        if work is None:
-            return ""
-        if work.method:
-            return callers.name_function(type(self._actor), work.method)
-        function = self._functions.get(work.function_id)
-        return callers.name_function(function, "__init__" if isinstance(function, type) else "")
-
-    def _build_init_error(self) -> exceptions.ActorDiedError:
-        """Return the error of a call that was on its way when the constructor raised. The driver says the same to those
-        that come later."""
-        assert self._actor_error is not None
-        kind, name = (self._engine.actor_extra.get(key, "") for key in ("class_name", "actor_name"))
-        return exceptions.ActorDiedError(
-            f"Actor `{kind}`{f' (named {name!r})' if name else ''} is dead: its constructor raised an exception:",
-            actor_id=f"{self._engine.actor_id:016x}",
-            actor_init_failed=True,
-            cause_data=self._actor_error[1],
-        )

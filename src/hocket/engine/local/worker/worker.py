@@ -22,75 +22,114 @@ import sys
 from typing import final
 
 from hocket import texts
-from hocket.engine import contract, events, forks, stacks
+from hocket.engine import contract, events, stacks
 from hocket.engine.local import debugger, journal, messages, worker_engine
-from hocket.engine.local.worker import execution
+from hocket.engine.local.worker import actor, answers, code, execution, intake, interruption, life, row
 
 importlib.import_module("cloudpickle")  # most functions come in its form: it is to be here before the guardian forks
 
 
 @final
-class Worker(execution.Execution):
-    """The process's main loop."""
+class Worker:
+    """The process's main loop. It is what the engine gives work to; see `worker_engine.duty.Taker`.
+
+    Args:
+        engine: The worker's side.
+        status: The table of what runs, which all processes share.
+        slot: The place of this one.
+    """
 
     def __init__(self, engine: worker_engine.WorkerEngine, status: mmap.mmap, slot: int) -> None:
-        super().__init__(engine, status, slot)
-        engine.on_work = self._take_message
-        engine.on_late = self._enqueue
-        engine.on_exit = self._note_exit
-        engine.name_function = self._name_function
-        engine.take_unstarted = self._take_unstarted
-        engine.check = self._check
+        self._engine = engine
+        functions = code.Code(engine)
+        self._actor = actor.Actor(engine, functions)
+        self._interruption = interruption.Interruption()
+        self._life = life.Life(engine, self._actor)
+        self._row = row.Row(engine, self._actor, functions)
+        told = answers.Answers(engine, self._actor, functions, self._interruption)
+        intake_ = intake.Intake(engine, self._actor, functions, self._row, told, self._interruption, self._life)
+        self._execution = execution.Execution(
+            engine,
+            self._actor,
+            functions,
+            self._row,
+            told,
+            self._interruption,
+            self._life,
+            execution.Status(status, slot),
+        )
+        self.take_message = intake_.take
+        self.enqueue = self._row.add
+        self.take_unstarted = self._row.take_unstarted
+        self.name_function = self._actor.name_function
         engine.guard.install()
-        signal.signal(signal.SIGINT, self._on_interrupt)
+        self._interruption.install()
 
     def run(self) -> int:
         """Work until told to stop; return the exit code."""
-        row, engine = self._row, self._engine
-        engine.reactor.start()  # not before `on_work` is set: the background reader would read work and drop it
+        row, engine, life = self._row, self._engine, self._life
+        engine.reactor.start()
 
         def has_work() -> bool:
-            return bool(row) or self._is_stopping or self._is_exiting
+            return bool(row.works) or life.is_stopping or life.is_exiting
 
         while True:
             engine.reactor.wait_until(has_work)
-            if self._is_exiting:
-                self.exit_actor()
+            if life.is_exiting:
+                life.exit_actor()
+                life.finish()
                 return 0
             code = self._run_row()
             if code is not None:
                 return code
-            if self._is_stopping and not row:
-                engine.reactor.wait_until(lambda: not engine.owes())
-                for pool in (self._threads, *self._groups.values()):
-                    if pool is not None:
-                        pool.shutdown()
-                self.finish()
+            if life.is_stopping and not row.works:
+                engine.reactor.wait_until(lambda: not engine.outbox.owes())
+                row.end_threads()
+                life.finish()
                 return 0
 
     def _run_row(self) -> int | None:
         """Run what stands in the row; return an exit code if that ends the process."""
-        row, words = self._row, self._words
-        while row and not self._is_exiting:
+        row, words = self._row.works, self._engine.channel.words
+        while row and not self._life.is_exiting:
             try:
                 work = row.popleft()
             except IndexError:  # another thread gave the last one back
                 break
-            if self._threads is not None:
-                self._threads.submit(work)
+            if self._row.threads is not None:
+                self._row.threads.submit(work)
                 continue
             if work.number:
                 words[journal.BEGUN] = work.number
                 if work.number <= words[journal.WITHDRAWN]:
-                    self._hand_back(work)
+                    self._row.hand_back(work)
                     continue
-            code = self._run_work(work)
+            code = self._execution.run(work)
             del work
             if code is not None:
                 return code
-            if self._loop is not None:
-                return self._loop.run(row)
+            if self._actor.loop is not None:
+                return self._actor.loop.run(row)
         return None
+
+    def check(self) -> None:
+        """Call the handlers of signals that had to wait. What they raise is the running task's; without one, it is
+        printed."""
+        guard = self._engine.guard
+        if not guard.noted:
+            return
+        if self._engine.duty.running.task_id:
+            guard.check()
+        else:
+            guard.check_and_print()
+
+    def note_exit(self) -> None:
+        """The user's code asks for the actor's end. What runs comes to it by the exception; a thread or coroutine in
+        the background does not."""
+        if self._actor.loop is not None:
+            self._actor.loop.exit_soon()
+        elif not self._engine.duty.running.task_id:
+            self._life.exit_soon()
 
     def cut_off(self) -> None:
         """In a fork of this process: have it end where the function that it came from ends. Nothing of it is sent."""
@@ -98,29 +137,11 @@ class Worker(execution.Execution):
         events.open_notes(None)
         self._engine.cut_off()
         faulthandler.disable()  # its file tells of this worker's death, not of a fork's
-        if signal.getsignal(signal.SIGINT) == self._on_interrupt:
-            signal.signal(signal.SIGINT, signal.default_int_handler)
-        if self._loop is not None:
-            self._loop.cut_off()
-        ends: dict[str, object] = {
-            "send_result": lambda work, result, started: forks.end(),
-            "send_item": lambda work, index, item: forks.end(RuntimeError(forks.YIELDED)),
-            "report": lambda work, error: forks.end(error),
-            "exit_actor": forks.end,
-            "_send_exit": forks.end,
-        }
-        for name, method in ends.items():
-            setattr(self, name, method)
-
-    def _note_exit(self) -> None:
-        """The user's code asks for the actor's end. What runs comes to it by the exception; a thread or coroutine in
-        the background does not."""
-        if self._loop is not None:
-            self._loop.exit_soon()
-        elif not self._engine.running.task_id:
-            with self._engine.lock:
-                self._is_exiting = True
-                self._engine.reactor.poke()
+        self._interruption.remove()
+        if self._actor.loop is not None:
+            self._actor.loop.cut_off()
+        self._execution.cut_off()
+        self._life.cut_off()
 
 
 def _write_whole_lines() -> None:
@@ -145,18 +166,38 @@ def _write_whole_lines() -> None:
             setattr(sys, f"__{name}__", whole)
 
 
+def build(
+    worker_id: int, sock: socket.socket, page_fd: int, ring: events.EventRing, status: mmap.mmap
+) -> tuple[worker_engine.WorkerEngine, Worker]:
+    """Return a worker's engine, and its main loop, which need each other.
+
+    Args:
+        worker_id: The worker's number.
+        sock: Its end of the socket to the driver.
+        page_fd: The descriptor of its page, which is closed.
+        ring: What it has to tell.
+        status: The table of what runs.
+    """
+    built: list[Worker] = []
+
+    def build_worker(engine: worker_engine.WorkerEngine) -> Worker:
+        built.append(Worker(engine, status, worker_id % messages.STATUS_SLOTS))
+        return built[0]
+
+    return worker_engine.WorkerEngine(worker_id, sock, page_fd, ring, build_worker), built[0]
+
+
 def main(worker_id: int, sock_fd: int, page_fd: int, status_fd: int, stack_fd: int, terminal: str | None) -> int:
     """Run a worker: the whole life of its process. Returns the exit code."""
     faulthandler.enable(stack_fd, all_threads=False)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     _write_whole_lines()
     status = mmap.mmap(status_fd, messages.STATUS_BYTES)
-    engine = worker_engine.WorkerEngine(worker_id, socket.socket(fileno=sock_fd), page_fd)
-    engine.ring = events.EventRing.open(status_fd, messages.EVENTS_AT, worker_id, os.getpid())
-    events.open_notes(engine.note)
+    ring = events.EventRing.open(status_fd, messages.EVENTS_AT, worker_id, os.getpid())
+    engine, runner = build(worker_id, socket.socket(fileno=sock_fd), page_fd, ring, status)
+    events.open_notes(engine.outbox.note)
     contract.set_current_engine(engine)
-    debugger.install(terminal, status_fd, lambda: f"`{engine.running.name}`")
-    runner = Worker(engine, status, worker_id % messages.STATUS_SLOTS)
+    debugger.install(terminal, status_fd, lambda: f"`{engine.duty.running.name}`")
     os.register_at_fork(after_in_child=runner.cut_off)
     stacks.open_probe()
     try:

@@ -3,52 +3,76 @@
 from __future__ import annotations
 
 import pickle
-import socket
-from typing import Any
+import threading
+from collections.abc import Sequence
+from typing import Any, final
 
-from hocket import exceptions
 from hocket.engine import contract, rules, values
-from hocket.engine.local import messages
-from hocket.engine.local.worker_engine import inbox
+from hocket.engine.local import journal, messages, reactor, store
+from hocket.engine.local.worker_engine import arrivals, duty, handles
 from hocket.kernel import resources
 
 
-def _build_question(name: str) -> Any:
-    """Return a method that has the driver's engine call its own of that name."""
+@final
+class Questions:
+    """Asks the driver.
 
-    def ask(engine: Questions, *args: Any, **kwargs: object) -> object:
-        return engine._ask(name, *args, **kwargs)
+    Args:
+        lock: The engine's.
+        driver: The way to the driver.
+        own: Makes the questions' numbers.
+        known: The process's handles.
+        come: The values that have come.
+        waiters: Those who wait.
+    """
 
-    ask.__name__ = name
-    return ask
+    def __init__(
+        self,
+        lock: threading.RLock,
+        driver: journal.JournalChannel,
+        own: duty.Duty,
+        known: handles.WorkerHandles,
+        come: arrivals.Arrivals,
+        waiters: reactor.Reactor,
+    ) -> None:
+        self._lock, self._driver, self._duty = lock, driver, own
+        self._handles, self._arrivals, self._waiters = known, come, waiters
+        #: Of the questions that somebody waits for; None as long as it has not come.
+        self._answers: dict[int, tuple[bool, bytes, list[contract.AnyRef]] | None] = {}
+        #: Those for room in memory, by whose memory it is.
+        self._of_room: dict[int, store.WorkerStore] = {}
 
-
-class Questions(inbox.Inbox):
-    """Asks the driver."""
-
-    def __init__(self, worker_id: int, sock: socket.socket, page_fd: int) -> None:
-        super().__init__(worker_id, sock, page_fd)
-        #: Shapes that the driver has found feasible; the answer does not change during a session.
-        self._feasible: set[resources.Shape] = set()
-
-    def _ask(self, method: str, *args: object, **kwargs: object) -> Any:
-        """Call a method of the driver and wait for what it returns, or raises."""
+    def ask(self, method: str, *args: object, **kwargs: object) -> Any:
+        """Have the driver call what it knows under a name, and wait for what that returns, or raises."""
         encoded = values.encode_whole((args, kwargs))
-        with self.lock:
-            self.publish(encoded.refs)
-            question_id = self._open_question()
-            self.channel.post((messages.ASK, question_id, method, encoded.data))
-        return self._wait_answer(question_id)
+        with self._lock:
+            self._arrivals.publish(encoded.refs)
+            question_id = self._open()
+            self._driver.post((messages.ASK, question_id, method, encoded.data))
+        return self._wait(question_id)
 
-    def _open_question(self) -> int:
+    def ask_room(self, memory: store.WorkerStore, needed: int) -> bool:
+        """Ask for room for a new segment, and wait until it is granted or refused."""
+        with self._lock:
+            question_id = self._open()
+            self._of_room[question_id] = memory
+            self._driver.post((messages.ROOM, question_id, needed, *memory.get_account()))
+        granted, _ = self._wait(question_id)
+        return bool(granted)
+
+    def explain_full(self, size: int, reason: str, is_disk: bool) -> str:
+        """Return the message for a value that finds no room."""
+        return str(self.ask("explain_full", size, reason, is_disk))
+
+    def _open(self) -> int:
         """Return the number of a question that is about to be asked."""
-        question_id = next(self._ids)
+        question_id = next(self._duty.ids)
         self._answers[question_id] = None
         return question_id
 
-    def _wait_answer(self, question_id: int) -> Any:
+    def _wait(self, question_id: int) -> Any:
         try:
-            self.reactor.wait_until(lambda: self._answers[question_id] is not None)
+            self._waiters.wait_until(lambda: self._answers[question_id] is not None)
         finally:  # whoever is interrupted waits no longer: the answer, and the references in it, are for nobody then
             answer = self._answers.pop(question_id)
         assert answer is not None
@@ -62,69 +86,79 @@ class Questions(inbox.Inbox):
         finally:
             del answer  # else the error and this frame hold each other, and what the frames above hold
 
-    def _ask_room(self, needed: int) -> bool:
-        with self.lock:
-            question_id = self._open_question()
-            self._room_questions.add(question_id)
-            self.channel.post((messages.ROOM, question_id, needed, *self.store.get_account()))
-        granted, _ = self._wait_answer(question_id)
-        return bool(granted)
+    def take_answer(self, question_id: int, ok: bool, data: bytes, contained: tuple[int, ...]) -> None:
+        """The driver has answered. Called with the lock held."""
+        memory = self._of_room.pop(question_id, None)
+        if memory is not None:  # counted here, because who asked may have been interrupted meanwhile
+            memory.credit(*pickle.loads(data))
+        held = self._handles.hold(contained)
+        if question_id in self._answers:
+            self._answers[question_id] = (ok, data, held)
 
-    def _explain_full(self, size: int, reason: str, is_disk: bool) -> str:
-        return str(self._ask("explain_full", size, reason, is_disk))
 
-    def _check_feasible(
-        self, shape: resources.Shape, kind: type[exceptions.InfeasibleResourcesError], what: str
-    ) -> None:
-        is_usual = shape.demand == _ONE_CPU and not shape.group_id and self.setup["has_cpu"]
-        if shape.demand and not is_usual and shape not in self._feasible:
-            self._ask("check_feasible", shape, kind, what)
-            self._feasible.add(shape)
+@final
+class AskedActors(contract.Actors):
+    """Actors and their names, of which the driver knows.
 
-    # --- what the driver's engine answers -----------------------------------------------------------------------------
+    Args:
+        questions: Asks it.
+        own: What runs.
+        taker: Ends the actor of this process soon, whatever runs.
+    """
 
-    list_named_actors = _build_question("list_named_actors")
-    describe_actor = _build_question("describe_actor")
-    kill_actor = _build_question("kill_actor")
-    check_pending = _build_question("check_pending")
-    reserve = _build_question("reserve")
-    remove_group = _build_question("remove_group")
-    list_groups = _build_question("list_groups")
-    list_nodes = _build_question("list_nodes")
-    get_total_resources = _build_question("get_total_resources")
-    get_free_resources = _build_question("get_free_resources")
-    list_errors = _build_question("list_errors")
-    list_records = _build_question("list_records")
-    statistics = _build_question("statistics")
+    def __init__(self, questions: Questions, own: duty.Duty, taker: duty.Taker) -> None:
+        self._questions, self._duty, self._taker = questions, own, taker
 
     def find_actor(self, name: str, namespace: str) -> contract.ActorInfo | None:
-        return rules.await_claim(lambda: self._ask("look_up_name", name, namespace))
+        return rules.await_claim(lambda: self._questions.ask("look_up_name", name, namespace))
 
-    def get_context(self) -> contract.WorkContext:
-        running = self.running
-        extra = {**self.actor_extra, **running.extra}
-        task_id = running.task_id
-        group_id = extra.get("group_id", 0)
-        return contract.WorkContext(
-            job_id=self.setup["job_id"],
-            node_id=self.setup["node_id"],
-            worker_id=f"{self.worker_id:016x}",
-            task_id=f"{task_id:016x}" if task_id else None,
-            task_name=running.name or None,
-            function_name=self.name_function(running) if task_id else None,
-            actor_id=f"{self.actor_id:016x}" if self.actor_id else None,
-            resources=extra.get("resources", {"CPU": 1.0}),
-            gpu_ids=tuple(extra.get("gpu_ids", ())),
-            placement_group_id=f"{group_id:016x}" if group_id else None,
-            namespace=extra.get("namespace", self.setup["namespace"]),
-            attempt=extra.get("attempt", 0),
-            actor_attempt=self.actor_extra.get("attempt", 0),
-            actor_name=extra.get("actor_name"),
-            environment=extra.get("environment", ""),
-            captures_children=extra.get("captures_children", False),
-            is_canceled=task_id in self.cancelled,
-        )
+    def list_named_actors(self) -> list[tuple[str, str]]:
+        found: list[tuple[str, str]] = self._questions.ask("list_named_actors")
+        return found
+
+    def describe_actor(self, actor_id: int) -> contract.ActorInfo:
+        found: contract.ActorInfo = self._questions.ask("describe_actor", actor_id)
+        return found
+
+    def kill_actor(self, actor: contract.ObjectRef[None], *, no_restart: bool = True) -> None:
+        self._questions.ask("kill_actor", actor, no_restart=no_restart)
+
+    def request_exit(self) -> None:
+        self._duty.running.request_exit()
+        self._taker.note_exit()
+
+    def check_pending(self, actor: contract.ObjectRef[None]) -> None:
+        self._questions.ask("check_pending", actor)
 
 
-_ONE_CPU = (("CPU", resources.UNIT),)
-"""What most tasks ask for; whether it can be had is known without a question."""
+@final
+class AskedResources(contract.Resources):
+    """What the driver knows of resources.
+
+    Args:
+        questions: Asks it.
+    """
+
+    def __init__(self, questions: Questions) -> None:
+        self._ask = questions.ask
+
+    def reserve(
+        self, bundles: Sequence[resources.Demand], strategy: str, name: str, *, is_detached: bool = False
+    ) -> contract.ObjectRef[None]:
+        found: contract.ObjectRef[None] = self._ask("reserve", bundles, strategy, name, is_detached=is_detached)
+        return found
+
+    def remove_group(self, group_id: int) -> None:
+        self._ask("remove_group", group_id)
+
+    def list_groups(self) -> list[dict[str, Any]]:
+        return self._ask("list_groups")  # type: ignore[no-any-return]
+
+    def list_nodes(self) -> list[dict[str, Any]]:
+        return self._ask("list_nodes")  # type: ignore[no-any-return]
+
+    def get_total_resources(self) -> dict[str, float]:
+        return self._ask("get_total_resources")  # type: ignore[no-any-return]
+
+    def get_free_resources(self) -> dict[str, float]:
+        return self._ask("get_free_resources")  # type: ignore[no-any-return]

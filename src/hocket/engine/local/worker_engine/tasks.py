@@ -2,19 +2,59 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import threading
+from typing import TYPE_CHECKING, Final, final
 
 from hocket import exceptions
 from hocket.engine import contract, faults, rules, values
-from hocket.engine.local import direct_channels, messages, payloads
-from hocket.engine.local.worker_engine import questions
+from hocket.engine.local import direct_channels, journal, messages, payloads, store
+from hocket.engine.local.worker_engine import arrivals, duty, handles, outbox, questions
+from hocket.kernel import resources
 
 if TYPE_CHECKING:
     from hocket.kernel import records
 
+_ONE_CPU: Final = (("CPU", resources.UNIT),)
+"""What most tasks ask for; whether it can be had is known without a question."""
 
-class Submission(questions.Questions):
-    """Hands work in."""
+
+@final
+class WorkerTasks(contract.Tasks):
+    """Hands work in.
+
+    Args:
+        lock: The engine's.
+        driver: The way to the driver.
+        own: What runs.
+        known: The process's handles.
+        come: The values that have come.
+        post: What is sent, and when.
+        asked: The questions to the driver.
+        direct: The ways to other workers.
+        memory: The segments of this process.
+        taker: Says what is to be raised.
+    """
+
+    def __init__(
+        self,
+        lock: threading.RLock,
+        driver: journal.JournalChannel,
+        own: duty.Duty,
+        known: handles.WorkerHandles,
+        come: arrivals.Arrivals,
+        post: outbox.Outbox,
+        asked: questions.Questions,
+        direct: direct_channels.DirectChannels,
+        memory: store.WorkerStore,
+        taker: duty.Taker,
+    ) -> None:
+        self._lock, self._driver, self._duty, self._handles, self._arrivals = lock, driver, own, known, come
+        self._outbox, self._questions, self._direct, self._store, self._taker = post, asked, direct, memory, taker
+        #: Shapes that the driver has found feasible; the answer does not change during a session.
+        self._feasible: set[resources.Shape] = set()
+        #: Functions whose code the driver has.
+        self._exported: set[bytes] = set()
+        self._options_blobs: dict[object, bytes] = {}
 
     def submit_task(
         self,
@@ -22,7 +62,7 @@ class Submission(questions.Questions):
         args: tuple[object, ...],
         kwargs: dict[str, object],
         options: records.TaskOptions,
-    ) -> list[contract.ObjectRef[object]]:
+    ) -> list[contract.AnyRef]:
         self._check_feasible(options.shape, exceptions.TaskUnschedulableError, f"Task `{options.name}`")
         return self._submit(function, args, kwargs, options, options.num_returns)
 
@@ -33,18 +73,25 @@ class Submission(questions.Questions):
         kwargs: dict[str, object],
         options: records.ActorOptions,
     ) -> contract.ActorInfo:
-        self._check_feasible(
-            options.creation.shape, exceptions.ActorUnschedulableError, f"Actor `{options.class_name}`"
-        )
+        what = f"Actor `{options.class_name}`"
+        self._check_feasible(options.creation.shape, exceptions.ActorUnschedulableError, what)
         try:
             if options.name:
-                self._ask("claim_name", options.name, options.namespace)
-            ref = self.remember(self._submit(actor_class, args, kwargs, options, 1)[0])
+                self._questions.ask("claim_name", options.name, options.namespace)
+            ref = self._handles.remember(self._submit(actor_class, args, kwargs, options, 1)[0])
         except BaseException:
             if options.name:
-                self._ask("release_name", options.name, options.namespace)
+                self._questions.ask("release_name", options.name, options.namespace)
             raise
         return contract.ActorInfo(ref=ref, options=options)
+
+    def _check_feasible(
+        self, shape: resources.Shape, kind: type[exceptions.InfeasibleResourcesError], what: str
+    ) -> None:
+        is_usual = shape.demand == _ONE_CPU and not shape.group_id and self._duty.setup["has_cpu"]
+        if shape.demand and not is_usual and shape not in self._feasible:
+            self._questions.ask("check_feasible", shape, kind, what)
+            self._feasible.add(shape)
 
     def submit_call(
         self,
@@ -53,21 +100,21 @@ class Submission(questions.Questions):
         args: tuple[object, ...],
         kwargs: dict[str, object],
         options: records.TaskOptions,
-    ) -> list[contract.ObjectRef[object]]:
+    ) -> list[contract.AnyRef]:
         encoded, top = values.encode_arguments(args, kwargs, options.name)
         options_blob = self._options_blobs.get(options) or self._encode_options(options)
         stored = self._build_arguments(encoded)
-        with self.lock:
+        with self._lock:
             is_small = encoded is None or (not encoded.refs and stored is not None and stored[0] != payloads.SEGMENT)
             if options.is_direct and not top and is_small:
                 direct = self._call_directly(actor, method, stored, options)
                 if direct is not None:
                     return direct
-            self.direct.note_bypass(actor._id)
-            task_id = self._make_ids(max(1, options.num_returns))
+            self._direct.note_bypass(actor._id)
+            task_id = self._duty.make_ids(max(1, options.num_returns))
             payload, dependencies, borrowed = self._send_arguments(encoded, top, stored)
-            parent = self.running.task_id
-            self.channel.post_short(
+            parent = self._duty.running.task_id
+            self._driver.post_short(
                 (
                     messages.SUBMIT_CALL,
                     task_id,
@@ -80,9 +127,9 @@ class Submission(questions.Questions):
                     parent,
                 )
             )
-            refs = [self._own(object_id) for object_id in range(task_id, task_id + abs(options.num_returns))]
-            self.flush()
-        self.check()
+            refs = [self._handles.own(object_id) for object_id in range(task_id, task_id + abs(options.num_returns))]
+            self._outbox.flush()
+        self._taker.check()
         return refs
 
     def _submit(
@@ -98,18 +145,18 @@ class Submission(questions.Questions):
         if function.id not in self._exported:
             self._export(function)
         stored = self._build_arguments(encoded)
-        with self.lock:
-            task_id = self._make_ids(max(1, num_returns))
+        with self._lock:
+            task_id = self._duty.make_ids(max(1, num_returns))
             payload, dependencies, borrowed = self._send_arguments(encoded, top, stored)
             if faults.plan is not None:
                 faults.plan.reach("worker.in_submit")
-            parent = self.running.task_id
-            self.channel.post_short(
+            parent = self._duty.running.task_id
+            self._driver.post_short(
                 (messages.SUBMIT, task_id, function.id, payload, dependencies, borrowed, options_blob, parent)
             )
-            refs = [self._own(object_id) for object_id in range(task_id, task_id + abs(num_returns))]
-            self.flush()
-        self.check()
+            refs = [self._handles.own(object_id) for object_id in range(task_id, task_id + abs(num_returns))]
+            self._outbox.flush()
+        self._taker.check()
         return refs
 
     def _call_directly(
@@ -118,35 +165,29 @@ class Submission(questions.Questions):
         method: str,
         payload: payloads.Payload | None,
         options: records.TaskOptions,
-    ) -> list[contract.ObjectRef[object]] | None:
+    ) -> list[contract.AnyRef] | None:
         """Make a call by a direct channel; None if there is none. Called with the lock held."""
-        direct = self.direct.find_channel(actor._id)
+        direct = self._direct.find_channel(actor._id)
         if direct is None:
             return None
         returns = options.num_returns
-        task_id = self._make_ids(max(1, returns))
-        refs = [self._own(object_id) for object_id in range(task_id, task_id + returns)]
+        task_id = self._duty.make_ids(max(1, returns))
+        refs = [self._handles.own(object_id) for object_id in range(task_id, task_id + returns)]
         for ref in refs:
-            self._expected.add(ref._id)
-            self._private.add(ref._id)
+            self._arrivals.expect(ref._id)
         message = (messages.DIRECT, task_id, method, payload, returns, options.name, options.concurrency_group)
-        self.direct.send_call(
-            direct, actor, message, direct_channels.Pending(options.name, returns, self.running.task_id)
-        )
+        pending = direct_channels.Pending(options.name, returns, self._duty.running.task_id)
+        self._direct.send_call(direct, actor, message, pending)
         return refs
 
     def cancel(self, ref: contract.ObjectRef[object], *, force: bool, recursive: bool) -> None:
-        with self.lock:
-            if ref._id in self._expected:
+        with self._lock:
+            if ref._id in self._arrivals.expected:
                 if force:
                     raise ValueError(rules.explain_unforcible("this call"))
-                if self.direct.cancel(ref._id, recursive=recursive):
+                if self._direct.cancel(ref._id, recursive=recursive):
                     return
-        self._ask("cancel", ref, force=force, recursive=recursive)
-
-    def request_exit(self) -> None:
-        self.running.is_exiting = True
-        self.on_exit()
+        self._questions.ask("cancel", ref, force=force, recursive=recursive)
 
     # --- what is sent along -------------------------------------------------------------------------------------------
 
@@ -159,34 +200,32 @@ class Submission(questions.Questions):
 
     def _export(self, function: contract.RemoteFunction) -> None:
         """Send the code of a remote function; large arrays of its closure go to shared memory once."""
-        with self.lock:
-            object_id = next(self._ids)
+        with self._lock:
+            object_id = next(self._duty.ids)
         encoded = values.Encoded(function.blob, list(function.buffers), [])
-        payload = self.store.build_payload(encoded, object_id)
-        with self.lock:
+        payload = self._store.build_payload(encoded, object_id)
+        with self._lock:
             if function.id not in self._exported:
                 self._exported.add(function.id)
-                self.pinned += function.captured  # what its closure refers to lives as long as it can be called
-                self.channel.post((messages.EXPORT, function.id, self.send_payload(payload), function.name))
+                # What its closure refers to lives as long as it can be called.
+                self._handles.pinned.extend(function.captured)
+                self._driver.post((messages.EXPORT, function.id, self._outbox.send_payload(payload), function.name))
 
     def _build_arguments(self, encoded: values.Encoded | None) -> payloads.Payload | None:
         if encoded is None:
             return None
         if not encoded.buffers:
             return (payloads.INLINE, encoded.data)
-        with self.lock:
-            object_id = next(self._ids)
-        return self.store.build_payload(encoded, object_id)
+        with self._lock:
+            object_id = next(self._duty.ids)
+        return self._store.build_payload(encoded, object_id)
 
     def _send_arguments(
-        self,
-        encoded: values.Encoded | None,
-        top: list[contract.ObjectRef[object]],
-        payload: payloads.Payload | None,
+        self, encoded: values.Encoded | None, top: list[contract.AnyRef], payload: payloads.Payload | None
     ) -> tuple[payloads.Payload | None, tuple[int, ...], tuple[int, ...]]:
         dependencies = tuple([ref._id for ref in top])
-        self.publish(top)
+        self._arrivals.publish(top)
         if encoded is None or payload is None:
             return None, dependencies, ()
-        self.publish(encoded.refs)
-        return self.send_payload(payload), dependencies, tuple([ref._id for ref in encoded.refs])
+        self._arrivals.publish(encoded.refs)
+        return self._outbox.send_payload(payload), dependencies, tuple([ref._id for ref in encoded.refs])

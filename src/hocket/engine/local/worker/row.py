@@ -1,0 +1,111 @@
+"""Work that waits for its turn in a worker."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import final
+
+from hocket.engine.local import event_loop, messages, worker_engine
+from hocket.engine.local.work import Work
+from hocket.engine.local.worker import actor, code, threads
+
+
+@final
+class Row:
+    """The row of the main thread, and those of an actor's threads.
+
+    Args:
+        engine: The worker's side.
+        subject: The actor, if there is one.
+        functions: What is sent along with work.
+    """
+
+    def __init__(self, engine: worker_engine.WorkerEngine, subject: actor.Actor, functions: code.Code) -> None:
+        self._engine, self._actor, self._code = engine, subject, functions
+        self.works: deque[Work] = deque()
+        #: The threads of calls without a group, and of each group, if calls run in threads.
+        self.threads: threads.CallThreads[Work] | None = None
+        self._groups: dict[str, threads.CallThreads[Work]] = {}
+
+    def add(self, work: Work) -> None:
+        """Give work to whoever runs it. Called with the lock held."""
+        if self._groups and self._give_to_group(work):
+            return
+        self.works.append(work)
+        loop: event_loop.Loop | None = self._actor.loop
+        if loop is not None:
+            loop.notice()
+
+    def _give_to_group(self, work: Work) -> bool:
+        """Give the call to the threads of its concurrency group; False if it belongs to none."""
+        group = (work.extra or {}).get("group")
+        if not group or work.function_id:
+            return False
+        self._groups[group].submit(work)
+        return True
+
+    def start_threads(self, size: int, groups: dict[str, int], run: Callable[[Work], None]) -> None:
+        """Have calls run in threads: the actor has been built.
+
+        Args:
+            size: How many calls without a group may run at once.
+            groups: The same of each group.
+            run: Runs a call.
+        """
+        self._groups = {name: threads.CallThreads(most, f"hocket-{name}", run) for name, most in groups.items()}
+        if self._groups:
+            with self._engine.lock:  # what came while it was being built
+                remaining = [work for work in self.works if not self._give_to_group(work)]
+                self.works.clear()
+                self.works.extend(remaining)
+        if size > 1:
+            self.threads = threads.CallThreads(size, "hocket-call", run)
+
+    def end_threads(self) -> None:
+        """Wait until all calls in threads have run."""
+        for pool in (self.threads, *self._groups.values()):
+            if pool is not None:
+                pool.shutdown()
+
+    # --- what is not done here ----------------------------------------------------------------------------------------
+
+    def remove(self, task_id: int, withdrawn: int) -> Work | None:
+        """Take work out of the row that is cancelled; None if it is not there. What the driver has withdrawn goes back
+        by itself. Called with the lock held."""
+        for work in list(self.works):
+            if work.task_id == task_id and not 0 < work.number <= withdrawn:
+                try:
+                    self.works.remove(work)
+                except ValueError:  # another thread has just taken it
+                    return None
+                return work
+        return None
+
+    def hand_back(self, work: Work) -> None:
+        """The driver has withdrawn the task. It may not have seen that we were about to start it, so tell it that we
+        did not."""
+        with self._engine.lock:
+            self._engine.duty.cancelled.discard(work.task_id)
+            self._code.close_unopened(work)
+            self._engine.channel.post((messages.BACK, [(work.task_id, work.number)]))
+
+    def take_unstarted(self) -> list[tuple[int, int]]:
+        """Empty the row; an actor's calls cannot go elsewhere and stay. Called with the lock held."""
+        if self._actor.exists:
+            return []
+        taken: list[tuple[int, int]] = []
+        row = self.works
+        while row:
+            try:
+                work = row.pop()
+            except IndexError:
+                break
+            if work.function_id and not (work.extra or {}).get("creates_actor"):
+                taken.append((work.task_id, work.number))
+                self._code.close_unopened(work)
+            else:
+                row.append(work)
+                break
+        taken.reverse()
+        return taken

@@ -1,0 +1,199 @@
+"""Values that come to a worker: from the driver, which is asked, or by a direct channel.
+
+Small values that were fetched once are kept while a handle on them lives; large ones are mapped anew for each `get`.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from typing import final
+
+from hocket.engine import contract
+from hocket.engine.local import journal, messages, payloads
+from hocket.engine.local.worker_engine import handles
+
+
+@final
+class Arrived:
+    """A value that the driver sent."""
+
+    __slots__ = ("held", "payload")
+
+    def __init__(self, payload: payloads.Payload, held: list[contract.AnyRef]) -> None:
+        self.payload = payload
+        #: Handles on the references inside the value.
+        self.held = held
+
+
+@final
+class Arrivals:
+    """What has come, and what is to come. Every method is called with the engine's lock held.
+
+    Args:
+        driver: The way to the driver.
+        known: The process's handles.
+        due: What is called back when a value has come.
+    """
+
+    def __init__(
+        self, driver: journal.JournalChannel, known: handles.WorkerHandles, due: deque[Callable[[], None]]
+    ) -> None:
+        self._driver, self._handles, self._due = driver, known, due
+        self.values: dict[int, Arrived] = {}
+        #: What the driver was asked for.
+        self._wanted: set[int] = set()
+        #: What is at the driver.
+        self._ready: set[int] = set()
+        #: Objects that will come by a direct channel.
+        self.expected: set[int] = set()
+        #: Those of them that a `wait` waits for: if the direct channel breaks, the driver is asked to tell of them.
+        self._watched: set[int] = set()
+        #: Objects of ours that the driver does not know.
+        self._private: set[int] = set()
+        #: Those of `expected` that the driver was promised.
+        self._promised: set[int] = set()
+        self._callbacks: dict[int, list[Callable[[], None]]] = {}
+
+    def owes(self) -> bool:
+        """Tell whether values that were promised to the driver have not come yet."""
+        return bool(self._promised)
+
+    def is_there(self, object_id: int) -> bool:
+        """Tell whether a value has come, or is at the driver."""
+        return object_id in self.values or object_id in self._ready
+
+    def have_come(self, missing: set[int]) -> bool:
+        """Tell whether a wait for all of these is over; ask for what nobody has asked for."""
+        for object_id in list(missing):
+            found = self.values.get(object_id)
+            if found is not None:
+                if found.payload[0] >= payloads.ERROR:
+                    return True
+                missing.discard(object_id)
+            elif (
+                object_id not in self._wanted and object_id not in self.expected
+            ):  # also when another thread has taken what had arrived
+                self._wanted.add(object_id)
+                self._driver.post((messages.WANT, object_id))
+        return not missing
+
+    def watch(self, object_id: int) -> None:
+        """Have it told when an object is there, whose value nobody wants yet."""
+        if object_id in self.expected:
+            self._watched.add(object_id)
+        else:
+            self._driver.post((messages.WATCH, object_id))
+
+    def when_come(self, object_id: int, callback: Callable[[], None]) -> None:
+        """Have something called when a value has come that has not."""
+        self._callbacks.setdefault(object_id, []).append(callback)
+        self.have_come({object_id})
+
+    def take_once(self, object_id: int) -> Arrived | None:
+        """Return a value; a large one is for this time only, because one receipt of the driver's stands for one
+        mapping: the next `get` asks for another."""
+        found = self.values.get(object_id)
+        if found is not None and found.payload[0] == payloads.SEGMENT:
+            del self.values[object_id]
+        return found
+
+    # --- from the driver ----------------------------------------------------------------------------------------------
+
+    def note_ready(self, object_id: int) -> None:
+        """An object is at the driver."""
+        self._ready.add(object_id)
+
+    def take_value(self, object_id: int, payload: payloads.Payload, contained: tuple[int, ...]) -> None:
+        """The driver has sent a value."""
+        self._wanted.discard(object_id)
+        held = self._handles.hold(contained)
+        if payload[0] == payloads.SEGMENT:
+            fd = self._driver.take_descriptor()
+            if object_id not in self._handles.receipts:  # the last handle went while it was on its way
+                os.close(fd)
+                self._driver.post((messages.UNMAP, object_id))
+                return
+            payload = (*payload, fd)
+        self._keep(object_id, Arrived(payload, held))
+
+    def _keep(self, object_id: int, arrived: Arrived) -> None:
+        if object_id in self._handles.receipts:
+            self.values[object_id] = arrived
+            if self._callbacks:
+                self._due.extend(self._callbacks.pop(object_id, ()))
+
+    # --- by a direct channel ------------------------------------------------------------------------------------------
+
+    def expect(self, object_id: int) -> None:
+        """A direct call has been made that returns this."""
+        self.expected.add(object_id)
+        self._private.add(object_id)
+
+    def take_answer(self, object_id: int, payload: payloads.Payload) -> None:
+        """A value has come by a direct channel."""
+        self.expected.discard(object_id)
+        self._watched.discard(object_id)
+        if object_id in self._promised:
+            self._promised.discard(object_id)
+            self._driver.post((messages.FULFIL, object_id, payload))
+        self._keep(object_id, Arrived(payload, []))
+
+    def give_to_driver(self, object_ids: Iterable[int]) -> None:
+        """The driver knows these objects from now on, and will bring them."""
+        for object_id in object_ids:
+            self.expected.discard(object_id)
+            self._promised.discard(object_id)
+            self._private.discard(object_id)
+            if object_id not in self._handles.receipts:
+                self._watched.discard(object_id)
+                self._driver.post((messages.DROP, object_id, 1))
+                continue
+            if object_id in self._watched:
+                self._watched.discard(object_id)
+                self._driver.post((messages.WATCH, object_id))
+            if object_id in self._callbacks:
+                self.have_come({object_id})
+
+    def note_moved(self, object_id: int) -> None:
+        """A result is at the driver, because it has references inside or is large."""
+        self.give_to_driver((object_id,))
+        if object_id in self._handles.receipts:
+            self._ready.add(object_id)
+
+    def publish(self, refs: Sequence[contract.AnyRef]) -> None:
+        """Tell the driver of those that it does not know, because they are about to leave."""
+        if not self._private:
+            return
+        for ref in refs:
+            object_id = ref._id
+            if object_id not in self._private:
+                continue
+            self._private.discard(object_id)
+            found = self.values.get(object_id)
+            if found is None:
+                self._promised.add(object_id)
+                self._driver.post((messages.PROMISE, object_id))
+            else:
+                self._driver.post((messages.PUT, object_id, found.payload, ()))
+
+    # --- what nobody wants any more -----------------------------------------------------------------------------------
+
+    def drop(self, object_id: int) -> None:
+        """The last handle is gone: give back what the driver has counted, unless it knows nothing of the object."""
+        post = self._driver.post_later
+        if object_id in self._private:
+            self._private.discard(object_id)
+            self._handles.receipts.pop(object_id, None)
+            self.values.pop(object_id, None)
+            return
+        unread = self.values.pop(object_id, None)
+        if unread is not None and unread.payload[0] == payloads.SEGMENT:
+            os.close(unread.payload[-1])
+            post((messages.UNMAP, object_id))
+        unread = None  # it may hold handles on others, which would miss this round
+        self._ready.discard(object_id)
+        receipts = self._handles.receipts.pop(object_id, 0)
+        if receipts:
+            post((messages.DROP, object_id, receipts))
