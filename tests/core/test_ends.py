@@ -138,7 +138,7 @@ def test_worker_forgets_functions(session: hocket.SessionContext) -> None:
 
         from hocket.engine.local import worker
 
-        return max(len(one._functions) for one in gc.get_objects() if type(one) is worker.Worker)
+        return max(len(one.code.functions) for one in gc.get_objects() if type(one) is worker.Worker)
 
     for number in range(100):
         assert hocket.get(hocket.remote(num_cpus=2)(lambda number=number: number).remote()) == number

@@ -358,20 +358,20 @@ TABLE: dict[int, Row] = {
 def find_state_in_worker(player: Player, message: channel.Message) -> str:
     """Return the state, in a worker, of what a message is for."""
     engine, worker = player.engine, player.worker
-    is_built = worker._actor is not None or worker._actor_error is not None
+    is_built = worker.actor.exists
     match message:
         case (messages.RUN, _, _, _, _, _, _, _, extra):
             return RETRIED if (extra or {}).get("attempt") else THERE
         case (messages.CALL, _, _, _, _, _, _, _, extra):
             return RETRIED if (extra or {}).get("attempt") else THERE if is_built else EARLY
         case (messages.DIRECT, task_id, *_):
-            return CANCELLED if task_id in engine.cancelled else THERE if is_built else EARLY
+            return CANCELLED if task_id in engine.duty.cancelled else THERE if is_built else EARLY
         case (messages.CANCEL | messages.CONSUMED, task_id, _):
             return _find_work(player, message[0], task_id)
         case (messages.VALUE | messages.READY | messages.MOVED, object_id, *_):
-            return THERE if object_id in engine._receipts else OVER
+            return THERE if object_id in engine.known.receipts else OVER
         case (messages.ANSWER, question_id, *_):
-            return THERE if question_id in engine._answers else OVER
+            return THERE if question_id in engine.questions._answers else OVER
         case (messages.DEADLOCK, number, _):
             return THERE if number == player.wait else OVER
         case (messages.INTRODUCED, _):
@@ -386,12 +386,12 @@ def find_state_in_worker(player: Player, message: channel.Message) -> str:
 def _find_work(player: Player, op: int, task_id: int) -> str:
     work = player.work
     if work is not None and work.task_id == task_id:
-        if task_id in player.engine.cancelled:
+        if task_id in player.engine.duty.cancelled:
             return CANCELLED
-        if op == messages.CONSUMED and task_id not in player.worker._flows:
+        if op == messages.CONSUMED and task_id not in player.worker.answers._flows:
             return EARLY
         return RETRIED if (work.extra or {}).get("attempt") else THERE
-    if any(work.task_id == task_id for work in player.worker._row):
+    if any(work.task_id == task_id for work in player.worker.row.works):
         return EARLY
     return THERE if task_id in player.engine.direct.by_task else OVER
 

@@ -28,10 +28,10 @@ import pytest
 
 from hocket import exceptions
 from hocket.engine import contract, events, values
-from hocket.engine.local import channel, flow, journal, links, messages, payloads, worker_engine
+from hocket.engine.local import channel, flow, journal, links, messages, payloads
 from hocket.engine.local.driver import DriverEngine
 from hocket.engine.local.work import Work
-from hocket.engine.local.worker.worker import Worker
+from hocket.engine.local.worker.worker import build as build_worker
 from hocket.kernel import leases, records, resources
 from tests.engine import message_states
 
@@ -102,10 +102,9 @@ class Player:
     def __init__(self, stage: Stage, worker_id: int, sock: socket.socket, page_fd: int) -> None:
         self.stage = stage
         self.id = worker_id
-        self.engine = worker_engine.WorkerEngine(worker_id, sock, page_fd)
-        self.engine.ring = events.EventRing(worker_id, os.getpid())
+        ring = events.EventRing(worker_id, os.getpid())
         usual = signal.getsignal(signal.SIGINT)
-        self.worker = Worker(self.engine, stage.status, worker_id % messages.STATUS_SLOTS)
+        self.engine, self.worker = build_worker(worker_id, sock, page_fd, ring, stage.status)
         self.engine.guard.remove()  # the signals are pytest's
         signal.signal(signal.SIGINT, usual)
         self.engine.store.credit(1 << 30, "")  # a thread would have to wait for more
@@ -128,20 +127,20 @@ class Player:
             return
         for fd in self.list_readable():
             yield Move(f"reads {self.name_socket(fd)}", functools.partial(self.read, fd))
-        if self.is_leaving or (self.is_stopping and not self.engine.owes()):
+        if self.is_leaving or (self.is_stopping and not self.engine.outbox.owes()):
             yield Move("leaves", self.leave)
             return
         if self.work is not None:
             if self.is_interrupted() or self.is_ready():
                 yield Move("goes on", self.go_on)
-        elif self.worker._row:
+        elif self.worker.row.works:
             yield Move("starts", self.start)
-        if self.engine.has_unsent() or self.engine.dropped:
+        if self.engine.outbox.has_unsent() or self.engine.dropped:
             yield Move("sends", self.send)
 
     @property
     def is_stopping(self) -> bool:
-        return self.worker._is_stopping and self.work is None and not self.worker._row
+        return self.worker.life.is_stopping and self.work is None and not self.worker.row.works
 
     def list_sockets(self) -> dict[int, str]:
         direct = self.engine.direct
@@ -160,14 +159,14 @@ class Player:
         """Whether what runs is a task that was cancelled, or a generator that is to be when it has the word."""
         work = self.work
         assert work is not None
-        is_told = work.task_id in self.engine.cancelled
+        is_told = work.task_id in self.engine.duty.cancelled
         return is_told and (not work.method or self.ahead is not None)
 
     # --- what it does ---
 
     def read(self, fd: int) -> None:
         with self.engine.lock:
-            self.engine.handle(fd, READABLE)
+            self.engine.reactor._handle(fd, READABLE)
         self.engine.reactor.run_due()
         self.look()
 
@@ -179,33 +178,33 @@ class Player:
 
     def send(self) -> None:
         with self.engine.lock:
-            self.engine.before_wait()
-        self.engine._notes_sent = float("-inf")  # notes go with the next, whatever the clock says
+            self.engine.outbox.before_wait()
+        self.engine.outbox._notes_sent = float("-inf")  # notes go with the next, whatever the clock says
 
     def start(self) -> None:
-        """Take work from the row, as `Worker._run_row` and `Execution._run_work` do."""
+        """Take work from the row, as `Worker._run_row` and `Execution.run` do."""
         worker, engine = self.worker, self.engine
-        work = worker._row.popleft()
+        work = worker.row.works.popleft()
         if work.number:
-            worker._words[journal.BEGUN] = work.number
-            if work.number <= worker._words[journal.WITHDRAWN]:
-                worker._hand_back(work)
+            engine.channel.words[journal.BEGUN] = work.number
+            if work.number <= engine.channel.words[journal.WITHDRAWN]:
+                worker.row.hand_back(work)
                 self.finish_round()
                 return
-        if work.method and work.task_id in engine.cancelled:
-            worker.report_unstarted(work)
+        if work.method and work.task_id in engine.duty.cancelled:
+            worker.answers.report_unstarted(work)
             self.finish_round()
             return
-        worker.note_start(work, engine.running)
+        worker.execution._status.note_start(work, engine.duty.running)
         self.work, self.index = work, 0
-        args, _ = worker.open_arguments(work)
+        args, _ = worker.code.open_arguments(work)
         if (work.extra or {}).get("creates_actor"):
-            worker._create_actor(work, Actor, (), {})
+            worker.execution._create_actor(work, Actor, (), {})
         self.part = self.stage.parts[work.name](self, *args)
         if work.function_id:
-            worker._functions[work.function_id] = self.stage.parts[work.name]
+            worker.code.functions[work.function_id] = self.stage.parts[work.name]
         if work.num_returns < 0:
-            self.ahead = worker.open_flow(work)
+            self.ahead = worker.answers.open_flow(work)
         self.wait_for(_always)
 
     def go_on(self) -> None:
@@ -217,39 +216,39 @@ class Player:
             self.end_wait()
             if self.is_interrupted():
                 part.close()
-                self.engine._answers.pop(self.question, None)  # as the `finally` of `_wait_answer`
-                self.worker._cancelling_id = work.task_id
+                self.engine.questions._answers.pop(self.question, None)  # as the `finally` of `_wait_answer`
+                self.worker.interruption._cancelling_id = work.task_id
                 raise KeyboardInterrupt
             self.begin(part.send(self.get_answer()))
             return
         except StopIteration as end:
-            if work.method and work.task_id in self.engine.cancelled:
-                self.worker.report(work, exceptions.TaskCancelledError("it was cancelled while it ran"))
+            if work.method and work.task_id in self.engine.duty.cancelled:
+                self.worker.answers.report(work, exceptions.TaskCancelledError("it was cancelled while it ran"))
             else:
                 result = None if self.ahead is not None else end.value
                 self.close_flow()
-                self.worker.send_result(work, result, work.started)
+                self.worker.answers.send_result(work, result, work.started)
         except (exceptions.HocketError, KeyboardInterrupt, ArithmeticError) as error:
             self.close_flow()
-            self.worker.report(work, error)
+            self.worker.answers.report(work, error)
         self.end_work()
 
     def close_flow(self) -> None:
         if self.ahead is not None and self.work is not None:
-            self.worker.close_flow(self.work)
+            self.worker.answers.close_flow(self.work)
         self.ahead = None
 
     def end_work(self) -> None:
         assert self.work is not None
         self.close_flow()
-        self.worker._note_end(self.work, self.engine.running, None)
+        self.worker.execution._note_end(self.work, self.engine.duty.running, None)
         self.work.clear()
         self.work = self.part = None
         self.wait_for(_always)
         self.finish_round()
 
     def finish_round(self) -> None:
-        if not self.worker._row:
+        if not self.worker.row.works:
             self.send()
 
     # --- requests ---
@@ -282,58 +281,58 @@ class Player:
                 self.wait_for(_always, lambda: asked)
 
     def begin_question(self, method: str, args: tuple[object, ...], kwargs: dict[str, object]) -> None:
-        """Do the first half of `Questions._ask`; the second waits."""
+        """Do the first half of `Questions.ask`; the second waits."""
         engine = self.engine
         encoded = values.encode_whole((args, kwargs))
         with engine.lock:
-            engine.publish(encoded.refs)
-            self.question = engine._open_question()
+            engine.arrivals.publish(encoded.refs)
+            self.question = engine.questions._open()
             engine.channel.post((messages.ASK, self.question, method, encoded.data))
-        self.wait_for(lambda: engine._answers[self.question] is not None, self.read_answer)
+        self.wait_for(lambda: engine.questions._answers[self.question] is not None, self.read_answer)
         self.send()
 
     def read_answer(self) -> Any:
         try:
-            return self.engine._wait_answer(self.question)
+            return self.engine.questions._wait(self.question)
         except exceptions.HocketError as error:
             return error.with_traceback(None)
 
     def begin_block(self, wanted: tuple[int, ...], missing: tuple[int, ...], needed: int = 0) -> None:
-        self.wait = next(self.engine._ids)
+        self.wait = next(self.engine.duty.ids)
         with self.engine.lock:
-            self.engine._block(self.wait, wanted, missing, needed)
+            self.engine.values._block(self.wait, wanted, missing, needed)
 
     def end_wait(self) -> None:
         if self.wait:
             number, self.wait = self.wait, 0
-            self.engine._unblock(number)
+            self.engine.values._unblock(number)
 
     def yield_item(self, value: object) -> None:
         work, ahead, worker = self.work, self.ahead, self.worker
         assert work is not None
         assert ahead is not None
-        is_full = ahead.add(worker.send_item(work, self.index, value))
+        is_full = ahead.add(worker.answers.send_item(work, self.index, value))
         self.index += 1
         if is_full:
-            worker.announce_pause(work, ahead)
+            worker.answers.announce_pause(work, ahead)
             self.begin_block((), ())
             self.send()
-        self.wait_for(lambda: not ahead.is_full() or work.task_id in self.engine.cancelled)
+        self.wait_for(lambda: not ahead.is_full() or work.task_id in self.engine.duty.cancelled)
 
     def begin_get(self, ref: contract.AnyRef) -> None:
         engine = self.engine
-        missing = {ref._id} if ref._id not in engine._arrived else set()
+        missing = {ref._id} if ref._id not in engine.arrivals.values else set()
 
         def is_there() -> bool:
             with engine.lock:
-                return engine._is_over(self.wait) or engine._have_arrived(missing)
+                return self.wait in engine.values._deadlocks or engine.arrivals.have_come(missing)
 
         def get_answer() -> Any:
-            found = engine._arrived[ref._id]
+            found = engine.arrivals.values[ref._id]
             if found.payload[0] == payloads.SEGMENT:  # as `ObjectAccess._open` does
-                del engine._arrived[ref._id]
+                del engine.arrivals.values[ref._id]
             try:
-                return engine.open_payload(ref._id, found)
+                return engine.values.open_payload(ref._id, found)
             except exceptions.HocketError as error:
                 return error.with_traceback(None)  # whose frames hold handles
 
@@ -345,14 +344,11 @@ class Player:
 
     def begin_watch(self, ref: contract.AnyRef) -> None:
         engine = self.engine
-        if not engine._is_there(ref._id):
+        if not engine.arrivals.is_there(ref._id):
             self.begin_block((ref._id,), (ref._id,), 1)
             with engine.lock:
-                if ref._id in engine._expected:
-                    engine._watched.add(ref._id)
-                else:
-                    engine.channel.post((messages.WATCH, ref._id))
-        self.wait_for(lambda: engine._is_there(ref._id))
+                engine.arrivals.watch(ref._id)
+        self.wait_for(lambda: engine.arrivals.is_there(ref._id))
         self.send()
 
     # --- its end ---
@@ -370,7 +366,7 @@ class Player:
         for end in ends:
             end.channel.close()
         engine.channel.close()
-        for arrived in engine._arrived.values():
+        for arrived in engine.arrivals.values.values():
             if arrived.payload[0] == payloads.SEGMENT:
                 os.close(arrived.payload[-1])
         engine.reactor.cut_off()

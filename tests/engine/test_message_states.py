@@ -22,7 +22,7 @@ import pytest
 from hocket import exceptions
 from hocket.engine import contract
 from hocket.engine.local import direct_channels, flow, messages
-from hocket.engine.local.worker import state
+from hocket.engine.local.worker import answers
 from hocket.kernel import leases, records, resources
 from hocket.kernel.records import ActorState
 from tests.engine import message_states, stage
@@ -171,7 +171,9 @@ def note(player: Player, value: object) -> None:
 
 def list_notes(stage: Stage) -> list[object]:
     """Return what the calls of the actor, which is the only one, have noted."""
-    return [one for player in stage.players.values() if player.engine.actor_id for one in vars(player).get("notes", ())]
+    return [
+        one for player in stage.players.values() if player.engine.duty.actor_id for one in vars(player).get("notes", ())
+    ]
 
 
 @part
@@ -291,7 +293,7 @@ def fail(player: Player) -> Part:
 @part
 def wait_for_cancel(player: Player) -> Part:
     work = player.work
-    yield Until(lambda: work is not None and work.task_id in player.engine.cancelled)
+    yield Until(lambda: work is not None and work.task_id in player.engine.duty.cancelled)
 
 
 @part
@@ -724,7 +726,13 @@ def check_left(stage: Stage) -> None:
     left = (
         list(kernel.tasks),
         [
-            (r.id, r.count, r.holders, r.value, [(p.id, r.id in p.engine._receipts) for p in stage.players.values()])
+            (
+                r.id,
+                r.count,
+                r.holders,
+                r.value,
+                [(p.id, r.id in p.engine.known.receipts) for p in stage.players.values()],
+            )
             for r in kernel.objects.values()
         ],
         list(kernel.streams),
@@ -736,7 +744,7 @@ def check_left(stage: Stage) -> None:
         engine = player.engine
         kept = {name: value for name, value in vars(engine).items() if name in KEPT and value}
         assert kept == {}, (player.id, kept, stage.history)
-        assert player.worker._flows == {}, stage.history
+        assert player.worker.answers._flows == {}, stage.history
 
 
 def explore(scenario: Callable[[Stage], Part], given: dict[str, Any], most: int = 0) -> int:
@@ -759,7 +767,7 @@ def explore(scenario: Callable[[Stage], Part], given: dict[str, Any], most: int 
 @pytest.fixture(autouse=True)
 def early(monkeypatch: pytest.MonkeyPatch) -> None:
     """What otherwise begins with many bytes, or many calls, begins at once; and nothing depends on the time."""
-    monkeypatch.setattr(state, "FLUSH_SECONDS", float("inf"))
+    monkeypatch.setattr(answers, "FLUSH_SECONDS", float("inf"))
     monkeypatch.setattr(leases, "QUEUE_SECONDS", 0.0)
     stage.note_messages(monkeypatch)
     monkeypatch.setattr(flow, "MOST_BYTES", 1500)

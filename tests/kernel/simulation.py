@@ -169,9 +169,13 @@ class Simulation:
         self.check()
 
     def _note_abandoned(self) -> None:
-        """The kernel itself cancels generators that nobody can read any more, and nothing else."""
+        """The kernel itself cancels generators that nobody can read any more, and what a task has submitted that was
+        cancelled with its children and has died; and nothing else."""
         for entry in self.book.values():
             task = entry.task
+            parent = self.book.get(task.parent)
+            if task.cancelled and parent is not None and parent.task.cancelled > records.ALONE:
+                entry.is_cancelled = True
             if task.cancelled and not entry.is_cancelled:
                 assert task.options.num_returns == records.STREAMING, f"task {task.id} was cancelled by nobody"
                 assert task.id not in self.kernel.objects, f"generator {task.id} was cancelled, and has a reader"

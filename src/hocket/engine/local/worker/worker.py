@@ -41,33 +41,33 @@ class Worker:
 
     def __init__(self, engine: worker_engine.WorkerEngine, status: mmap.mmap, slot: int) -> None:
         self._engine = engine
-        functions = code.Code(engine)
-        self._actor = actor.Actor(engine, functions)
-        self._interruption = interruption.Interruption()
-        self._life = life.Life(engine, self._actor)
-        self._row = row.Row(engine, self._actor, functions)
-        told = answers.Answers(engine, self._actor, functions, self._interruption)
-        intake_ = intake.Intake(engine, self._actor, functions, self._row, told, self._interruption, self._life)
-        self._execution = execution.Execution(
+        self.code = functions = code.Code(engine)
+        self.actor = actor.Actor(engine, functions)
+        self.interruption = interruption.Interruption()
+        self.life = life.Life(engine, self.actor)
+        self.row = row.Row(engine, self.actor, functions)
+        told = self.answers = answers.Answers(engine, self.actor, functions, self.interruption)
+        intake_ = intake.Intake(engine, self.actor, functions, self.row, told, self.interruption, self.life)
+        self.execution = execution.Execution(
             engine,
-            self._actor,
+            self.actor,
             functions,
-            self._row,
+            self.row,
             told,
-            self._interruption,
-            self._life,
+            self.interruption,
+            self.life,
             execution.Status(status, slot),
         )
         self.take_message = intake_.take
-        self.enqueue = self._row.add
-        self.take_unstarted = self._row.take_unstarted
-        self.name_function = self._actor.name_function
+        self.enqueue = self.row.add
+        self.take_unstarted = self.row.take_unstarted
+        self.name_function = self.actor.name_function
         engine.guard.install()
-        self._interruption.install()
+        self.interruption.install()
 
     def run(self) -> int:
         """Work until told to stop; return the exit code."""
-        row, engine, life = self._row, self._engine, self._life
+        row, engine, life = self.row, self._engine, self.life
         engine.reactor.start()
 
         def has_work() -> bool:
@@ -90,26 +90,26 @@ class Worker:
 
     def _run_row(self) -> int | None:
         """Run what stands in the row; return an exit code if that ends the process."""
-        row, words = self._row.works, self._engine.channel.words
-        while row and not self._life.is_exiting:
+        row, words = self.row.works, self._engine.channel.words
+        while row and not self.life.is_exiting:
             try:
                 work = row.popleft()
             except IndexError:  # another thread gave the last one back
                 break
-            if self._row.threads is not None:
-                self._row.threads.submit(work)
+            if self.row.threads is not None:
+                self.row.threads.submit(work)
                 continue
             if work.number:
                 words[journal.BEGUN] = work.number
                 if work.number <= words[journal.WITHDRAWN]:
-                    self._row.hand_back(work)
+                    self.row.hand_back(work)
                     continue
-            code = self._execution.run(work)
+            code = self.execution.run(work)
             del work
             if code is not None:
                 return code
-            if self._actor.loop is not None:
-                return self._actor.loop.run(row)
+            if self.actor.loop is not None:
+                return self.actor.loop.run(row)
         return None
 
     def check(self) -> None:
@@ -126,10 +126,10 @@ class Worker:
     def note_exit(self) -> None:
         """The user's code asks for the actor's end. What runs comes to it by the exception; a thread or coroutine in
         the background does not."""
-        if self._actor.loop is not None:
-            self._actor.loop.exit_soon()
+        if self.actor.loop is not None:
+            self.actor.loop.exit_soon()
         elif not self._engine.duty.running.task_id:
-            self._life.exit_soon()
+            self.life.exit_soon()
 
     def cut_off(self) -> None:
         """In a fork of this process: have it end where the function that it came from ends. Nothing of it is sent."""
@@ -137,11 +137,11 @@ class Worker:
         events.open_notes(None)
         self._engine.cut_off()
         faulthandler.disable()  # its file tells of this worker's death, not of a fork's
-        self._interruption.remove()
-        if self._actor.loop is not None:
-            self._actor.loop.cut_off()
-        self._execution.cut_off()
-        self._life.cut_off()
+        self.interruption.remove()
+        if self.actor.loop is not None:
+            self.actor.loop.cut_off()
+        self.execution.cut_off()
+        self.life.cut_off()
 
 
 def _write_whole_lines() -> None:
