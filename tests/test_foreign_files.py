@@ -360,7 +360,7 @@ READERS: dict[tuple[str, str], Row | str] = {
     ("cli/launch/rank.py", "Note.read"): "memory of the launcher",
     ("collective/rendezvous.py", "join"): "a store of the group",
     ("core/environments.py", "parse_environment"): "what this program has said",
-    ("engine/inprocess/execution.py", "_take_on"): "what this program has said",
+    ("engine/inprocess/runner.py", "_take_on"): "what this program has said",
     ("engine/local/surroundings.py", "apply_environment"): "a session's message",
     ("engine/local/endpoint.py", "_read_snapshot"): "a session of this user, whose socket says so",
     ("engine/ray/access.py", "read_versions"): "a cluster's message",

@@ -192,11 +192,11 @@ def test_worker_that_is_asked_for_while_the_session_closes_is_not_started() -> N
     with hocket.init(num_cpus=2):
         hocket.get(hocket.remote(abs).remote(-1))
         engine: Any = contract.get_current_engine()
-        late = copy.copy(next(iter(engine.links.values())).worker)
+        late = copy.copy(next(iter(engine.links.by_worker.values())).worker)
         late.id += 1000
-        engine.reactor.due.append(lambda: engine._start_worker(late))  # as for a worker's last message
+        engine.reactor.due.append(lambda: engine.pool.start(late))  # as for a worker's last message
     assert before.list_new() == []
-    assert late.id not in engine.links
+    assert late.id not in engine.links.by_worker
 
 
 def test_a_socket_that_is_left_is_described() -> None:

@@ -476,7 +476,7 @@ def test_task_whose_submission_was_interrupted_ends_though_it_goes_on(
         wait_until((tmp_path / "began").exists)
         raise AlarmError("signal")
 
-    guard: Any = hocket.core.session.get_engine().guard  # type: ignore[attr-defined]
+    guard: Any = hocket.core.session.get_engine().session.guard  # type: ignore[attr-defined]
     monkeypatch.setattr(guard, "noted", {signal.SIGALRM: raise_alarm})
     monkeypatch.setattr(guard, "check", check)
     with pytest.raises(AlarmError):

@@ -168,7 +168,7 @@ def test_death_under_a_guardian_that_stays_stopped(
     guardian_pid: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     engine = hocket.core.session.get_engine()
-    guardian: Any = engine.guardian  # type: ignore[attr-defined]
+    guardian: Any = engine.parent.guardian  # type: ignore[attr-defined]
     monkeypatch.setattr(
         guardian, "revive", lambda: descendants.is_stopped(guardian_pid)
     )  # somebody stops it again at once

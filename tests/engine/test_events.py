@@ -264,7 +264,7 @@ class Relay:
 
 def read_runs() -> list[tuple[str, str, int]]:
     engine = core_session.get_open_engine()
-    batches = engine.guardian.build_reader().read()  # type: ignore[attr-defined]
+    batches = engine.parent.guardian.build_reader().read()  # type: ignore[attr-defined]
     return [
         (event.name, "FAILED" if event.state == State.FAILED else "FINISHED", event.attempt)
         for batch in batches

@@ -177,7 +177,7 @@ def send_to_hub(data: bytes) -> str:
 
     engine: Any = contract.get_current_engine()
     with engine.lock:
-        engine.flush()
+        engine.outbox.flush()
         with contextlib.suppress(OSError):
             engine.channel.sock.setblocking(True)
             engine.channel.sock.sendall(data)
@@ -348,9 +348,9 @@ def lie(name: str) -> str:
 
     engine: Any = contract.get_current_engine()
     with engine.lock:
-        for message in LIES[name](engine.running.task_id, next(engine._ids)):
+        for message in LIES[name](engine.duty.running.task_id, next(engine.duty.ids)):
             engine.channel.post(message)
-        engine.flush()
+        engine.outbox.flush()
     threading.Event().wait(60)  # the result of a task that is over counts, whatever becomes of its worker
     return "said"
 

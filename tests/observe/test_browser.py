@@ -103,7 +103,7 @@ for line in sys.stdin:
     if word == "produced":
         engine = session.get_open_engine()
         with engine.lock:
-            batches = engine._read_events()
+            batches = engine.parent.read_events()
         print(sum(len(list(batch)) + batch.missed for batch in batches), flush=True)
     if word == "work":
         hocket.get([work.remote(0.01) for _ in range(int(rest[0]))])

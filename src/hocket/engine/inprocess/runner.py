@@ -142,7 +142,7 @@ class Runner:
                 result = None
         except exceptions.ActorExit:
             self._kernel.exit_actor(worker)
-        except BaseException as error:  # noqa: BLE001 (whatever the user's code raises is the caller's to see)
+        except BaseException as error:
             name = task.options.name
             cancelled = exceptions.TaskCancelledError(f"Call `{name}` was cancelled while it ran.")
             with self._lock:

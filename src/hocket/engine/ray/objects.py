@@ -5,13 +5,13 @@ from __future__ import annotations
 import itertools
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, final
 
 import ray
 
 from hocket import exceptions, texts
 from hocket.engine import contract, rules, unsendable
-from hocket.engine.ray import errors, listing, natives, outside, runner, submission
+from hocket.engine.ray import base, errors, listing, natives, outside, runner, tasks
 from hocket.kernel import records
 
 FIRST_WAIT_S = 1.0
@@ -20,11 +20,21 @@ LONGEST_WAIT_S = 60.0
 Guesses; each part doubles, so that what takes long to fetch is not begun again and again."""
 
 
-class ObjectAccess(submission.Submission):
-    """Puts and gets."""
+@final
+class RayObjects(contract.Objects):
+    """Values in Ray's store.
+
+    Args:
+        session: The session.
+        handles: Those of this process.
+        groups: Its placement groups.
+    """
+
+    def __init__(self, session: base.Session, handles: base.RayHandles, groups: base.Groups) -> None:
+        self._session, self._handles, self._groups = session, handles, groups
 
     def put(self, value: object) -> contract.AnyRef:
-        self._check_open()
+        self._session.check_open()
         try:
             native = ray.put(value)
         except ray.exceptions.RayError as error:
@@ -34,22 +44,22 @@ class ObjectAccess(submission.Submission):
         except Exception as error:
             texts.drop_own_frames(error)
             raise exceptions.SerializationError(
-                unsendable.explain_failure(value, "value", submission.get_first(error))
+                unsendable.explain_failure(value, "value", tasks.get_first(error))
             ) from error
         else:
-            return self.wrap(native)
+            return self._handles.wrap(native)
         raise failure
 
     def put_error(self, error: exceptions.TaskError) -> contract.ObjectRef[object]:
-        self._check_open()
+        self._session.check_open()
         options = records.TaskOptions(name=error.function_name)
         failing = outside.build_remote(
             runner.build_failure(error.as_instanceof_cause(), options), {"num_cpus": 0, "max_retries": 0}
         )
-        return self.wrap(failing.remote())
+        return self._handles.wrap(failing.remote())
 
     def get(self, refs: Sequence[contract.AnyRef], timeout_s: float | None) -> list[Any]:
-        self._check_open()
+        self._session.check_open()
         wanted = natives.list_awaitables(refs)
         for part_s in _split_time(timeout_s):
             try:
@@ -61,14 +71,14 @@ class ObjectAccess(submission.Submission):
                     continue
                 failure: BaseException = next(iter(lost.values()))
             except ray.exceptions.RayError as error:
-                failure = errors.translate(error, self._origins.find(refs, error))
+                failure = errors.translate(error, self._session.origins.find(refs, error))
             raise failure
         distinct = list(dict.fromkeys(wanted))
         missing = len(ray.wait(distinct, num_returns=len(distinct), timeout=0, fetch_local=False)[1])
         raise rules.build_timeout_error(missing, len(refs), timeout_s)
 
     def wait(self, refs: Sequence[contract.AnyRef], num_ready: int, timeout_s: float | None) -> list[bool]:
-        self._check_open()
+        self._session.check_open()
         wanted = natives.list_awaitables(refs)
         # Those that are there already count in their order, which Ray's own wait does not promise.
         ready = set(ray.wait(wanted, num_returns=len(wanted), timeout=0)[0])
@@ -90,9 +100,9 @@ class ObjectAccess(submission.Submission):
     def _find_lost(self, refs: Sequence[contract.AnyRef]) -> dict[contract.AnyRef, BaseException]:
         """Return what Ray will never make, though it does not say so, with the error that does: what waits for a
         placement group that was removed, or for a node that was lost."""
-        groups = {ref: self._origins.find_group(ref) for ref in refs}
-        removed = self._removed | listing.list_removed_groups() if any(groups.values()) else set()
-        lost = self._origins.find_unschedulable(refs)
+        groups = {ref: self._session.origins.find_group(ref) for ref in refs}
+        removed = self._groups.removed | listing.list_removed_groups() if any(groups.values()) else set()
+        lost = self._session.origins.find_unschedulable(refs)
         for ref, group_id in groups.items():
             if group_id in removed:
                 lost[ref] = exceptions.TaskPlacementGroupRemoved(
@@ -106,21 +116,13 @@ class ObjectAccess(submission.Submission):
         return lost
 
     def when_done(self, ref: contract.ObjectRef[object], callback: Callable[[], None]) -> None:
-        with self._callbacks_lock:
-            if not self._is_closed:
-                self._callbacks.add(callback)
-                is_open = True
-            else:
-                is_open = False
-        if not is_open:
+        if not self._session.add_callback(callback):
             callback()
             return
 
         def call_back(_: object) -> None:
-            with self._callbacks_lock:
-                if callback not in self._callbacks:  # the session was closed
-                    return
-                self._callbacks.discard(callback)
+            if not self._session.take_callback(callback):
+                return
             if outside.is_outside():  # in the thread that hears all answers, and a callback may wait for one
                 threading.Thread(target=callback, name="hocket-callback", daemon=True).start()
             else:
@@ -129,8 +131,8 @@ class ObjectAccess(submission.Submission):
         natives.get_awaitable(ref).future().add_done_callback(call_back)
 
     def take_item(self, stream: contract.ObjectRef[object], index: int) -> contract.ObjectRef[object]:
-        item = self.wrap(natives.Head(stream._native))
-        self._origins.note_item(item, stream)
+        item = self._handles.wrap(natives.Head(stream._native))
+        self._session.origins.note_item(item, stream)
         return item
 
     def is_end(self, item: contract.AnyRef, timeout_s: float | None) -> bool | None:

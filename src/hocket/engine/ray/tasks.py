@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import inspect
 import re
-from typing import Any
+from collections.abc import Callable
+from typing import Any, final
 
 import ray
 
 from hocket import exceptions, texts
 from hocket.engine import callers, contract, pickling, rules, unsendable
-from hocket.engine.ray import base, errors, keywords, listing, natives, outside, runner
+from hocket.engine.ray import base, errors, kept_arguments, keywords, listing, natives, outside, runner
 from hocket.kernel import records
 
 _MOST_PENDING = re.compile(r"more than (\d+) tasks")
@@ -19,8 +20,40 @@ MOST_FUNCTIONS = 4096
 """How many functions are kept in the form that Ray submits. A guess; one takes some kilobytes."""
 
 
-class Submission(base.RayState):
-    """Hands work to Ray."""
+@final
+class RayTasks(contract.Tasks):
+    """Hands work to Ray.
+
+    Args:
+        session: The session.
+        handles: Those of this process.
+        groups: Its placement groups.
+        kept: What its actors were built from.
+        home: How a worker of Ray's opens its side of the session: a function, and its arguments.
+    """
+
+    def __init__(
+        self,
+        session: base.Session,
+        handles: base.RayHandles,
+        groups: base.Groups,
+        kept: kept_arguments.KeptArguments,
+        home: tuple[Callable[[str, str], None], tuple[str, str]],
+    ) -> None:
+        self._session, self._handles, self._groups, self._kept, self._home = session, handles, groups, kept, home
+        self._functions: dict[tuple[bytes, records.TaskOptions], Any] = {}
+        self._codes: dict[bytes, runner.Code] = {}
+        #: Ids of actors that end with the session.
+        self.own_actors: set[int] = set()
+
+    def list_functions(self) -> list[Any]:
+        """Return the functions in the form that Ray submits."""
+        return list(self._functions.values())
+
+    def clear(self) -> None:
+        """The session is over."""
+        self._functions.clear()
+        self._codes.clear()
 
     def submit_task(
         self,
@@ -29,8 +62,8 @@ class Submission(base.RayState):
         kwargs: dict[str, Any],
         options: records.TaskOptions,
     ) -> list[contract.AnyRef]:
-        self._check_open()
-        if options.shape.group_id in self._removed:
+        self._session.check_open()
+        if options.shape.group_id in self._groups.removed:
             return self._submit_lost(options)
         task = self._functions.get((function.id, options)) or self._build_task(function, options)
         native_args, native_kwargs = natives.replace_references(args, kwargs)
@@ -53,15 +86,17 @@ class Submission(base.RayState):
     ) -> list[contract.AnyRef]:
         if found is None:
             return []
-        refs = [self.wrap(native) for native in found] if options.num_returns > 1 else [self.wrap(found)]
-        self._origins.note(refs, options, given, actor_id)
+        refs = (
+            [self._handles.wrap(native) for native in found] if options.num_returns > 1 else [self._handles.wrap(found)]
+        )
+        self._session.origins.note(refs, options, given, actor_id)
         return refs
 
     def _build_task(self, function: contract.RemoteFunction, options: records.TaskOptions) -> Any:
-        self._check_open()
+        self._session.check_open()
         _check_returning(options)
-        group = self._groups.get(options.shape.group_id)
-        self._room.check(options.shape, group, exceptions.TaskUnschedulableError, f"Task `{options.name}`")
+        group = self._groups.made.get(options.shape.group_id)
+        self._session.room.check(options.shape, group, exceptions.TaskUnschedulableError, f"Task `{options.name}`")
         if len(self._functions) >= MOST_FUNCTIONS:
             self._functions.pop(next(iter(self._functions)))
         is_generator = inspect.isgeneratorfunction(function.value)
@@ -86,34 +121,34 @@ class Submission(base.RayState):
         kwargs: dict[str, object],
         options: records.ActorOptions,
     ) -> contract.ActorInfo:
-        self._check_open()
-        if options.creation.shape.group_id in self._removed:
+        self._session.check_open()
+        if options.creation.shape.group_id in self._groups.removed:
             raise exceptions.ActorPlacementGroupRemoved(
                 f"Actor `{options.class_name}` was to live in a placement group that was removed. Make a new group."
             )
         for shape in (options.creation.shape, options.lifetime_shape):
-            group = self._groups.get(shape.group_id)
-            self._room.check(shape, group, exceptions.ActorUnschedulableError, f"Actor `{options.class_name}`")
+            group = self._groups.made.get(shape.group_id)
+            self._session.room.check(shape, group, exceptions.ActorUnschedulableError, f"Actor `{options.class_name}`")
         shell = runner.build_class(self._build_code(actor_class), actor_class.value, options)
         shell.__module__ = getattr(actor_class.value, "__module__", shell.__module__)
         native_args, native_kwargs = natives.replace_references(args, kwargs)
         try:
             if options.max_restarts:
-                native_args, native_kwargs = base.put_large(native_args, native_kwargs)
+                native_args, native_kwargs = kept_arguments.put_large(native_args, native_kwargs)
             remote = outside.build_remote(shell, keywords.build_actor_keywords(options))
             native = remote.remote(*native_args, **native_kwargs)
-            ref = self.wrap_known(native)
+            ref = self._handles.wrap_known(native)
         except Exception as error:
             if "already taken" in str(error) or isinstance(error, ray.exceptions.ActorAlreadyExistsError):
                 raise rules.build_name_error(options.name, options.namespace) from error
             raise _explain_submission(error, args, kwargs, options.class_name) from error
         if options.max_restarts:
-            self._kept_arguments.keep(native, native_args, native_kwargs)
+            self._kept.keep(native, native_args, native_kwargs)
         if options.name:
             listing.publish_actor(native, options)
-        self._origins.note_actor(ref._id, options.creation.shape)
+        self._session.origins.note_actor(ref._id, options.creation.shape)
         if not options.detached:
-            self._own_actors.add(ref._id)
+            self.own_actors.add(ref._id)
         return contract.ActorInfo(ref=ref, options=options)
 
     def submit_call(
@@ -124,7 +159,7 @@ class Submission(base.RayState):
         kwargs: dict[str, object],
         options: records.TaskOptions,
     ) -> list[contract.AnyRef]:
-        if self._is_closed:
+        if self._session.is_closed:
             rules.raise_ended(exceptions.SessionClosedError(), options.name)
         _check_returning(options)
         native_args, native_kwargs = natives.replace_references(args, kwargs)
@@ -137,7 +172,7 @@ class Submission(base.RayState):
             raise _explain_submission(error, args, kwargs, options.name) from error
 
     def cancel(self, ref: contract.AnyRef, *, force: bool, recursive: bool) -> None:
-        self._check_open()
+        self._session.check_open()
         native = natives.get_native(ref)
         if isinstance(native, natives.Head):
             native = native.generator
