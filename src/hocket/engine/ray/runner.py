@@ -175,7 +175,13 @@ def _send_nothing() -> None:
     """What a process sends before it opens its side of a session."""
 
 
-send_news: Callable[[], None] = _send_nothing
+_send_news: Callable[[], None] = _send_nothing
+
+
+def set_news(send: Callable[[], None]) -> None:
+    """Say how this process sends what it has noted."""
+    global _send_news  # noqa: PLW0603 (a process has one worker's notes)
+    _send_news = send
 
 
 def finish() -> None:
@@ -184,7 +190,7 @@ def finish() -> None:
     global has_news  # noqa: PLW0603 (a process has one worker's notes)
     if has_news:
         has_news = False
-        send_news()
+        _send_news()
 
 
 def raise_for_caller(name: str, error: BaseException) -> NoReturn:
