@@ -509,7 +509,7 @@ class Objects(abc.ABC):
 
 
 class Resources(abc.ABC):
-    """What the session has, and what is set aside of it."""
+    """The session's resources, and reservations of them."""
 
     @abc.abstractmethod
     def reserve(
@@ -545,7 +545,7 @@ class Resources(abc.ABC):
 
 
 class View(abc.ABC):
-    """What there is to see, and what was counted."""
+    """The state of the session, for those who look."""
 
     @abc.abstractmethod
     def get_context(self) -> WorkContext:
@@ -574,7 +574,7 @@ class View(abc.ABC):
 
 
 class Metrics:
-    """What was counted and measured: in the driver by all processes, in a worker what has not been sent yet."""
+    """Counts and measurements: in the driver those of all processes, in a worker those that it has not sent yet."""
 
     def __init__(self) -> None:
         self.store = metrics.MetricStore()
@@ -668,7 +668,7 @@ class Handles(abc.ABC):
 
 
 class Engine(abc.ABC):
-    """What runs tasks and actors, and holds their values: its parts, one for each kind of question.
+    """An engine runs tasks and actors, and holds their values. It has a part for each kind of question.
 
     Promises, for every engine:
 

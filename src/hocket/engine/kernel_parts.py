@@ -53,7 +53,7 @@ class Session:
         #: How often something has failed: who waits for several objects looks at all of them then.
         self.failures = 0
         self.errors: deque[exceptions.ErrorRecord] = deque(maxlen=1000)
-        #: Who is to be called when an object is there.
+        #: Functions to call when an object is there, by its id.
         self.callbacks: dict[int, list[Callable[[], None]]] = {}
 
     def make_ids(self, count: int) -> int:
@@ -79,7 +79,7 @@ class Session:
         self.failures += 1
 
     def take_callbacks(self) -> list[Callable[[], None]]:
-        """Return whom to call because the session is over: whoever waits for a future is to learn it."""
+        """Return the functions to call because the session is over: futures get their error by them."""
         found = [callback for callbacks in self.callbacks.values() for callback in callbacks]
         self.callbacks.clear()
         return found
@@ -102,14 +102,14 @@ def _find_nothing() -> None:
 
 
 class Floor(Protocol):
-    """What these parts need of the engine below them. The lock is held in every call but that of `read_arrived`, which
+    """The engine below these parts. The lock is held in every call but that of `read_arrived`, which
     may be made without it."""
 
     def carry_out(self) -> None:
         """Do what the kernel asks."""
 
     def finish_change(self) -> None:
-        """Carry out what the caller changed, and let whoever waits see it."""
+        """Carry out the caller's change, and have waiting threads see it."""
 
     def drain_dropped(self) -> None:
         """Count the handles that have been garbage-collected."""
@@ -119,7 +119,7 @@ class Floor(Protocol):
 
 
 class Processes(Protocol):
-    """What there is to see of the processes behind an engine. Called with the lock held."""
+    """The processes behind an engine, for those who look. Called with the lock held."""
 
     @property
     def lost(self) -> Iterable[inspection.LostWorker]:
@@ -127,7 +127,7 @@ class Processes(Protocol):
 
     @property
     def spans(self) -> Iterable[inspection.OwnSpan]:
-        """What the engine's own process spent time on: the last spans, oldest first."""
+        """Spans of the engine's own process: the last ones, oldest first."""
 
     @property
     def starts(self) -> Mapping[int, float]:
@@ -156,7 +156,7 @@ class Processes(Protocol):
 
 @final
 class Feasibility:
-    """Whether what is asked for can ever be had: the answer does not change during a session."""
+    """Knows which tasks and groups the session can ever have room for. The answers do not change."""
 
     def __init__(self, kernel: machine.Kernel) -> None:
         self._kernel = kernel
@@ -347,7 +347,7 @@ class KernelResources(contract.Resources):
 
 @final
 class KernelView(contract.View):
-    """What there is to see of a session.
+    """The state of a session, for those who look.
 
     Args:
         engine: What work inherits is there.

@@ -79,7 +79,7 @@ class Refuse(NamedTuple):
 
 
 class Moved(NamedTuple):
-    """What a worker expected from a direct call is here instead."""
+    """A value that a worker expected from a direct call is here instead."""
 
     worker_id: int
     object_id: int

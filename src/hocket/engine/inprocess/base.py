@@ -1,4 +1,4 @@
-"""What the parts of the engine in the caller's process share: the lock, what runs, and the actors."""
+"""The lock, the stack of running tasks and the actors: the parts of the engine in the caller's process share them."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ _current: contextvars.ContextVar[Work] = contextvars.ContextVar("current")
 
 @final
 class Running:
-    """What runs."""
+    """The tasks and calls that run."""
 
     def __init__(self) -> None:
         self._stack: list[Work] = []

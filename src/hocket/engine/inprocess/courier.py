@@ -1,4 +1,4 @@
-"""What the kernel decides, carried out: what can run stands in a row, one behind the other."""
+"""The courier carries out the kernel's instructions: tasks that can run stand in a row, one behind the other."""
 
 from __future__ import annotations
 

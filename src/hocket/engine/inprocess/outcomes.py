@@ -1,4 +1,4 @@
-"""What becomes of a task, told to the kernel; or the end of the process, if that is a fork which a task has made."""
+"""The outcome of a task goes to the kernel. In a fork that a task has made, it ends the process instead."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Outcomes(Protocol):
 
 @final
 class KernelOutcomes:
-    """Tells the kernel.
+    """Reports outcomes to the kernel.
 
     Args:
         session: The kernel.

@@ -1,4 +1,4 @@
-"""What there is to see of an engine without processes."""
+"""The state of an engine without processes, for those who look."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Turns: what can run is run, and coroutines go on, by whoever waits."""
+"""Turns: a thread that waits runs the tasks that can run, and lets coroutines go on."""
 
 from __future__ import annotations
 

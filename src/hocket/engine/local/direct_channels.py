@@ -116,7 +116,7 @@ class Values(Protocol):
 
 
 class Taker(Protocol):
-    """Who takes direct calls. The engine's lock is held in every call."""
+    """The worker's main loop, which takes direct calls. The engine's lock is held in every call."""
 
     def take_message(self, message: Message) -> None:
         """Take the work that came by a direct channel."""
@@ -126,8 +126,8 @@ class Taker(Protocol):
 
 
 class Sockets:
-    """What both roles of a worker share: which sockets have something unsent. Every method here and below is called
-    with the engine's lock held.
+    """The sockets of both roles of a worker, and which of them have something unsent. Every method here and below is
+    called with the engine's lock held.
 
     Args:
         driver: The way to the driver.

@@ -54,7 +54,7 @@ class Methods(Protocol):
 
 
 class Arguments(Protocol):
-    """What is sent along with calls."""
+    """The arguments of calls."""
 
     def open_arguments(self, work: Work) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Return the arguments of the call."""
@@ -94,7 +94,7 @@ class Status(Protocol):
 
 @final
 class Parts(NamedTuple):
-    """What a loop needs of the worker."""
+    """The parts of the worker that a loop uses."""
 
     life: Life
     actor: Methods

@@ -78,7 +78,7 @@ class Link:
         self.pid = pid
 
     def stop(self, now: float) -> None:
-        """Note that the worker was told to stop."""
+        """Note when the worker got its order to stop."""
         self.stopped_at = now
 
     def refuse(self) -> None:
@@ -104,7 +104,7 @@ class Link:
 
 
 class Poller(Protocol):
-    """What links need of a reactor."""
+    """The reactor, which reads the sockets."""
 
     def watch(self, fd: int) -> None:
         """Handle what arrives on this descriptor."""
@@ -129,7 +129,7 @@ class Links:
         self._poller, self._kill = poller, kill
         self.by_worker: dict[int, Link] = {}
         self.by_fd: dict[int, Link] = {}
-        #: Those that have something unsent.
+        #: Links with something unsent.
         self.dirty: set[Link] = set()
 
     def add(self, link: Link) -> None:

@@ -127,7 +127,7 @@ class Bell(deque[int]):
 
 
 class Handler(Protocol):
-    """What a reactor calls, with the lock held."""
+    """The reactor calls it with the lock held."""
 
     def handle(self, fd: int, mask: int) -> None:
         """Handle what has come on a descriptor."""

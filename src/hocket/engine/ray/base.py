@@ -1,4 +1,4 @@
-"""What the parts of the engine on Ray share: the session, and the process's handles."""
+"""The session and the process's handles, which all parts of the engine on Ray share."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class Session:
             raise exceptions.SessionClosedError("The session was shut down. Call hocket.init() to open a new one.")
 
     def finish(self) -> list[Callable[[], None]] | None:
-        """End it; return whom to call. None if it is over, or not this process's to end."""
+        """End it; return the functions to call. None if it is over, or not this process's to end."""
         with self._lock:
             is_fork = os.getpid() != self.pid  # whose exit is not the driver's
             if self.is_closed or self.connection is None or is_fork:
@@ -68,14 +68,14 @@ class Session:
             return found
 
     def add_callback(self, callback: Callable[[], None]) -> bool:
-        """Note whom to call if the session is closed; False if it is."""
+        """Note a function to call if the session is closed; False if it is."""
         with self._lock:
             if not self.is_closed:
                 self._callbacks.add(callback)
             return not self.is_closed
 
     def take_callback(self, callback: Callable[[], None]) -> bool:
-        """Forget whom to call, to call it; False if the session was closed, which has called it."""
+        """Forget a function, to call it now; False if the session's end has called it."""
         with self._lock:
             is_there = callback in self._callbacks
             self._callbacks.discard(callback)

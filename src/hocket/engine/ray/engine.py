@@ -1,6 +1,6 @@
 """The engine contract on Ray.
 
-Each part says to Ray what it was asked for, and says in our words what Ray answers. There is one engine in the driver,
+Each part turns a request into Ray's words, and Ray's answer into ours. There is one engine in the driver,
 and one in each of Ray's workers that runs work of ours: both talk to Ray in the same way.
 
 What is ours is small. Handles are Ray's inside (`natives`). Options become keywords once for each remote function

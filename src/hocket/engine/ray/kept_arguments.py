@@ -1,4 +1,4 @@
-"""What actors were built from, kept for as long as they may be built again."""
+"""The arguments of actors' constructors, kept for as long as the actors may be built again."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the engine on Ray cannot, of what others can."""
+"""Abilities of other engines that the engine on Ray lacks."""
 
 from __future__ import annotations
 

@@ -74,7 +74,7 @@ class RayActors(contract.Actors):
 
 @final
 class RayResources(contract.Resources):
-    """What the cluster has, and placement groups.
+    """The cluster's resources, and placement groups.
 
     Args:
         session: The session.
@@ -151,7 +151,7 @@ class RayView(contract.View):
 
 @final
 class RayMetrics(contract.Metrics):
-    """What a process has counted; a worker tells of it through Ray's own store.
+    """Counts of a process; a worker sends them through Ray's own store.
 
     Args:
         session: The session.

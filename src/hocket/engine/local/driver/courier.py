@@ -1,4 +1,4 @@
-"""What the kernel decides, carried out: its instructions become messages.
+"""The courier carries out the kernel's instructions: they become messages.
 
 `.remote()` sends at once to a worker that was idle; what goes behind another task in a worker's row is sent in company:
 with the next wait, after `BATCH` messages, or by the background reader.
@@ -26,9 +26,9 @@ FEW: Final = 4
 
 
 class Waiters(Protocol):
-    """What a courier needs of those who wait."""
+    """The threads that wait for results."""
 
-    #: What is to be called without the lock after the round of messages that brought it about.
+    #: Functions to call without the lock, after the round of messages that brought them about.
     due: Any
 
     def poke(self) -> None:

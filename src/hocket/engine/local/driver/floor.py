@@ -1,4 +1,4 @@
-"""What the driver's parts for callers stand on: changes are carried out, and what has happened meanwhile is heard."""
+"""The floor under the parts that callers use: it carries out their changes, and hears the news of workers."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Floor:
         self.carry_out = carrier.carry_out
 
     def finish_change(self) -> None:
-        """Carry out what the caller changed, and wake whoever waits for it: it may need no message to come about."""
+        """Carry out the caller's change, and wake waiting threads: the change may need no message to come about."""
         self._session.note_failure()
         self.carry_out()
         self._waiters.poke()

@@ -204,7 +204,7 @@ class DriverObjects(contract.Objects):
         self._waiters.wait_until(is_done, timeout_s)
         self._guard.check()
         there = rules.limit_true([record.value is not None for record in waited], num_ready)
-        if sum(there) < num_ready:  # if the session is over, nothing more will come, however often it is asked
+        if sum(there) < num_ready:  # of a session that is over nothing more will come
             session.check_open()
         return there
 

@@ -1,4 +1,4 @@
-"""What a worker process runs: parts that own what they need, each knowing those before it.
+"""A worker process runs these parts. Each owns its state, and knows those before it.
 
 1. `life`: how it ends.
 2. `code`: functions and arguments.

@@ -1,4 +1,4 @@
-"""What a task returned, raised or yielded, on its way.
+"""Results, errors and items of tasks, on their way.
 
 Results are sent together when the row is empty, or when a task begins `FLUSH_SECONDS` after the first of them, or,
 while a task runs, by the background reader. They are safe before the next task starts: see `journal`.
@@ -224,7 +224,7 @@ class Answers:
             self._send_error(work, error)
 
     def explain(self, work: Work, error: BaseException) -> BaseException:
-        """Return what the caller shall see. What came out of the user's code is a `TaskError`, with what it was on the
+        """Return the error that the caller must see. What came out of the user's code is a `TaskError`, with what it was on the
         innermost level; what the engine says of the task itself stays what it is."""
         kind = type(error)
         if issubclass(kind, KeyboardInterrupt):

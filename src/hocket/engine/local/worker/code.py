@@ -1,4 +1,4 @@
-"""What a worker gets to run: the code of functions, and arguments."""
+"""The code of functions, and the arguments that come with tasks and calls."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Code:
 
     def __init__(self, engine: worker_engine.WorkerEngine) -> None:
         self._engine = engine
-        #: Those that have not been loaded.
+        #: Functions that have not been loaded.
         self._codes: dict[bytes, worker_engine.Arrived] = {}
         self.functions: dict[bytes, object] = {}
 

@@ -19,7 +19,7 @@ from hocket.engine.local.worker import actor, answers, code, interruption, life,
 
 @final
 class Status:
-    """What runs, written down for the driver, which has to explain our death.
+    """Writes down which task runs, for the driver, which has to explain our death.
 
     Args:
         memory: The table that all processes share.

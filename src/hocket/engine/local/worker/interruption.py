@@ -15,7 +15,7 @@ AGAIN_SECONDS: Final = 0.02
 
 @final
 class Interruption:
-    """What the main thread runs, as far as it may be interrupted there."""
+    """The task in the main thread, as far as it may be interrupted there."""
 
     def __init__(self) -> None:
         self.main_id = threading.get_ident()

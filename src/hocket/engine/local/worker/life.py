@@ -13,7 +13,7 @@ from hocket.engine.local import messages, worker_engine
 
 
 class Subject(Protocol):
-    """What is asked for its farewell."""
+    """The actor, which may have a farewell."""
 
     @property
     def instance(self) -> object:

@@ -29,7 +29,7 @@ class Row:
         self._groups: dict[str, threads.CallThreads[Work]] = {}
 
     def add(self, work: Work) -> None:
-        """Give work to whoever runs it. Called with the lock held."""
+        """Give work to the thread that runs it. Called with the lock held."""
         if self._groups and self._give_to_group(work):
             return
         self.works.append(work)

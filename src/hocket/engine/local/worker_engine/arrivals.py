@@ -1,4 +1,4 @@
-"""Values that come to a worker: from the driver, which is asked, or by a direct channel.
+"""Values come to a worker from the driver, on request, or by a direct channel.
 
 Small values that were fetched once are kept while a handle on them lives; large ones are mapped anew for each `get`.
 """
@@ -29,7 +29,7 @@ class Arrived:
 
 @final
 class Arrivals:
-    """What has come, and what is to come. Every method is called with the engine's lock held.
+    """Values that have come, and values to come. Every method is called with the engine's lock held.
 
     Args:
         driver: The way to the driver.
@@ -42,9 +42,9 @@ class Arrivals:
     ) -> None:
         self._driver, self._handles, self._due = driver, known, due
         self.values: dict[int, Arrived] = {}
-        #: What the driver was asked for.
+        #: Values that this process has requested.
         self._wanted: set[int] = set()
-        #: What is at the driver.
+        #: Objects at the driver.
         self._ready: set[int] = set()
         #: Objects that will come by a direct channel.
         self.expected: set[int] = set()
@@ -52,7 +52,7 @@ class Arrivals:
         self._watched: set[int] = set()
         #: Objects of ours that the driver does not know.
         self._private: set[int] = set()
-        #: Those of `expected` that the driver was promised.
+        #: Objects in `expected` that this process has promised to the driver.
         self._promised: set[int] = set()
         self._callbacks: dict[int, list[Callable[[], None]]] = {}
 

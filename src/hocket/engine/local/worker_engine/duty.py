@@ -1,4 +1,4 @@
-"""What a worker process is, and what it runs."""
+"""The duty of a worker process: its number, its actor, and the task that runs."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class Running:
 
 
 class Taker(Protocol):
-    """Who runs what a worker gets: what its engine needs of the process's main loop."""
+    """The process's main loop, as its engine knows it: it runs the work that comes."""
 
     def take_message(self, message: channel.Message) -> None:
         """Take a message that is work rather than an answer. Called with the lock held."""

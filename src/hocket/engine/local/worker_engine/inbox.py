@@ -1,4 +1,4 @@
-"""What the driver and other workers say."""
+"""Messages of the driver and of other workers."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Inbox:
         self._driver, self._arrivals, self._questions, self._objects = driver, come, asked, waits
         self._direct, self._outbox, self._store, self._taker = direct, post, memory, taker
         self.before_wait = post.before_wait
-        #: Of what the driver says now and then, and is no work.
+        #: Handlers of rare messages that are no work.
         self._handlers: dict[int, Callable[..., object]] = {
             messages.RECYCLE: self._recycle,
             messages.DEADLOCK: waits.note_deadlock,

@@ -1,4 +1,4 @@
-"""What a worker has to say, and when it is sent."""
+"""Messages of a worker, and the moments at which it sends them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ METRICS_SECONDS: Final = 1.0
 
 
 class Pace(Protocol):
-    """Who sends what is unsent."""
+    """The one who decides when unsent messages go."""
 
     def flush_soon(self) -> None:
         """Send what is unsent now, or, on an event loop, at the end of its round. Called without the lock."""
@@ -174,7 +174,7 @@ class Outbox:
 
 @final
 class WorkerMetrics(contract.Metrics):
-    """What a worker has counted and not sent.
+    """Counts and measurements that a worker has not sent.
 
     Args:
         send: Sends it, if what was sent last is old.

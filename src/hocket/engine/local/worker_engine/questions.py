@@ -39,7 +39,7 @@ class Questions:
         self._handles, self._arrivals, self._waiters = known, come, waiters
         #: Of the questions that somebody waits for; None as long as it has not come.
         self._answers: dict[int, tuple[bool, bytes, list[contract.AnyRef]] | None] = {}
-        #: Those for room in memory, by whose memory it is.
+        #: The stores that wait for room, by question.
         self._of_room: dict[int, store.WorkerStore] = {}
 
     def ask(self, method: str, *args: object, **kwargs: object) -> Any:
@@ -133,7 +133,7 @@ class AskedActors(contract.Actors):
 
 @final
 class AskedResources(contract.Resources):
-    """What the driver knows of resources.
+    """Resources and placement groups, of which the driver knows.
 
     Args:
         questions: Asks it.

@@ -207,7 +207,7 @@ class WorkerTasks(contract.Tasks):
         with self._lock:
             if function.id not in self._exported:
                 self._exported.add(function.id)
-                # What its closure refers to lives as long as it can be called.
+                # References in its closure live as long as it can be called.
                 self._handles.pinned.extend(function.captured)
                 self._driver.post((messages.EXPORT, function.id, self._outbox.send_payload(payload), function.name))
 

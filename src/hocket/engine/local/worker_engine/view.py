@@ -1,4 +1,4 @@
-"""What a worker can tell of itself, and what the driver tells."""
+"""The state of a worker, and of the session as the driver knows it."""
 
 from __future__ import annotations
 
