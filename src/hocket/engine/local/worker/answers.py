@@ -224,8 +224,8 @@ class Answers:
             self._send_error(work, error)
 
     def explain(self, work: Work, error: BaseException) -> BaseException:
-        """Return the error that the caller must see. What came out of the user's code is a `TaskError`, with what it was on the
-        innermost level; what the engine says of the task itself stays what it is."""
+        """Return the error that the caller must see. An exception of the user's code becomes a `TaskError`, with the
+        exception on the innermost level; errors of the engine about the task itself stay as they are."""
         kind = type(error)
         if issubclass(kind, KeyboardInterrupt):
             if not self._interruption.is_cancelling(work.task_id):
