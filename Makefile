@@ -19,6 +19,8 @@ LONG_TESTS := tests/matrix $(addprefix tests/engine/ray/test_,client.py cluster.
 # All of the core on Ray is a part of `make parity`.
 RAY_TESTS := $(addprefix tests/core/test_,ray_program.py options.py dag.py)
 # What they share is ordered by barriers, as on processors that show stores in any order.
+# Those that draw examples: the same ones each time, but here.
+RANDOM_TESTS = $(shell grep -rl '^from hypothesis' tests --include='test_*.py')
 MEMORY_TESTS := tests/collective/test_host_group.py $(addprefix tests/ps/test_,gate.py rows.py store.py synchronous.py)
 PARITY_TESTS := tests/core tests/util tests/train tests/ps
 # They have no row on the page, and take ten minutes.
@@ -109,6 +111,7 @@ test-long: $(VENV)/.dev $(VENV)/.spark $(VENV)/.services $(VENV)/.browser  ## th
 	$(PYTEST) -m long $(addprefix --ignore=,$(LONG_TESTS)) $(ARGS)
 	HOCKET_ENGINE=ray $(PYTEST) $(RAY_TESTS) $(ARGS)
 	HOCKET_WEAK_MEMORY=1 $(PYTEST) $(MEMORY_TESTS) $(ARGS)
+	HOCKET_RANDOM_TESTS=1 $(PYTEST) -m 'not long' $(RANDOM_TESTS) $(ARGS)
 
 parity: $(addprefix parity-,local inprocess ray page)  ## run the suites on each engine and write docs/parity.md (80 minutes; each part alone: parity-ray, ...)
 

@@ -14,6 +14,7 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+import hypothesis
 import pytest
 
 import hocket
@@ -31,6 +32,10 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # A shell starts jobs in the background so, and programs that we start to interrupt them would inherit it.
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
+
+# The same examples each time: who has changed something else learns nothing from a new one. `make test-long` draws more.
+hypothesis.settings.register_profile("repeatable", derandomize=True)
+hypothesis.settings.load_profile("default" if os.environ.get("HOCKET_RANDOM_TESTS") else "repeatable")
 
 STARTS_RAY = (
     "tests/data/test_lost_nodes.py",

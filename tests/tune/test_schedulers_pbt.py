@@ -9,7 +9,7 @@ import random
 from typing import Any, cast
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from hocket.tune import errors
@@ -191,6 +191,9 @@ VALUES = st.floats(-9, 9) | st.sampled_from([math.nan, {}, OSError("gone")])
     st.floats(0, 8),
     st.integers(1, 9),
 )
+@example(
+    [[{}, 1.0, 0.0], [0.0], [-1.0]], True, 2, 1.0, 0.0, 1
+)  # one that exploits another is at the next meeting already
 def test_all_end_whatever_the_curves(
     curves: list[list[Any]], synch: bool, num_workers: int, interval: float, burn_in: float, max_pending: int
 ) -> None:

@@ -10,7 +10,7 @@ What is simulated:
   scheduler is asked which trial is to run. If it names none, nothing runs, and no trial is left to be proposed, those
   that are paused are ended.
 - Each report comes with a checkpoint. A trial that was paused goes on from there, at once; one that exploits another
-  goes on from the other's, with its count of steps and its seconds.
+  goes on from the other's, with its count of steps and its seconds, and waits before that if the scheduler pauses it.
 - Events of the same time come in the order in which the steps began.
 """
 
@@ -309,7 +309,7 @@ class _Run:
         self._reporting = None
         if trial.number in self._doomed:
             return "STOP"
-        return "CONTINUE" if self._has_exploited else decision
+        return "CONTINUE" if self._has_exploited and decision == "STOP" else decision
 
     def _follow(self, simulated: SimulatedTrial, decision: contract.Decision) -> None:
         trial = simulated.trial
