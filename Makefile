@@ -18,9 +18,9 @@ INPROCESS_TESTS := tests/core tests/kernel tests/util $(INPROCESS_TRAIN)
 LONG_TESTS := tests/matrix $(addprefix tests/engine/ray/test_,client.py cluster.py joining.py) $(addprefix tests/train/test_,cluster.py frameworks.py horovod.py) tests/ps/test_nodes.py
 # All of the core on Ray is a part of `make parity`.
 RAY_TESTS := $(addprefix tests/core/test_,ray_program.py options.py dag.py)
-# What they share is ordered by barriers, as on processors that show stores in any order.
-# Those that draw examples: the same ones each time, but here.
+# Those that draw examples: the same ones each time, but in test-long.
 RANDOM_TESTS = $(shell grep -rl '^from hypothesis' tests --include='test_*.py')
+# What they share is ordered by barriers, as on processors that show stores in any order.
 MEMORY_TESTS := tests/collective/test_host_group.py $(addprefix tests/ps/test_,gate.py rows.py store.py synchronous.py)
 PARITY_TESTS := tests/core tests/util tests/train tests/ps
 # They have no row on the page, and take ten minutes.

@@ -33,7 +33,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-# The same examples each time: who has changed something else learns nothing from a new one. `make test-long` draws more.
+# The same examples each time: a new one says nothing about the change that was made. `make test-long` draws others.
 hypothesis.settings.register_profile("repeatable", derandomize=True)
 hypothesis.settings.load_profile("default" if os.environ.get("HOCKET_RANDOM_TESTS") else "repeatable")
 

@@ -328,7 +328,7 @@ def read_csv(folder: Path, value: Any) -> None:
 Row = tuple[Any, Read]
 
 READERS: dict[tuple[str, str], Row | str] = {
-    ("stores/commits.py", "parse_manifest"): (RUN_MANIFEST, read_run),
+    ("stores/manifests.py", "parse"): (RUN_MANIFEST, read_run),
     ("train/checkpoints/checkpoint.py", "Checkpoint.get_metadata"): ({"epoch": 1}, read_metadata),
     ("mesh/manifests.py", "read"): (MESH_MANIFEST, read_mesh),
     ("ps/checkpoints.py", "read_manifest"): (PS_MANIFEST, read_servers),

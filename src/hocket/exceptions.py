@@ -68,11 +68,13 @@ from __future__ import annotations
 import contextlib
 import functools
 import pickle
-from collections.abc import Callable
-from typing import Any, NamedTuple, NoReturn, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, ParamSpec, TypeVar
 
 from hocket import deaths, texts
 from hocket import missing as _missing
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 E = TypeVar("E", bound=BaseException)
 P = ParamSpec("P")

@@ -209,7 +209,7 @@ def test_snapshot_that_cannot_be_built_says_why(
     def fail() -> dict[str, Any]:
         raise RuntimeError("no view")
 
-    monkeypatch.setattr(engine, "statistics", fail)
+    monkeypatch.setattr(engine.view, "statistics", fail)
     assert endpoint.ask(os.getpid(), 10.0) == {"failure": "RuntimeError: no view"}
     out = console.Console(file=io.StringIO(), width=120)
     found = next(one for one in endpoint.list_sessions() if one.driver_pid == os.getpid())

@@ -429,7 +429,7 @@ def test_handler_that_uses_the_session_ends_what_a_loop_awaits(session: hocket.S
 def hold_lock_in_signal() -> None:
     """Be hit by a signal while the engine works, and call nothing of it afterwards."""
     engine: Any = hocket.core.session.get_engine()
-    with engine.lock:
+    with engine.session.lock:
         os.kill(os.getpid(), signal.SIGALRM)
     time.sleep(30)
 
@@ -492,7 +492,7 @@ def test_what_a_handler_raises_is_not_a_futures(session: hocket.SessionContext) 
     future: futures.Future[int] = futures.Future()
 
     def settle() -> None:
-        with engine.lock:
+        with engine.session.lock:
             os.kill(os.getpid(), signal.SIGALRM)
             ref._settle(future)
 
@@ -601,7 +601,7 @@ def test_handlers_are_as_before_when_the_session_ends() -> None:
 
 def take_back_while_one_waits() -> None:
     engine: Any = hocket.core.session.get_engine()
-    with engine.lock:
+    with engine.session.lock:
         os.kill(os.getpid(), signal.SIGALRM)
     signal.signal(signal.SIGALRM, signal.SIG_IGN)
 

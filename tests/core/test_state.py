@@ -59,7 +59,7 @@ def wait_until(is_true: Any, limit_s: float = 20.0) -> None:
 
 def find_kernel() -> Any:
     engine: Any = hocket.core.session.get_engine()
-    return engine.kernel
+    return engine.session.kernel
 
 
 # --- tasks ------------------------------------------------------------------------------------------------------------

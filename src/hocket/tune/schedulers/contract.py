@@ -40,8 +40,8 @@ class TrialControls(Protocol):
     def exploit(self, trial: trials.Trial, source: trials.Trial, config: dict[str, Any], tag: str = "") -> None:
         """Have a trial go on from another one's latest checkpoint, with a new configuration.
 
-        If it is the one that has just reported, this is the decision about it, which `on_trial_result` can only put off,
-        by PAUSE. If it is paused it becomes runnable (`TrialScheduler.choose_trial_to_run`).
+        If it is the one that has just reported, this is the decision about it, which `on_trial_result` can only
+        put off, by PAUSE. If it is paused it becomes runnable (`TrialScheduler.choose_trial_to_run`).
 
         Args:
             trial: It gives up its own state.
