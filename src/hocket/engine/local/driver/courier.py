@@ -67,7 +67,6 @@ class Courier:
         )
         self._start_worker, self._kill_worker = start_worker, kill_worker
         self._handlers: dict[type[instructions.Instruction], Callable[[Any], None]] = {
-            instructions.Run: self._run,
             instructions.Free: self._free,
             instructions.Start: self._start,
             instructions.Tell: self._tell,
@@ -88,15 +87,18 @@ class Courier:
             urgent: Whether all is sent. Default; else messages behind a running task wait for company.
         """
         kernel, handlers = self._kernel, self._handlers
+        links_of, dirty = self._links.by_worker, self._links.dirty
         while kernel.instructions:
             batch, kernel.instructions = kernel.instructions, []
             for instruction in batch:
-                kind = type(instruction)
-                if kind is Run:  # the usual one, without a table
-                    self._run(instruction)  # type: ignore[arg-type]
+                if type(instruction) is Run:  # the usual one, without a call
+                    worker, task = instruction
+                    link = links_of.get(worker.id)
+                    if link is not None:
+                        self._send_task(link, task)
+                        dirty.add(link)
                 else:
-                    handlers[kind](instruction)
-        dirty = self._links.dirty
+                    handlers[type(instruction)](instruction)
         for link in list(dirty):
             outbox = link.channel.outbox
             if urgent or len(outbox) >= BATCH or len(link.worker.inflight) <= len(outbox):
@@ -105,13 +107,6 @@ class Courier:
             self._waiters.poke()
 
     # --- one instruction ----------------------------------------------------------------------------------------------
-
-    def _run(self, instruction: instructions.Run) -> None:
-        worker, task = instruction
-        link = self._links.by_worker.get(worker.id)
-        if link is not None:
-            self._send_task(link, task)
-            self._links.dirty.add(link)
 
     def _start(self, instruction: instructions.Start) -> None:
         self._start_worker(instruction.worker)

@@ -76,12 +76,15 @@ class DriverTasks(contract.Tasks):
         stored = self._objects.store_buffers(encoded) if encoded is not None and encoded.buffers else None
         record = self._kernel.functions.get(function.id) or self._add_function(function)
         with self._lock:
-            self._session.check_open()
+            if self._session.end is not None:
+                raise self._session.end
             shape, feasibility = options.shape, self._feasibility
             if shape is not feasibility.usual and shape not in feasibility.known:
                 feasibility.check_feasible(shape, exceptions.TaskUnschedulableError, f"Task `{options.name}`")
             arguments = _NO_ARGUMENTS if encoded is None else self._register(encoded, top, stored)
-            refs = self._submit(TaskRecord(self._make_id(options), record, *arguments, options))
+            returns, ids = options.num_returns, self._session.ids
+            task_id = next(ids) if returns == 1 else self._session.make_ids(returns)
+            refs = self._submit(TaskRecord(task_id, record, *arguments, options))
         self._after_submit(refs)
         return refs
 
@@ -127,7 +130,9 @@ class DriverTasks(contract.Tasks):
             if self._session.end is not None:
                 rules.raise_ended(self._session.end, options.name)
             arguments = _NO_ARGUMENTS if encoded is None else self._register(encoded, top, stored)
-            task = TaskRecord(self._make_id(options), None, *arguments, options, DRIVER, 0, TaskKind.CALL)
+            returns, ids = options.num_returns, self._session.ids
+            task_id = next(ids) if returns == 1 else self._session.make_ids(returns)
+            task = TaskRecord(task_id, None, *arguments, options, DRIVER, 0, TaskKind.CALL)
             task.actor = self._kernel.actors.get(actor._id) or checks.get_actor(self._kernel, actor._id)
             task.method = method
             refs = self._submit(task)
@@ -136,9 +141,6 @@ class DriverTasks(contract.Tasks):
 
     def cancel(self, ref: contract.ObjectRef[object], *, force: bool, recursive: bool) -> None:
         kernel_parts.cancel(self._session, ref, self._floor.finish_change, force=force, recursive=recursive)
-
-    def _make_id(self, options: records.TaskOptions) -> int:
-        return next(self._session.ids) if options.num_returns == 1 else self._session.make_ids(options.num_returns)
 
     def _submit(self, task: TaskRecord) -> list[contract.AnyRef]:
         """Hand the task to the kernel and return the references. Called with the lock held."""

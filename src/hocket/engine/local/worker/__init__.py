@@ -1,14 +1,12 @@
 """A worker process runs these parts. Each owns its state, and knows those before it.
 
-1. `life`: how it ends.
-2. `code`: functions and arguments.
-3. `actor`: the actor, if there is one.
-4. `interruption`: how a task that runs is interrupted.
-5. `row`: work that waits, in `threads` as well.
-6. `answers`: results, errors and items, on their way.
-7. `intake`: messages become work.
-8. `execution`: the user's code, run.
-9. `worker`: the main loop.
+1. `life`: how a task is interrupted, and how the process ends.
+2. `residents`: functions, arguments, and the actor, if there is one.
+3. `row`: work that waits, and an actor's threads.
+4. `answers`: results, errors and items, on their way.
+5. `intake`: messages become work.
+6. `execution`: the user's code, run.
+7. `worker`: the main loop.
 """
 
 from hocket.engine.local.worker.worker import Worker as Worker

@@ -14,7 +14,7 @@ from hocket.engine import faults, forks, items, rules, unsendable, values
 from hocket.engine.events import Kind, State
 from hocket.engine.local import flow, messages, payloads, surroundings, worker_engine
 from hocket.engine.local.work import Work
-from hocket.engine.local.worker import actor, code, interruption
+from hocket.engine.local.worker import life, residents
 from hocket.kernel import ids
 
 FLUSH_SECONDS: Final = 0.001
@@ -68,9 +68,9 @@ class Answers:
     def __init__(
         self,
         engine: worker_engine.WorkerEngine,
-        subject: actor.Actor,
-        functions: code.Code,
-        interrupted: interruption.Interruption,
+        subject: residents.Actor,
+        functions: residents.Code,
+        interrupted: life.Interruption,
     ) -> None:
         self._engine, self._actor, self._code, self._interruption = engine, subject, functions, interrupted
         self._events = engine.ring

@@ -14,7 +14,7 @@ from hocket import exceptions
 from hocket.engine import contract, faults, items
 from hocket.engine.local import event_loop, messages, payloads, surroundings, worker_engine
 from hocket.engine.local.work import Work
-from hocket.engine.local.worker import actor, answers, code, interruption, life, row
+from hocket.engine.local.worker import answers, life, residents, row
 
 
 @final
@@ -56,11 +56,11 @@ class Execution:
     def __init__(
         self,
         engine: worker_engine.WorkerEngine,
-        subject: actor.Actor,
-        functions: code.Code,
+        subject: residents.Actor,
+        functions: residents.Code,
         works: row.Row,
         told: answers.Answers,
-        interrupted: interruption.Interruption,
+        interrupted: life.Interruption,
         end: life.Life,
         status: Status,
     ) -> None:

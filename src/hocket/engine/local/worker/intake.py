@@ -13,7 +13,7 @@ from typing import Any, final
 
 from hocket.engine.local import channel, journal, messages, surroundings, worker_engine
 from hocket.engine.local.work import Work
-from hocket.engine.local.worker import actor, answers, code, interruption, life, row
+from hocket.engine.local.worker import answers, life, residents, row
 
 
 @final
@@ -33,11 +33,11 @@ class Intake:
     def __init__(
         self,
         engine: worker_engine.WorkerEngine,
-        subject: actor.Actor,
-        functions: code.Code,
+        subject: residents.Actor,
+        functions: residents.Code,
         works: row.Row,
         told: answers.Answers,
-        interrupted: interruption.Interruption,
+        interrupted: life.Interruption,
         end: life.Life,
     ) -> None:
         self._engine, self._actor, self._code, self._row = engine, subject, functions, works

@@ -24,7 +24,7 @@ from typing import final
 from hocket import texts
 from hocket.engine import contract, events, stacks
 from hocket.engine.local import debugger, journal, messages, worker_engine
-from hocket.engine.local.worker import actor, answers, code, execution, intake, interruption, life, row
+from hocket.engine.local.worker import answers, execution, intake, life, residents, row
 
 importlib.import_module("cloudpickle")  # most functions come in its form: it is to be here before the guardian forks
 
@@ -41,9 +41,9 @@ class Worker:
 
     def __init__(self, engine: worker_engine.WorkerEngine, status: mmap.mmap, slot: int) -> None:
         self._engine = engine
-        self.code = functions = code.Code(engine)
-        self.actor = actor.Actor(engine, functions)
-        self.interruption = interruption.Interruption()
+        self.code = functions = residents.Code(engine)
+        self.actor = residents.Actor(engine, functions)
+        self.interruption = life.Interruption()
         self.life = life.Life(engine, self.actor)
         self.row = row.Row(engine, self.actor, functions)
         told = self.answers = answers.Answers(engine, self.actor, functions, self.interruption)

@@ -9,17 +9,7 @@ from typing import final
 
 from hocket.engine import contract, events, forks, interrupts
 from hocket.engine.local import direct_channels, journal, reactor, store
-from hocket.engine.local.worker_engine import (
-    arrivals,
-    duty,
-    handles,
-    inbox,
-    objects,
-    outbox,
-    questions,
-    tasks,
-    view,
-)
+from hocket.engine.local.worker_engine import arrivals, duty, inbox, objects, outbox, questions, tasks
 
 
 @final
@@ -51,7 +41,7 @@ class WorkerEngine(contract.Engine):
         self.channel = journal.JournalChannel(sock, page_fd)
         self.ring = ring
         self.metrics = outbox.WorkerMetrics(self._send_metrics)
-        self.handles = self.known = handles.WorkerHandles(self, self.lock, self.channel, self.duty)
+        self.handles = self.known = arrivals.WorkerHandles(self, self.lock, self.channel, self.duty)
         self.guard = interrupts.InterruptGuard(self.lock, find_running=lambda: self.duty.running.task_id)
         self.reactor = reactor.Reactor(
             self,
@@ -83,7 +73,7 @@ class WorkerEngine(contract.Engine):
         )
         self.actors = questions.AskedActors(asked, own, taker)
         self.resources = questions.AskedResources(asked)
-        self.view = view.WorkerView(own, asked, taker)
+        self.view = questions.WorkerView(own, asked, taker)
         return inbox.Inbox(driver, come, asked, waits, direct, post, memory, taker)
 
     def _check(self) -> None:

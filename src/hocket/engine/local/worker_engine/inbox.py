@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable
 from typing import final
 
-from hocket.engine.local import channel, direct_channels, journal, messages, reactor, store
+from hocket.engine.local import direct_channels, journal, messages, reactor, store
 from hocket.engine.local.worker_engine import arrivals, duty, objects, outbox, questions
 
 
@@ -37,7 +37,7 @@ class Inbox:
         taker: duty.Taker,
     ) -> None:
         self._driver, self._arrivals, self._questions, self._objects = driver, come, asked, waits
-        self._direct, self._outbox, self._store, self._taker = direct, post, memory, taker
+        self._direct, self._outbox, self._store, self._take_message = direct, post, memory, taker.take_message
         self.before_wait = post.before_wait
         #: Handlers of rare messages that are no work.
         self._handlers: dict[int, Callable[..., object]] = {
@@ -58,21 +58,17 @@ class Inbox:
         if received is None:
             os._exit(0)  # the driver is gone, so nobody wants what this process does
         for message in received:
-            self.take(message)
-
-    def take(self, message: channel.Message) -> None:
-        """Take one message of the driver's."""
-        op = message[0]
-        if op == messages.VALUE:
-            self._arrivals.take_value(*message[1:])
-        elif op == messages.READY:
-            self._arrivals.note_ready(message[1])
-        elif op == messages.ANSWER:
-            self._questions.take_answer(*message[1:])
-        elif op in self._handlers:
-            self._handlers[op](*message[1:])
-        else:
-            self._taker.take_message(message)
+            op = message[0]
+            if op == messages.VALUE:
+                self._arrivals.take_value(*message[1:])
+            elif op == messages.READY:
+                self._arrivals.note_ready(message[1])
+            elif op == messages.ANSWER:
+                self._questions.take_answer(*message[1:])
+            elif op in self._handlers:
+                self._handlers[op](*message[1:])
+            else:
+                self._take_message(message)
 
     def _recycle(self, object_id: int, is_kept: bool) -> None:
         if self._store.obey(object_id, is_kept):

@@ -11,7 +11,7 @@ from typing import Any, Final, final
 from hocket import exceptions
 from hocket.engine import contract, faults, rules, values
 from hocket.engine.local import direct_channels, journal, messages, payloads, reactor, store
-from hocket.engine.local.worker_engine import arrivals, duty, handles, outbox, questions
+from hocket.engine.local.worker_engine import arrivals, duty, outbox, questions
 from hocket.kernel import ids
 
 DIRECT_SECONDS: Final = 0.002
@@ -44,7 +44,7 @@ class WorkerObjects(contract.Objects):
         lock: threading.RLock,
         driver: journal.JournalChannel,
         own: duty.Duty,
-        known: handles.WorkerHandles,
+        known: arrivals.WorkerHandles,
         come: arrivals.Arrivals,
         post: outbox.Outbox,
         asked: questions.Questions,

@@ -10,7 +10,7 @@ from typing import Final, Protocol, final
 
 from hocket.engine import contract, descriptors, events, faults
 from hocket.engine.local import direct_channels, journal, messages, payloads, reactor, store
-from hocket.engine.local.worker_engine import arrivals, handles
+from hocket.engine.local.worker_engine import arrivals
 from hocket.kernel import metrics as kernel_metrics
 
 NOTES_SECONDS: Final = 0.1
@@ -56,7 +56,7 @@ class Outbox:
         lock: threading.RLock,
         driver: journal.JournalChannel,
         direct: direct_channels.DirectChannels,
-        known: handles.WorkerHandles,
+        known: arrivals.WorkerHandles,
         come: arrivals.Arrivals,
         memory: store.WorkerStore,
         ring: events.EventRing,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final, final
 from hocket import exceptions
 from hocket.engine import contract, faults, rules, values
 from hocket.engine.local import direct_channels, journal, messages, payloads, store
-from hocket.engine.local.worker_engine import arrivals, duty, handles, outbox, questions
+from hocket.engine.local.worker_engine import arrivals, duty, outbox, questions
 from hocket.kernel import resources
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ class WorkerTasks(contract.Tasks):
         lock: threading.RLock,
         driver: journal.JournalChannel,
         own: duty.Duty,
-        known: handles.WorkerHandles,
+        known: arrivals.WorkerHandles,
         come: arrivals.Arrivals,
         post: outbox.Outbox,
         asked: questions.Questions,
