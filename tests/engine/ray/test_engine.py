@@ -17,7 +17,7 @@ import pytest
 import hocket
 from hocket import exceptions, testing
 from hocket.core import engines
-from hocket.engine.ray import adapter, arrays, base, connection, engine, errors, listing, outside
+from hocket.engine.ray import adapter, arrays, connection, engine, errors, kept_arguments, listing, outside
 from hocket.testing.suites.programs import wait_until
 from hocket.util import scheduling_strategies, state
 from tests.engine.ray import conftest
@@ -258,7 +258,7 @@ def test_what_only_the_dashboard_knows_is_asked_for_by_name(ray_session: hocket.
 def test_arguments_of_restartable_actors_go_with_them(
     ray_session: hocket.SessionContext, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(base, "_FIRST_SEARCH", 2)
+    monkeypatch.setattr(kept_arguments, "_FIRST_SEARCH", 2)
     held: Any = hocket.core.session.get_engine()
 
     class Holder:
@@ -271,15 +271,15 @@ def test_arguments_of_restartable_actors_go_with_them(
     build = hocket.remote(Holder).options(max_restarts=1, num_cpus=0).remote
     killed = build(np.ones(50_000))
     assert hocket.get(killed.get_size.remote()) == 50_000
-    assert len(held._kept_arguments._kept) == 1
+    assert len(held._kept._kept) == 1
     hocket.kill(killed)
-    assert len(held._kept_arguments._kept) == 0
+    assert len(held._kept._kept) == 0
     forgotten = [build(np.ones(50_000)) for _ in range(2)]
     hocket.get([actor.get_size.remote() for actor in forgotten])
     forgotten.clear()
-    wait_until(lambda: not held._kept_arguments._kept.keys() & set(listing.list_living_actors()))
+    wait_until(lambda: not held._kept._kept.keys() & set(listing.list_living_actors()))
     kept = [build(np.ones(50_000)) for _ in range(2)]
-    assert len(held._kept_arguments._kept) == len(kept)
+    assert len(held._kept._kept) == len(kept)
 
 
 def test_closures_over_different_references_are_different_functions(ray_session: hocket.SessionContext) -> None:

@@ -38,7 +38,7 @@ class RayEngine(contract.Engine):
     def __init__(self, connection: base.Connection | None, *, namespace: str, session_id: str) -> None:
         super().__init__()
         self.dropped = deque(maxlen=0)  # Ray counts
-        self.is_closable = connection is not None
+        self.connection, self.is_closable = connection, connection is not None
         self.session = base.Session(connection, namespace=namespace, session_id=session_id)
         home = (namespace, session_id)
         self._groups = base.Groups()
