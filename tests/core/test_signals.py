@@ -549,6 +549,7 @@ def test_handler_is_not_lost_where_python_forgets_exceptions(place: Callable[[Ca
     assert called
 
 
+@pytest.mark.needs("parallelism")
 def test_a_cancelled_task_is_ended_where_python_forgets_exceptions(
     session: hocket.SessionContext, tmp_path: Path
 ) -> None:
