@@ -145,7 +145,7 @@ def test_errors_are_ours() -> None:
         hocket.get(square.remote(fail.remote()))
     assert isinstance(caught.value, exceptions.TaskError)
     assert "'missing'" in [found.message for found in hocket.error_info()]
-    with pytest.raises(exceptions.WorkerCrashedError, match="The worker that ran the task died"):
+    with pytest.raises(exceptions.WorkerCrashedError, match="The worker that ran task `die` died"):
         hocket.get(die.remote())
 
 
