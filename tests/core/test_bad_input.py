@@ -267,8 +267,21 @@ def test_keywords_of_get_and_wait(session: hocket.SessionContext) -> None:
     ):
         with pytest.raises(TypeError, match=message):
             call()
-    assert list(inspect.signature(get).parameters) == ["refs", "timeout"]
+    assert list(inspect.signature(get).parameters) == ["object_refs", "timeout"]
     assert "surplus" not in str(inspect.signature(wait))
+
+
+def test_get_and_kill_take_keywords_as_in_ray(session: hocket.SessionContext) -> None:
+    @hocket.remote
+    class Counter:
+        def count(self) -> int:
+            return 1
+
+    counter = Counter.remote()
+    assert hocket.get(object_refs=[counter.count.remote()], timeout=60) == [1]
+    hocket.kill(actor=counter, no_restart=True)
+    with pytest.raises(hocket.exceptions.ActorDiedError):
+        hocket.get(object_refs=counter.count.remote())
 
 
 def test_remote_method_of_a_remote_class() -> None:

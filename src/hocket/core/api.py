@@ -9,7 +9,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Never, ParamSpec, Protocol, TypeVar, Unpack, cast, overload
 
 from hocket import exceptions, texts
-from hocket.core import actor, advice, context, generators, remote_function, session, typed
+from hocket.core import actor as actors
+from hocket.core import advice, context, generators, remote_function, session, typed
 from hocket.engine import contract, undecodable
 
 P = ParamSpec("P")
@@ -24,7 +25,7 @@ class Decorator(Protocol):
     @overload
     def __call__(self, target: A, /) -> A: ...  # type: ignore[overload-overlap]
     @overload
-    def __call__(self, target: type[T], /) -> actor.ActorClass: ...  # type: ignore[overload-overlap]
+    def __call__(self, target: type[T], /) -> actors.ActorClass: ...  # type: ignore[overload-overlap]
     @overload
     def __call__(self, target: Callable[..., typed.Nothing], /) -> remote_function.RemoteFunction[..., Any]: ...
     @overload
@@ -36,7 +37,7 @@ class Decorator(Protocol):
 @overload
 def remote(target: A, /) -> A: ...  # type: ignore[overload-overlap]
 @overload
-def remote(target: type[T], /) -> actor.ActorClass: ...  # type: ignore[overload-overlap]
+def remote(target: type[T], /) -> actors.ActorClass: ...  # type: ignore[overload-overlap]
 @overload
 def remote(target: Callable[..., typed.Nothing], /) -> remote_function.RemoteFunction[..., Any]: ...
 @overload
@@ -81,17 +82,17 @@ def remote(*targets: object, **options: object) -> Any:
 
 
 def _make_remote(target: Any, options: dict[str, object]) -> object:
-    if isinstance(target, remote_function.RemoteFunction | actor.ActorClass):
+    if isinstance(target, remote_function.RemoteFunction | actors.ActorClass):
         raise TypeError(
             f"`{getattr(target, '__name__', target)}` is remote already. Use .options(...) to change how it runs."
         )
-    if isinstance(target, actor.ActorMethod | actor.UnboundMethod):
+    if isinstance(target, actors.ActorMethod | actors.UnboundMethod):
         raise TypeError(
             f"@hocket.remote takes a function or a class, but received {target!r}. {advice.suggest_call(target)}"
         )
     remote_function.raise_if_not_callable(target)
     if inspect.isclass(target):
-        return actor.ActorClass(target, options)
+        return actors.ActorClass(target, options)
     if inspect.iscoroutinefunction(target):
         raise ValueError(
             f"`{target.__name__}` is a coroutine function, and a remote function must be an ordinary one. Call "
@@ -129,20 +130,20 @@ def put(value: T) -> contract.ObjectRef[T]:
 
 
 @overload
-def get(refs: contract.ObjectRef[T], *, timeout: float | None = None) -> T: ...
+def get(object_refs: contract.ObjectRef[T], *, timeout: float | None = None) -> T: ...
 @overload
-def get(refs: list[contract.ObjectRef[T]], *, timeout: float | None = None) -> list[T]: ...
+def get(object_refs: list[contract.ObjectRef[T]], *, timeout: float | None = None) -> list[T]: ...
 @overload
 def get(
-    refs: generators.ObjectRefGenerator[T], *, timeout: float | None = None
+    object_refs: generators.ObjectRefGenerator[T], *, timeout: float | None = None
 ) -> generators.ObjectRefGenerator[T]: ...
-def get(refs: Any, *surplus: Any, timeout: float | None = None, **unknown: Any) -> Any:
+def get(object_refs: Any, *surplus: Any, timeout: float | None = None, **unknown: Any) -> Any:
     """Wait for a value, or for a list of values, and return it.
 
     What is returned is the caller's own: arrays may be written to, and nobody else sees it.
 
     Args:
-        refs: One reference, or a list of them (duplicates allowed).
+        object_refs: One reference, or a list of them (duplicates allowed).
         timeout: Seconds to wait at most; 0 only looks; None waits without end.
 
     Raises:
@@ -153,23 +154,23 @@ def get(refs: Any, *surplus: Any, timeout: float | None = None, **unknown: Any) 
     """
     if surplus or unknown:
         raise TypeError(advice.explain_surplus("get", surplus, unknown, ("timeout",)))
-    if type(refs) is contract.ObjectRef:
+    if type(object_refs) is contract.ObjectRef:
         if timeout is not None:
             _check_timeout(timeout)
         try:
-            return _fetch(session.get_open_engine(), (refs,), timeout)[0]
+            return _fetch(session.get_open_engine(), (object_refs,), timeout)[0]
         except (exceptions.HocketError, KeyboardInterrupt) as error:
             exceptions.hide_frames(error)
             raise
-    if isinstance(refs, generators.ObjectRefGenerator):  # as Ray does
-        return refs
-    if not isinstance(refs, list):
+    if isinstance(object_refs, generators.ObjectRefGenerator):  # as Ray does
+        return object_refs
+    if not isinstance(object_refs, list):
         raise ValueError(
-            f"hocket.get() takes an ObjectRef or a list of them, but received {texts.safe_repr(refs)} of the "
-            f"type {type(refs).__name__}. {advice.suggest(refs)}"
+            f"hocket.get() takes an ObjectRef or a list of them, but received {texts.safe_repr(object_refs)} of the "
+            f"type {type(object_refs).__name__}. {advice.suggest(object_refs)}"
         )
-    if not _REFERENCES_ONLY.issuperset(map(type, refs)):
-        wrong = next(ref for ref in refs if type(ref) is not contract.ObjectRef)
+    if not _REFERENCES_ONLY.issuperset(map(type, object_refs)):
+        wrong = next(ref for ref in object_refs if type(ref) is not contract.ObjectRef)
         raise ValueError(
             f"hocket.get() takes an ObjectRef or a list of them, but the list holds {texts.safe_repr(wrong)} of the "
             f"type {type(wrong).__name__}. {advice.suggest_flat(wrong) or advice.suggest(wrong)}"
@@ -179,7 +180,8 @@ def get(refs: Any, *surplus: Any, timeout: float | None = None, **unknown: Any) 
     # A reference is of a session that was open. Where that is closed, as for a thread that is late, no other one is
     # opened.
     try:
-        return _fetch(session.get_open_engine() if refs else session.get_engine(), refs, timeout)
+        engine = session.get_open_engine() if object_refs else session.get_engine()
+        return _fetch(engine, object_refs, timeout)
     except (exceptions.HocketError, KeyboardInterrupt) as error:
         exceptions.hide_frames(error)
         raise
@@ -330,28 +332,28 @@ def cancel(
 
 
 @exceptions.hide_frames_of
-def kill(handle: actor.ActorHandle | typed.TypedActor, *, no_restart: bool = True) -> None:
+def kill(actor: actors.ActorHandle | typed.TypedActor, *, no_restart: bool = True) -> None:
     """End an actor now, without letting it finish anything. Its pending calls fail with `ActorDiedError`.
 
     Args:
-        handle: The actor.
+        actor: The actor's handle.
         no_restart: Whether that is its end. If False, it is built again as often as ``max_restarts`` allows.
 
     Raises:
         ValueError: It is no actor handle.
     """
-    if not isinstance(handle, actor.ActorHandle):
+    if not isinstance(actor, actors.ActorHandle):
         raise ValueError(
-            f"hocket.kill() takes an actor handle, but received {texts.safe_repr(handle)}. To stop a task, use "
+            f"hocket.kill() takes an actor handle, but received {texts.safe_repr(actor)}. To stop a task, use "
             "hocket.cancel(ref)."
         )
     engine = session.get_open_engine()
-    contract.check_current(handle._ref)
-    engine.actors.kill_actor(handle._ref, no_restart=no_restart)
+    contract.check_current(actor._ref)
+    engine.actors.kill_actor(actor._ref, no_restart=no_restart)
 
 
 @exceptions.hide_frames_of
-def get_actor(name: str, namespace: str | None = None) -> actor.ActorHandle:
+def get_actor(name: str, namespace: str | None = None) -> actors.ActorHandle:
     """Return a handle on the living actor of that name.
 
     Raises:
@@ -374,7 +376,7 @@ def get_actor(name: str, namespace: str | None = None) -> actor.ActorHandle:
             f"Failed to look up actor with name {texts.safe_repr(name, 200)} in namespace {namespace!r}. Actors get "
             "names with .options(name='...'), and lose them when they end."
         )
-    return actor.ActorHandle(info.ref, info.options)
+    return actors.ActorHandle(info.ref, info.options)
 
 
 @exceptions.hide_frames_of
