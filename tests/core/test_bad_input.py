@@ -272,12 +272,11 @@ def test_keywords_of_get_and_wait(session: hocket.SessionContext) -> None:
 
 
 def test_get_and_kill_take_keywords_as_in_ray(session: hocket.SessionContext) -> None:
-    @hocket.remote
     class Counter:
         def count(self) -> int:
             return 1
 
-    counter = Counter.remote()
+    counter: Any = hocket.remote(Counter).remote()
     assert hocket.get(object_refs=[counter.count.remote()], timeout=60) == [1]
     hocket.kill(actor=counter, no_restart=True)
     with pytest.raises(hocket.exceptions.ActorDiedError):
