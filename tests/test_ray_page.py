@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from hocket import missing
+from hocket._base import missing
 from tests import names_pages
 
 PAGE = Path(__file__).parents[1] / "docs" / "coming_from" / "ray.md"

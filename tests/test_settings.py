@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from hocket import settings
+from hocket._base import settings
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import os
 
 import pytest
 
-from hocket import showing
+from hocket._base import showing
 
 
 class Part:

@@ -7,7 +7,8 @@ import dataclasses
 import pytest
 
 import hocket
-from hocket import data, markup, train, tune
+from hocket import data, train, tune
+from hocket._base import markup
 
 
 def add(x: int, y: int = 2) -> int:

@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 from rich import console
 
-from hocket import exceptions, texts
+from hocket import exceptions
+from hocket._base import texts
 from hocket.cli import status
 from hocket.train.progress import model
 from hocket.train.progress import text as progress_text

@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 import hocket
-from hocket import data, ps, texts, train, tune
+from hocket import data, ps, train, tune
+from hocket._base import texts
 
 PACKAGE = str(Path(hocket.__file__).parent)
 

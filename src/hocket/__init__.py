@@ -22,8 +22,8 @@ Example:
 
 import typing as _typing
 
-from hocket import missing as _missing
-from hocket.version import __version__ as __version__
+from hocket._base import __version__ as __version__
+from hocket._base import missing as _missing
 
 if _typing.TYPE_CHECKING:
     from hocket import actor as actor

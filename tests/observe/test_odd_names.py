@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 import hocket
-from hocket import showing, texts
+from hocket._base import showing, texts
 from hocket.cli import main
 from hocket.observe.runs import log
 

@@ -19,7 +19,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import hocket
-from hocket import showing, spending, train
+from hocket import train
+from hocket._base import showing, spending
 from hocket.engine import descendants
 from hocket.observe import training
 from hocket.observe.runs import advice, history, log

@@ -15,7 +15,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hocket import showing, tune
+from hocket import tune
+from hocket._base import showing
 from hocket.observe import searches
 from hocket.observe.runs import lines
 from hocket.observe.top import tables

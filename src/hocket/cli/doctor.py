@@ -20,7 +20,7 @@ import psutil
 from rich import box, console, table, text
 
 import hocket
-from hocket import texts
+from hocket._base import texts
 from hocket.cli import workload
 from hocket.engine import node
 

@@ -15,7 +15,8 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from hocket import exceptions, extras, texts, version
+from hocket import _base, exceptions, extras
+from hocket._base import texts
 from hocket.cli import flags, notices
 from hocket.core import engines
 
@@ -101,7 +102,7 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
 def build_parser() -> argparse.ArgumentParser:
     """Return the parser of the command's arguments."""
     parser = argparse.ArgumentParser(prog="hocket", description="One program shared among many workers.")
-    parser.add_argument("--version", action="version", version=f"hocket {version.__version__}")
+    parser.add_argument("--version", action="version", version=f"hocket {_base.__version__}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
     _add_demo(commands)
     _add_run(commands)

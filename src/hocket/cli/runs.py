@@ -11,7 +11,7 @@ from pathlib import Path
 
 from rich import box, console, table, text
 
-from hocket import showing, texts
+from hocket._base import showing, texts
 from hocket.observe.report import runs as reported_runs
 from hocket.observe.runs import history, log
 from hocket.stores import local_files, trust

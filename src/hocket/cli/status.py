@@ -14,7 +14,7 @@ from typing import Any
 import psutil
 from rich import box, console, table, text
 
-from hocket import showing, texts
+from hocket._base import showing, texts
 from hocket.engine import node
 from hocket.engine.local import endpoint
 from hocket.observe import sessions

@@ -10,7 +10,8 @@ import time
 
 from rich import box, console, table, text
 
-from hocket import extras, showing, texts
+from hocket import extras
+from hocket._base import showing, texts
 from hocket.observe.top import looking
 
 PLAIN_SECONDS = 2.0

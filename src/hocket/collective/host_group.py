@@ -21,7 +21,7 @@ from typing import Any, Final, TypeAlias, final
 import numpy as np
 import numpy.typing as npt
 
-from hocket import texts
+from hocket._base import texts
 from hocket.collective import arithmetic, peer_monitor, point_to_point, rounds, segment
 from hocket.collective.arithmetic import NUMPY, Arithmetic, ReduceOp
 

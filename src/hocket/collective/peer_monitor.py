@@ -11,7 +11,7 @@ import select
 from collections.abc import Sequence
 from typing import Final, final
 
-from hocket import settings
+from hocket._base import settings
 from hocket.collective import errors, segment
 from hocket.collective.arithmetic import ReduceOp
 from hocket.engine import descendants, stack_questions, stacks

@@ -21,7 +21,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Final, final
 
-from hocket import spending, texts
+from hocket._base import spending, texts
 from hocket.collective import errors, futex, peer_monitor, point_to_point, segment, turns
 
 SPIN_SECONDS = 100e-6

@@ -11,7 +11,8 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any, Concatenate, NoReturn, ParamSpec, TypeVar, Unpack, overload
 
-from hocket import exceptions, texts
+from hocket import exceptions
+from hocket._base import texts
 from hocket.core import dag, environments, generators, options, placement, remote_function, session, typed
 from hocket.engine import contract, values
 from hocket.kernel import records

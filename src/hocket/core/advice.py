@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Iterable, Mapping, ValuesView
 from typing import Any
 
-from hocket import texts
+from hocket._base import texts
 from hocket.core import actor, remote_function
 from hocket.engine import contract
 

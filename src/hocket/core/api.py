@@ -8,7 +8,8 @@ import operator
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Never, ParamSpec, Protocol, TypeVar, Unpack, cast, overload
 
-from hocket import exceptions, texts
+from hocket import exceptions
+from hocket._base import texts
 from hocket.core import actor as actors
 from hocket.core import advice, context, generators, remote_function, session, typed
 from hocket.engine import contract, undecodable

@@ -6,7 +6,8 @@ import weakref
 from collections.abc import AsyncIterable, AsyncIterator, Iterable, Iterator, Sequence
 from typing import Any, Generic, TypeVar
 
-from hocket import exceptions, texts
+from hocket import exceptions
+from hocket._base import texts
 from hocket.core import ending
 from hocket.engine import contract, methods
 

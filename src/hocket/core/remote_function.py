@@ -7,7 +7,8 @@ import inspect
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, Unpack, overload
 
-from hocket import exceptions, texts
+from hocket import exceptions
+from hocket._base import texts
 from hocket.core import dag, environments, generators, options, placement, session, typed
 from hocket.engine import contract, values
 from hocket.kernel import records

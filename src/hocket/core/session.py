@@ -15,7 +15,8 @@ from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import Any, Self
 
-from hocket import exceptions, markup, texts, version
+from hocket import _base, exceptions
+from hocket._base import markup, texts
 from hocket.core import amounts, engines, environments
 from hocket.core import labels as core_labels
 from hocket.engine import contract, node
@@ -48,7 +49,7 @@ class SessionContext:
         self.address_info = address_info
         self.dashboard_url = dashboard_url
         self.python_version = ".".join(map(str, sys.version_info[:3]))
-        self.hocket_version = version.__version__
+        self.hocket_version = _base.__version__
 
     def __getitem__(self, name: str) -> Any:
         return self.address_info[name]

@@ -7,7 +7,7 @@ import os
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from hocket import texts
+from hocket._base import texts
 from hocket.core import session
 from hocket.stores import local_files
 

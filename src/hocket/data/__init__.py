@@ -15,7 +15,7 @@ numpy alone.
 
 import typing as _typing
 
-from hocket import missing as _missing
+from hocket._base import missing as _missing
 
 if _typing.TYPE_CHECKING:
     from hocket.data import aggregate as aggregate

@@ -13,7 +13,7 @@ from typing import Any, Literal, TypeAlias, final, get_args
 import numpy as np
 import numpy.typing as npt
 
-from hocket import texts
+from hocket._base import texts
 from hocket.data import arrow, columns, frames
 
 Batch: TypeAlias = Any

@@ -9,7 +9,8 @@ from typing import Any, Final
 
 import numpy as np
 
-from hocket import keywords, texts
+from hocket import keywords
+from hocket._base import texts
 from hocket.data import arrow, block_reads, blocks, calls, columns, dataset, frames, plan, reading, settings
 from hocket.data.execution import references
 from hocket.data.sources import custom, programs

@@ -6,7 +6,8 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, TypeVar, final
 
-from hocket import keywords, markup, missing, texts
+from hocket import keywords
+from hocket._base import markup, missing, texts
 from hocket.core import session
 from hocket.data import (
     block_reads,

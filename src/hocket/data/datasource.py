@@ -1,6 +1,6 @@
 """Where rows come from and go to, under Ray's names: sources and targets that users write, folders that are columns."""
 
-from hocket import missing as _missing
+from hocket._base import missing as _missing
 from hocket.data.sources.choosing import FileShuffleConfig as FileShuffleConfig
 from hocket.data.sources.custom import Datasink as Datasink
 from hocket.data.sources.custom import Datasource as Datasource

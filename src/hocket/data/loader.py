@@ -12,7 +12,8 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
 
-from hocket import exceptions, spending
+from hocket import exceptions
+from hocket._base import spending
 from hocket.data import cursor as cursor_module
 from hocket.data import ledger
 

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final, TypeAlias, final
 
-from hocket import texts
+from hocket._base import texts
 from hocket.data import aggregate as aggregates
 from hocket.data import arrow, blocks, transport
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import KW_ONLY, dataclass, field
 from typing import Final, final
 
-from hocket import constructors
+from hocket import keywords
 from hocket.engine import node
 
 _current: DataContext | None = None
@@ -31,7 +31,7 @@ _MOST_BLOCK: Final = 1 << 30
 
 
 @final
-@constructors.explained()
+@keywords.explained()
 @dataclass(kw_only=True)
 class ExecutionOptions:
     """How much of a data set is worked on ahead of its reader.

@@ -19,7 +19,8 @@ from typing import Any, TypeVar, final
 
 import numpy as np
 
-from hocket import keywords, missing
+from hocket import keywords
+from hocket._base import missing
 from hocket.data import blocks, cursor, dataset, execution, feed, ledger, loader, order, reading
 
 T = TypeVar("T")

@@ -18,7 +18,8 @@ from typing import Any, Final, final
 import numpy as np
 import numpy.typing as npt
 
-from hocket import exceptions, texts
+from hocket import exceptions
+from hocket._base import texts
 from hocket.data import arrow, blocks, columns, frames
 from hocket.data.expressions import computing, tree
 

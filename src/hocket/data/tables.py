@@ -7,7 +7,8 @@ import functools
 from collections.abc import Iterable, Sequence
 from typing import Any, Final, Generic, Protocol, Self, TypeAlias, TypeVar
 
-from hocket import keywords, missing
+from hocket import keywords
+from hocket._base import missing
 from hocket.data import aggregate as aggregates
 from hocket.data import blocks, calls, columns, plan, reading, relations, steps
 from hocket.data.execution import relations as engine

@@ -44,7 +44,7 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Any, Protocol
 
-from hocket import texts
+from hocket._base import texts
 from hocket.engine import contract
 
 _signal: Any = importlib.import_module("_signal")

@@ -6,7 +6,8 @@ import time
 from collections.abc import Callable
 from typing import NoReturn
 
-from hocket import exceptions, texts
+from hocket import exceptions
+from hocket._base import texts
 from hocket.engine import contract
 
 CLAIM_SECONDS = 10.0

@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 from typing import Final
 
-from hocket import showing
+from hocket._base import showing
 from hocket.engine import stacks
 
 STACK_SECONDS = 1.0

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from types import CodeType, FrameType
 from typing import Final, final
 
-from hocket import showing, texts
+from hocket._base import showing, texts
 
 SAMPLE_SECONDS = 1.0
 """How long a process looks at itself when it is asked for samples."""

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from hocket import exceptions, texts
+from hocket import exceptions
+from hocket._base import texts
 
 NOTE: Final = (
     "This was raised while something sent here was unpickled: a function with what it uses, arguments or a value. "

@@ -7,7 +7,7 @@ import types
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from hocket import texts
+from hocket._base import texts
 from hocket.engine import pickling
 
 _LOCK = "create the lock inside the function, or keep it in an actor"

@@ -20,7 +20,8 @@ import warnings
 from collections.abc import Callable, Iterator
 from typing import Any, Final, NamedTuple
 
-from hocket import exceptions, texts
+from hocket import exceptions
+from hocket._base import texts
 from hocket.engine import callers, contract, interrupts, pickling, undecodable, unsendable
 
 try:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from hocket import texts
+from hocket._base import texts
 
 UNIT = 10_000
 """How many units make one CPU."""

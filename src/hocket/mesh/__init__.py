@@ -9,7 +9,7 @@ a framework. `tensors` says what a spread value is, `operations` makes and asks 
 
 import typing as _typing
 
-from hocket import missing as _missing
+from hocket._base import missing as _missing
 
 if _typing.TYPE_CHECKING:
     from hocket.mesh.checkpoints import export as export

@@ -24,7 +24,8 @@ from typing import Any, Final, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from hocket import addresses, extras, texts
+from hocket import extras
+from hocket._base import addresses, texts
 from hocket.mesh import layout_maps, layouts, manifests, operations, tensors
 from hocket.mesh.backends import contract
 from hocket.stores import local_files

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from hocket import texts
+from hocket._base import texts
 from hocket.mesh import layouts, meshes, tensors
 from hocket.mesh.backends import contract
 

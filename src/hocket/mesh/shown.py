@@ -7,7 +7,7 @@ from collections import OrderedDict
 from collections.abc import Iterable
 from typing import Final, final
 
-from hocket import showing
+from hocket._base import showing
 from hocket.mesh import layouts, relayouts
 
 MOST_VALUES: Final = 500

@@ -15,7 +15,7 @@ from typing import Any, Generic, ParamSpec, TypeVar, final
 import numpy as np
 import numpy.typing as npt
 
-from hocket import texts
+from hocket._base import texts
 from hocket.mesh import layouts, operations, shown, tensors
 from hocket.mesh.backends import contract
 

@@ -1,4 +1,4 @@
-"""What the parts of a session's processes show: servers, coordinators, executions and meshes (`hocket.showing`)."""
+"""What the parts of a session's processes show: servers, coordinators, executions and meshes (`_base.showing`)."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import threading
 import time
 from typing import Any, final
 
-from hocket import showing
+from hocket._base import showing
 from hocket.engine import descendants, stack_questions, stacks
 from hocket.observe import sessions
 from hocket.stores import calls

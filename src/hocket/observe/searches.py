@@ -18,7 +18,7 @@ from typing import Any, Final, final
 import numpy as np
 import numpy.typing as npt
 
-from hocket import texts
+from hocket._base import texts
 from hocket.observe import sessions
 from hocket.observe.runs import history, lines
 

@@ -12,7 +12,8 @@ import time
 import warnings
 from typing import Final, Self, final
 
-from hocket import extras, texts
+from hocket import extras
+from hocket._base import texts
 from hocket.core import session
 from hocket.engine.events import layout, reader
 from hocket.engine.local import driver

@@ -11,7 +11,7 @@ and `rows` are the two kinds of variables in that memory, `gate` bounds how far 
 
 import typing as _typing
 
-from hocket import missing as _missing
+from hocket._base import missing as _missing
 
 if _typing.TYPE_CHECKING:
     from hocket.ps.checkpoints import load_checkpoint as load_checkpoint

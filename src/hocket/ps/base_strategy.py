@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import numpy.typing as npt
 
-from hocket import texts
+from hocket._base import texts
 from hocket.ps import (
     closure_context,
     embedding,

@@ -19,7 +19,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, TypeAlias, final
 
-from hocket import constructors
+from hocket import keywords
 from hocket.ps import checks
 
 ROLES: Final = ("chief", "worker", "server", "evaluator")
@@ -58,7 +58,7 @@ class ClusterTask:
 
 
 @final
-@constructors.explained(
+@keywords.explained(
     aliases={
         "worker": "workers",
         "server": "servers",

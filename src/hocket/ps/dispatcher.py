@@ -21,7 +21,8 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import Any, Final, final
 
-from hocket import exceptions, texts
+from hocket import exceptions
+from hocket._base import texts
 from hocket.core import api
 from hocket.engine import contract, unsendable, values
 from hocket.ps import closures, errors, links, scheduler, streams, worker

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, final
 
-from hocket import addresses
+from hocket._base import addresses
 from hocket.ps import base_strategy, checkpoints, snapshots
 
 POLL_SECONDS: Final = 0.5

@@ -34,7 +34,7 @@ from typing import Any, Final, final
 
 import numpy as np
 
-from hocket import showing
+from hocket._base import showing
 from hocket.collective import futex
 from hocket.ps import errors, memory, mutex
 from hocket.ps.memory import Array

@@ -31,7 +31,7 @@ from typing import Any, Final, TypeAlias, final
 import numpy as np
 import numpy.typing as npt
 
-from hocket import constructors
+from hocket import keywords
 from hocket.ps import checks
 
 Array: TypeAlias = npt.NDArray[np.floating[Any]]
@@ -162,7 +162,7 @@ class Optimizer(abc.ABC):
 
 
 @final
-@constructors.explained(aliases=_ALIASES)
+@keywords.explained(aliases=_ALIASES)
 @dataclass(frozen=True, kw_only=True)
 class SGD(Optimizer):
     """Steps along the gradient, with momentum if asked: ``torch.optim.SGD``. Its slot is ``momentum``, if there is any.
@@ -222,7 +222,7 @@ class SGD(Optimizer):
 
 
 @final
-@constructors.explained(aliases=_ALIASES)
+@keywords.explained(aliases=_ALIASES)
 @dataclass(frozen=True, kw_only=True)
 class Adagrad(Optimizer):
     """Steps divided by the root of the sum of all squared gradients: J. Duchi, E. Hazan and Y. Singer, "Adaptive
@@ -270,7 +270,7 @@ class Adagrad(Optimizer):
 
 
 @final
-@constructors.explained(aliases=_ALIASES)
+@keywords.explained(aliases=_ALIASES)
 @dataclass(frozen=True, kw_only=True)
 class Adam(Optimizer):
     """Steps along an average gradient, divided by the root of an average square: D. Kingma and J. Ba, "Adam: A Method
@@ -338,7 +338,7 @@ class Adam(Optimizer):
 
 
 @final
-@constructors.explained(aliases=_ALIASES)
+@keywords.explained(aliases=_ALIASES)
 @dataclass(frozen=True, kw_only=True)
 class FTRL(Optimizer):
     """Follows the regularised leader: H. B. McMahan et al., "Ad Click Prediction: a View from the Trenches" (KDD 2013),

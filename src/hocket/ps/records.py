@@ -8,7 +8,8 @@ from typing import Any, Final, NamedTuple, TypeVar, final
 
 import numpy as np
 
-from hocket import constructors, showing
+from hocket import keywords
+from hocket._base import showing
 from hocket.ps import initializers, memory, optimizers
 
 
@@ -91,7 +92,7 @@ def _describe(spec: DenseSpec | TableSpec, shape: str) -> showing.Facts:
 
 
 @final
-@constructors.explained()
+@keywords.explained()
 @dataclass(frozen=True, kw_only=True)
 class Eviction:
     """Which rows a full table of hashed ids gives up, to make room for new ones.

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 from typing import Any, Final, final
 
-from hocket import showing
+from hocket._base import showing
 from hocket.core import actor
 from hocket.ps import gate, memory, remote, store, streams
 

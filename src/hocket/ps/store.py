@@ -31,7 +31,7 @@ from typing import Any, Final, TypeAlias, final
 
 import numpy as np
 
-from hocket import showing
+from hocket._base import showing
 from hocket.collective import futex
 from hocket.ps import dense, gradient_accumulator, memory, mutex, records, rows
 from hocket.ps.memory import Array

@@ -9,7 +9,7 @@ import weakref
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final, final
 
-from hocket import constructors
+from hocket import keywords
 from hocket.core import actor, api, session
 from hocket.ps import (
     base_strategy,
@@ -38,7 +38,7 @@ TIMEOUT_SECONDS: Final = 600.0
 
 
 @final
-@constructors.explained()
+@keywords.explained()
 class ParameterServerStrategy(base_strategy.BaseStrategy):
     """Servers that hold variables, for workers that compute. The name is TensorFlow's.
 

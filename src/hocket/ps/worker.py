@@ -11,7 +11,8 @@ from typing import Any, final
 
 import numpy as np
 
-from hocket import exceptions, texts
+from hocket import exceptions
+from hocket._base import texts
 from hocket.collective import segment
 from hocket.core import actor
 from hocket.engine import stacks, values

@@ -10,7 +10,8 @@ import threading
 import time
 from typing import Final, final
 
-from hocket import exceptions, showing
+from hocket import exceptions
+from hocket._base import showing
 from hocket.collective import segment
 from hocket.engine import descendants, stack_questions
 from hocket.ps import dispatcher, links, scheduler, worker

@@ -11,7 +11,8 @@ from typing import Any, TypeAlias
 
 import cloudpickle
 
-from hocket import deaths, exceptions, texts
+from hocket import exceptions
+from hocket._base import texts
 from hocket.train.checkpoints import checkpoint
 from hocket.train.rank import equality, questions, rank_info, rank_placement, reports
 
@@ -96,7 +97,7 @@ class Died:
     """The process of a rank has ended without a word. Its parent says so, over a wire of its own."""
 
     index: int
-    death: deaths.Death
+    death: exceptions.Death
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator
 from multiprocessing import AuthenticationError, connection
 from typing import Any, Final, NoReturn, final
 
-from hocket import deaths
+from hocket import exceptions
 from hocket.collective import host_group
 from hocket.data.spark import access
 from hocket.engine import descendants, node
@@ -61,7 +61,7 @@ def take_part(address: tuple[str, int], key: bytes, partition: Iterator[object])
     if code == _HUNG_UP:
         raise RuntimeError("The driver has ended this rank, because another one failed, or the run was over.")
     if not text:
-        death = deaths.Death(
+        death = exceptions.Death(
             pid=child,
             signal_number=-code if code < 0 else None,
             exit_code=code if code >= 0 else None,

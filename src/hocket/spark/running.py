@@ -10,7 +10,8 @@ from typing import Any
 
 import cloudpickle
 
-from hocket import exceptions, texts, train
+from hocket import exceptions, train
+from hocket._base import texts
 from hocket.data import execution
 from hocket.data.spark import access
 from hocket.spark import attempt, rank

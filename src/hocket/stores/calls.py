@@ -18,7 +18,8 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final, TypeVar
 
-from hocket import exceptions, settings, texts
+from hocket import exceptions
+from hocket._base import settings, texts
 from hocket.stores import places
 
 A = TypeVar("A")

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, Final, final
 
-from hocket import texts
+from hocket._base import texts
 from hocket.stores import local_files, names
 
 _CHUNK_BYTES: Final = 1 << 20  # copied and digested at a time; a guess, far above where the size matters

@@ -11,7 +11,8 @@ import re
 from pathlib import Path
 from typing import Final
 
-from hocket import exceptions, texts
+from hocket import exceptions
+from hocket._base import texts
 
 _DRIVE: Final = re.compile(r"[A-Za-z]:(?:[\\/]|$)")
 _MOST_BYTES: Final = 255

@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any, Final, TypeAlias, final
 from urllib import parse
 
-from hocket import extras, texts
+from hocket import extras
+from hocket._base import texts
 
 FileSystem: TypeAlias = Any
 """One of pyarrow's file systems."""

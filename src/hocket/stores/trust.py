@@ -26,7 +26,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final, final
 
-from hocket import exceptions, texts
+from hocket import exceptions
+from hocket._base import texts
 from hocket.stores import local_files, places
 
 TRUSTED: Final = "HOCKET_TRUSTED_FOLDERS"

@@ -16,7 +16,7 @@ Nothing here but the first two groups imports a framework.
 
 import typing as _typing
 
-from hocket import missing as _missing
+from hocket._base import missing as _missing
 
 if _typing.TYPE_CHECKING:
     from hocket.train import collective as collective

@@ -10,7 +10,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from hocket import constructors, texts
+from hocket import keywords
+from hocket._base import texts
 from hocket.engine import node
 from hocket.stores import names, places
 from hocket.train import refusals, spellings
@@ -23,7 +24,7 @@ DEFAULT_STORAGE = "~/hocket_results"
 """Where runs are kept unless `RunConfig.storage_path` says otherwise."""
 
 
-@constructors.explained(aliases=spellings.SCALING)
+@keywords.explained(aliases=spellings.SCALING)
 @dataclass(frozen=True)
 class ScalingConfig:
     """How many ranks there are, and what each of them holds.
@@ -173,7 +174,7 @@ class ScalingConfig:
             )
 
 
-@constructors.explained(aliases=spellings.FAILURE)
+@keywords.explained(aliases=spellings.FAILURE)
 @dataclass(frozen=True)
 class FailureConfig:
     """What happens when a rank fails.
@@ -213,7 +214,7 @@ class FailureConfig:
         _check_seconds(self, "preemption_grace_s")
 
 
-@constructors.explained()
+@keywords.explained()
 @dataclass(frozen=True)
 class DivergenceConfig:
     """How a run goes on when ranks that should have equal models do not.
@@ -251,7 +252,7 @@ class DivergenceConfig:
             raise ValueError(f"every_n_steps must be 0 or more, but received {steps}. Leave it out for 0.")
 
 
-@constructors.explained(aliases={"level": "log_level"})
+@keywords.explained(aliases={"level": "log_level"})
 @dataclass(frozen=True)
 class LoggingConfig:
     """What is logged about a run, by the logger ``hocket.train`` of the process that called `fit`.
@@ -278,7 +279,7 @@ class LoggingConfig:
         object.__setattr__(self, "log_level", given.upper())
 
 
-@constructors.explained(aliases=spellings.CHECKPOINT)
+@keywords.explained(aliases=spellings.CHECKPOINT)
 @dataclass(frozen=True)
 class CheckpointConfig:
     """Which checkpoints of a run are kept.
@@ -323,7 +324,7 @@ class CheckpointConfig:
         check_score_order(self.checkpoint_score_order)
 
 
-@constructors.explained(
+@keywords.explained(
     aliases=spellings.RUN,
     nested={
         "failure_config": FailureConfig,

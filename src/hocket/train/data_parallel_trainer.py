@@ -12,7 +12,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from typing import NoReturn, Self, TypeVar
 
-from hocket import constructors, data, exceptions
+from hocket import data, exceptions, keywords
 from hocket.observe.runs import log
 from hocket.stores import places
 from hocket.train import configs, errors, refusals, spellings, user_callback, validation
@@ -36,7 +36,7 @@ def explained(**own: type) -> Callable[[_Trainer], _Trainer]:
     """
     aliases = {**spellings.TRAINER, **dict(zip(("backend_config",), own, strict=False))}
     nested = {"scaling_config": configs.ScalingConfig, "run_config": configs.RunConfig, **own}
-    return constructors.explained(aliases=aliases, nested=nested)
+    return keywords.explained(aliases=aliases, nested=nested)
 
 
 @explained()

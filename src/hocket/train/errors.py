@@ -13,7 +13,8 @@
 
 from __future__ import annotations
 
-from hocket import exceptions, texts
+from hocket import exceptions
+from hocket._base import texts
 from hocket.train import preemption
 
 

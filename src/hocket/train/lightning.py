@@ -15,8 +15,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, Final, final
 
-from hocket import extras, texts
-from hocket import missing as _missing
+from hocket import extras
+from hocket._base import missing as _missing
+from hocket._base import texts
 
 with extras.explain("hocket.train.lightning", "PyTorch and Lightning", "Run pip install 'hocket[lightning]'."):
     import torch

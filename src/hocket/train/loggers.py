@@ -15,7 +15,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, final
 
-from hocket import addresses, extras, texts
+from hocket import extras
+from hocket._base import addresses, texts
 from hocket.train import user_callback
 from hocket.train.checkpoints import checkpoint
 from hocket.train.tracking import mlflow, plots, tables, tensorboard, values

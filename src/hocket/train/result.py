@@ -9,7 +9,8 @@ from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn
 
-from hocket import extras, markup, texts
+from hocket import extras
+from hocket._base import markup, texts
 from hocket.observe import report as observe_report
 from hocket.observe.report import runs as reported_runs
 from hocket.observe.runs import history

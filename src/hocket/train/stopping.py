@@ -10,7 +10,7 @@ import time
 import warnings
 from typing import Any, Final, final
 
-from hocket import texts
+from hocket._base import texts
 from hocket.train import user_callback
 from hocket.train.checkpoints import checkpoint
 from hocket.train.tracking import values

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hocket import texts
+from hocket._base import texts
 from hocket.train.checkpoints import checkpoint as checkpoint_module
 
 

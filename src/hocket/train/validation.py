@@ -7,7 +7,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from hocket import constructors, texts
+from hocket import keywords
+from hocket._base import texts
 from hocket.core import remote_function
 from hocket.train.checkpoints import checkpoint as checkpoint_module
 from hocket.train.tracking import plain
@@ -20,7 +21,7 @@ class ValidationFn(Protocol):
         """Return metrics, which are added to those of the checkpoint's report."""
 
 
-@constructors.explained()
+@keywords.explained()
 @dataclass(frozen=True)
 class ValidationTaskConfig:
     """How one checkpoint is validated.
@@ -62,7 +63,7 @@ class ValidationTaskConfig:
             )
 
 
-@constructors.explained()
+@keywords.explained()
 @dataclass(frozen=True)
 class ValidationConfig:
     """How checkpoints are validated whose report asks for it: ``report(..., validation=True)``.

@@ -13,7 +13,7 @@ The rooms, from the outside in:
 Optuna is imported by `search.optuna` alone, when it is used.
 """
 
-from hocket import missing as _missing
+from hocket._base import missing as _missing
 from hocket.train.checkpoints.checkpoint import Checkpoint as Checkpoint
 from hocket.tune.callback import Callback as Callback
 from hocket.tune.configs import CheckpointConfig as CheckpointConfig

@@ -10,7 +10,8 @@ from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from hocket import constructors, texts
+from hocket import keywords
+from hocket._base import texts
 from hocket.stores import names, places
 from hocket.train import configs as train_configs
 from hocket.train import spellings
@@ -21,7 +22,7 @@ from hocket.tune.search import concurrency_limiter, searcher
 NameCreator: TypeAlias = Callable[[trial.Trial], str]
 
 
-@constructors.explained(
+@keywords.explained(
     aliases={"num_trials": "num_samples", "max_concurrent": "max_concurrent_trials", "searcher": "search_alg"}
 )
 @dataclass(frozen=True)
@@ -131,7 +132,7 @@ class TuneConfig:
         return checks.read_seconds(self.time_budget_s)
 
 
-@constructors.explained(aliases=spellings.CHECKPOINT)
+@keywords.explained(aliases=spellings.CHECKPOINT)
 @dataclass(frozen=True)
 class CheckpointConfig(train_configs.CheckpointConfig):
     """Which checkpoints of a trial are kept, and when classes save them.
@@ -154,7 +155,7 @@ class CheckpointConfig(train_configs.CheckpointConfig):
         train_configs.check_score_order(self.checkpoint_score_order)
 
 
-@constructors.explained(aliases=spellings.FAILURE)
+@keywords.explained(aliases=spellings.FAILURE)
 @dataclass(frozen=True)
 class FailureConfig:
     """What happens when a trial fails.
@@ -180,7 +181,7 @@ class FailureConfig:
             )
 
 
-@constructors.explained(
+@keywords.explained(
     aliases=spellings.RUN, nested={"failure_config": FailureConfig, "checkpoint_config": CheckpointConfig}
 )
 @dataclass(frozen=True)
@@ -314,7 +315,7 @@ class ResumeType(enum.Enum):
     """It stays as it is."""
 
 
-@constructors.explained()
+@keywords.explained()
 @dataclass(frozen=True)
 class ResumeConfig:
     """What becomes of trials, by how they were left, when a search is resumed.

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import cloudpickle
 
-from hocket import texts
+from hocket._base import texts
 from hocket.stores import trust
 from hocket.tune import errors
 

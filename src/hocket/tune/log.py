@@ -40,7 +40,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final, final
 
-from hocket import showing, texts
+from hocket._base import showing, texts
 from hocket.observe.runs import log as run_log
 from hocket.stores import local_files, names, trust
 from hocket.tune import encoding, errors

@@ -8,7 +8,8 @@ import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from hocket import extras, texts
+from hocket import extras
+from hocket._base import texts
 from hocket.train.tracking import plain
 from hocket.train.tracking import values as flat_values
 from hocket.tune import result as results

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, TypeAlias, final
 
-from hocket import texts
+from hocket._base import texts
 from hocket.train.tracking import plain
 from hocket.train.tracking import values as flat_values
 from hocket.tune import callback, checks, scores

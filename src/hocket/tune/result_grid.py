@@ -9,7 +9,8 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final, final, overload
 
-from hocket import keywords, texts
+from hocket import keywords
+from hocket._base import texts
 from hocket.stores import places
 from hocket.stores import trust as trust_module
 from hocket.train.tracking import plain

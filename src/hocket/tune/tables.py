@@ -6,7 +6,7 @@ import collections
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from hocket import markup, texts
+from hocket._base import markup, texts
 from hocket.train.tracking import plain
 from hocket.train.tracking import values as flat_values
 from hocket.tune import result as results

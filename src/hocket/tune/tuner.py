@@ -15,7 +15,8 @@ from typing import Any, Final, final
 
 import cloudpickle
 
-from hocket import constructors, keywords, texts
+from hocket import keywords
+from hocket._base import texts
 from hocket.stores import local_files, places
 from hocket.stores import trust as trust_module
 from hocket.train.checkpoints import storage
@@ -33,7 +34,7 @@ _ARGUMENTS: Final = {"space": "param_space", "tune": "tune_config", "run": "run_
 
 @final
 @keywords.guard_methods
-@constructors.explained(
+@keywords.explained(
     aliases={"config": "param_space", "space": "param_space"},
     nested={"tune_config": configs.TuneConfig, "run_config": configs.RunConfig},
 )

@@ -4,7 +4,7 @@
 when they are first asked for.
 """
 
-from hocket import missing as _missing
+from hocket._base import missing as _missing
 from hocket.util.actor_group import ActorGroup as ActorGroup
 from hocket.util.actor_pool import ActorPool as ActorPool
 from hocket.util.check_serialize import inspect_serializability as inspect_serializability

@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, TypeVar, final
 
-from hocket import texts
+from hocket._base import texts
 from hocket.core import actor as core_actor
 from hocket.core import api, scopes
 from hocket.engine import contract

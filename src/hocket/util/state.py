@@ -29,7 +29,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
-from hocket import missing as _missing
+from hocket._base import missing as _missing
 from hocket.core import session
 
 DEFAULT_LIMIT = 100

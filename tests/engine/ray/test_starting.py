@@ -19,7 +19,7 @@ import pytest
 import ray
 from ray import job_submission
 
-from hocket import exceptions, version
+from hocket import _base, exceptions
 from hocket.engine.ray import access, connection, sweeper
 from hocket.testing import Leftovers
 from tests.engine.ray import conftest
@@ -211,7 +211,7 @@ def test_ray_that_was_there_is_taken_over(started: connection.Connection) -> Non
 
 
 def test_other_version_on_the_workers(started: connection.Connection, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(version, "__version__", "9.9")
+    monkeypatch.setattr(_base, "__version__", "9.9")
     with pytest.raises(
         exceptions.VersionMismatchError, match=r"has Hocket 0.*, and this process Hocket 9\.9\. .*pip install hocket==0"
     ):

@@ -28,7 +28,8 @@ import traceback
 from types import FrameType
 from typing import NoReturn
 
-from hocket import exceptions, settings
+from hocket import exceptions
+from hocket._base import settings
 from hocket.cli.launch import backend, output, rank, report, store
 from hocket.cli.launch import plan as plans
 from hocket.engine import descendants, outlets

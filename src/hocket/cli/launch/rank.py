@@ -14,7 +14,7 @@ import time
 import types
 from typing import Any, NamedTuple
 
-from hocket import texts
+from hocket._base import texts
 from hocket.cli.launch import plan as plans
 from hocket.engine import descendants, descriptors
 

@@ -7,7 +7,8 @@ import signal
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from hocket import exceptions, texts
+from hocket import exceptions
+from hocket._base import texts
 from hocket.engine import descendants
 
 RACE_SECONDS = 1.0

@@ -3,7 +3,7 @@
 Those of `sql` are computed by the engine for tables, those of `accumulating` by Python functions.
 """
 
-from hocket import missing as _missing
+from hocket._base import missing as _missing
 from hocket.data.aggregate.accumulating import Accumulating as Accumulating
 from hocket.data.aggregate.accumulating import AggregateFn as AggregateFn
 from hocket.data.aggregate.accumulating import AggregateFnV2 as AggregateFnV2

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final, final
 
-from hocket import showing
+from hocket._base import showing
 from hocket.data import block_reads, settings
 
 _SHOWN: Final = 5

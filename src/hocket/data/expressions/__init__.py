@@ -6,7 +6,7 @@ as a text; `computing` computes it, of the columns of a block, or hands it to Ar
 they call.
 """
 
-from hocket import missing as _missing
+from hocket._base import missing as _missing
 from hocket.data.expressions.computing import download as download
 from hocket.data.expressions.tree import Expr as Expr
 from hocket.data.expressions.tree import col as col

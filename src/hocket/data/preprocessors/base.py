@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Self, TypeAlias, TypeVar, final
 
-from hocket import keywords, texts
+from hocket import keywords
+from hocket._base import texts
 from hocket.data import blocks, calls, dataset, reading
 from hocket.data.preprocessors import saving
 from hocket.stores import local_files

@@ -18,7 +18,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from hocket import texts
+from hocket._base import texts
 from hocket.data.preprocessors import categories
 
 _FORMAT = 1

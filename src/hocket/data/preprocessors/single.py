@@ -7,7 +7,7 @@ import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
-from hocket import texts
+from hocket._base import texts
 from hocket.data import blocks, columns, frames
 from hocket.data.preprocessors import base
 

@@ -8,7 +8,7 @@ from typing import Any, final
 import numpy as np
 import numpy.typing as npt
 
-from hocket import texts
+from hocket._base import texts
 from hocket.data import blocks, columns, to_torch
 from hocket.data.preprocessors import stateless
 

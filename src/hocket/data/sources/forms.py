@@ -13,7 +13,8 @@ from typing import Any, final
 
 import numpy as np
 
-from hocket import extras, texts
+from hocket import extras
+from hocket._base import texts
 from hocket.data import arrow, blocks
 from hocket.data.sources import archives, writing
 

@@ -26,7 +26,8 @@ from typing import Any, Final, Protocol, final
 
 import numpy as np
 
-from hocket import extras, texts
+from hocket import extras
+from hocket._base import texts
 from hocket.data import arrow, blocks
 from hocket.data.sources import filesystems, naming, partitions
 from hocket.stores import files as store_files

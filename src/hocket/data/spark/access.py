@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, TypeAlias, final
 
-from hocket import extras, texts
+from hocket import extras
+from hocket._base import texts
 from hocket.data import arrow
 from hocket.data.execution import relations as engine
 from hocket.stores import places

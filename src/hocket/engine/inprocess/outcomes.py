@@ -6,7 +6,8 @@ import time
 from collections.abc import Callable
 from typing import Any, NoReturn, Protocol, final
 
-from hocket import exceptions, texts
+from hocket import exceptions
+from hocket._base import texts
 from hocket.engine import forks, items, kernel_parts, rules
 from hocket.engine.inprocess import base, payloads
 from hocket.kernel.records import TaskRecord

@@ -7,7 +7,7 @@ import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import final
 
-from hocket import version
+from hocket import _base
 from hocket.engine.inspection import tasks, things
 from hocket.engine.inspection.facts import Facts, Row
 from hocket.kernel import resources
@@ -74,7 +74,7 @@ class StateView(Facts):
         actors = self.list_records("actors", [("state", "!=", "DEAD")], SHOWN_ROWS)
         errors = list(self.errors)
         return {
-            "version": version.__version__,
+            "version": _base.__version__,
             "job_id": self.job_id,
             "namespace": self.namespace,
             "driver_pid": self.driver_pid,

@@ -20,7 +20,7 @@ import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from hocket import showing, texts
+from hocket._base import showing, texts
 from hocket.engine import descendants
 
 MEMFD_NAME = "hocket-window"

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import NoReturn
 
-from hocket import texts
+from hocket._base import texts
 from hocket.kernel import resources
 
 _THREADS = "OMP_NUM_THREADS"

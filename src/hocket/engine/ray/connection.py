@@ -29,14 +29,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from hocket import exceptions, version
+from hocket import _base, exceptions
 from hocket.engine.ray import access, adapter, addresses, folders, packages
 
 ray = adapter.ray
 
 LOOPBACK = "127.0.0.1"
 
-PACKAGE = Path(version.__file__).parent
+PACKAGE = Path(_base.__file__).parents[1]
 """The folder of this package."""
 
 WORKER_SECONDS = 60.0
@@ -202,7 +202,7 @@ def _check_package_on_nodes(where: str) -> None:
         try:
             from importlib import import_module  # what is at the top of this module may not be there
 
-            return str(import_module("hocket.version").__version__)
+            return str(import_module("hocket").__version__)
         except ImportError:
             return None
 
@@ -220,7 +220,7 @@ def _check_package_on_nodes(where: str) -> None:
             "ray.init, which sends it to them, or pass it to yours: ray.init(runtime_env={'py_modules': "
             f"[{str(PACKAGE)!r}]}})."
         )
-    compare_versions(where, {"Hocket": version.__version__}, {"Hocket": found})
+    compare_versions(where, {"Hocket": _base.__version__}, {"Hocket": found})
 
 
 # --- starting ---------------------------------------------------------------------------------------------------------

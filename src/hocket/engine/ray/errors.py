@@ -14,7 +14,8 @@ from typing import Any, NamedTuple
 
 import ray
 
-from hocket import exceptions, texts
+from hocket import exceptions
+from hocket._base import texts
 from hocket.engine import rules, undecodable, values
 from hocket.kernel import reasons
 

@@ -15,7 +15,8 @@ from typing import NamedTuple
 import ray
 from ray.experimental import internal_kv
 
-from hocket import exceptions, texts
+from hocket import exceptions
+from hocket._base import texts
 from hocket.kernel import metrics
 
 _NAMESPACE = b"hocket"

@@ -9,7 +9,8 @@ from typing import Any, final
 
 import ray
 
-from hocket import exceptions, texts
+from hocket import exceptions
+from hocket._base import texts
 from hocket.engine import contract, rules, unsendable
 from hocket.engine.ray import base, errors, listing, natives, outside, runner, tasks
 from hocket.kernel import records

@@ -9,7 +9,8 @@ from typing import Any, final
 
 import ray
 
-from hocket import exceptions, texts
+from hocket import exceptions
+from hocket._base import texts
 from hocket.engine import callers, contract, pickling, rules, unsendable
 from hocket.engine.ray import base, errors, kept_arguments, keywords, listing, natives, outside, runner
 from hocket.kernel import records

@@ -10,7 +10,7 @@ from importlib import resources
 
 from starlette import applications, requests, responses, routing
 
-from hocket import showing
+from hocket._base import showing
 from hocket.observe import parts, searches, training, watching
 from hocket.observe.dashboard import guards
 

@@ -11,7 +11,8 @@ from typing import TypeAlias, final
 
 import numpy as np
 
-from hocket import showing, texts, version
+from hocket import _base
+from hocket._base import showing, texts
 from hocket.observe.runs import history
 
 MOST_POINTS = 4_000
@@ -95,7 +96,7 @@ class Report:
             "tables": [
                 {"heading": texts.show_name(heading), **_lay_out(rows)} for heading, rows in self.tables.items()
             ],
-            "version": version.__version__,
+            "version": _base.__version__,
         }
         own = resources.files("hocket.observe.report")
         vendor = resources.files("hocket.observe") / "vendor"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Mapping, Sequence
 
-from hocket import spending
+from hocket._base import spending
 
 MUCH = 0.25
 """The share of the time from which on something is worth a word. A guess, as the other limits here."""
@@ -34,7 +34,7 @@ def explain(spent: Sequence[spending.Spent], behind: float = 0.0) -> list[str]:
         behind: How many seconds after they are made the driver takes reports.
 
     Example:
-        >>> from hocket import spending
+        >>> from hocket._base import spending
         >>> from hocket.observe.runs import advice
         >>> advice.explain([spending.Spent(10.0, 6.0, 0.0, 0.0, 0.0, 100, 0)])[0]
         'Waiting for data takes 60 % of the time. Give the loader more workers, or read less for each batch.'

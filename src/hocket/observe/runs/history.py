@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 import psutil
 
-from hocket import spending
+from hocket._base import spending
 from hocket.engine import descendants
 from hocket.observe.runs import lines, log
 from hocket.stores import local_files

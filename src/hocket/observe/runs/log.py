@@ -19,7 +19,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, final
 
-from hocket import showing, spending, texts, version
+from hocket import _base
+from hocket._base import showing, spending, texts
 
 NAME: Final = "run.jsonl"
 """What the file is called."""
@@ -86,7 +87,7 @@ class RunLog:
             return
         showing.note_log(self._path)
         plain = dict(_flatten(config)) if isinstance(config, Mapping) else {}
-        facts = {"name": name, "pid": os.getpid(), "hocket": version.__version__, "config": plain, "start": start}
+        facts = {"name": name, "pid": os.getpid(), "hocket": _base.__version__, "config": plain, "start": start}
         self._write("run", facts)
 
     def begin_attempt(self, size: int, kept: int) -> None:

@@ -7,7 +7,7 @@ from typing import ClassVar, final
 from rich import text
 from textual import app, binding, containers, screen, widgets, worker
 
-from hocket import showing, texts
+from hocket._base import showing, texts
 from hocket.observe.top import looking, tables
 
 PAGES = ("Workers", "Functions", "Actors", "Memory", "Training", "Runs", "Searches")

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from hocket import texts
+from hocket._base import texts
 from hocket.observe import sessions
 
 RECENT_SECONDS = 10.0

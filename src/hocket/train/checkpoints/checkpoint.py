@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final, final
 
-from hocket import missing
+from hocket._base import missing
 from hocket.stores import commits, files, local_files, places
 from hocket.train import errors
 

@@ -14,7 +14,7 @@ import weakref
 from collections.abc import Callable, Iterator
 from typing import Final, Generic, Protocol, TypeVar, final
 
-from hocket import texts
+from hocket._base import texts
 from hocket.train import strategies
 from hocket.train.rank import worker_session
 

@@ -6,7 +6,7 @@ Importing this package imports LightGBM.
 from importlib import import_module as _import_module
 
 from hocket import extras as _extras
-from hocket import missing as _missing
+from hocket._base import missing as _missing
 
 with _extras.explain("hocket.train.lightgbm", "LightGBM", "Run pip install 'hocket[lightgbm]'."):
     _import_module("lightgbm")

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol, final
 
-from hocket import texts
+from hocket._base import texts
 from hocket.train import configs, user_callback
 from hocket.train.checkpoints import checkpoint
 from hocket.train.progress import model, terminal, text

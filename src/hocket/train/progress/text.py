@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 from typing import Any
 
-from hocket import texts
+from hocket._base import texts
 from hocket.train.progress import model
 
 NOTED_SECONDS = 1.0

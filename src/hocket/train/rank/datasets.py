@@ -11,7 +11,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, final
 
-from hocket import constructors, data, texts
+from hocket import data, keywords
+from hocket._base import texts
 from hocket.core import session as session_module
 from hocket.train.rank import worker_session
 
@@ -23,7 +24,7 @@ TRAIN_DATASET_KEY = "train"
 
 
 @final
-@constructors.explained()
+@keywords.explained()
 @dataclass(frozen=True)
 class DataConfig:
     """How a trainer's datasets are given to the ranks.

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
-from hocket import spending, texts
+from hocket._base import spending, texts
 from hocket.train import validation
 from hocket.train.checkpoints import storage
 from hocket.train.tracking import plain

@@ -16,7 +16,8 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final, Protocol
 
-from hocket import exceptions, spending, texts
+from hocket import exceptions
+from hocket._base import spending, texts
 from hocket.collective import turns
 from hocket.data import cursor as cursor_module
 from hocket.engine import events

@@ -15,7 +15,8 @@ import time
 from collections.abc import Sequence
 from typing import final
 
-from hocket import exceptions, texts
+from hocket import exceptions
+from hocket._base import texts
 from hocket.core import api
 from hocket.train import errors
 from hocket.train.checkpoints import cache, storage

@@ -6,7 +6,8 @@ import logging
 from collections import Counter
 from collections.abc import Mapping
 
-from hocket import exceptions, texts
+from hocket import exceptions
+from hocket._base import texts
 from hocket.train import errors
 
 _log = logging.getLogger("hocket.train")

@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from hocket import settings, texts
+from hocket._base import settings, texts
 from hocket.core import api
 from hocket.engine import descendants
 from hocket.train import errors

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 
-from hocket import settings
+from hocket._base import settings
 from hocket.train import errors, preemption
 from hocket.train.rank import preemption_signals, rank_placement
 from hocket.train.run import failures, report_book

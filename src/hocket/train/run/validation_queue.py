@@ -12,7 +12,8 @@ import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from hocket import exceptions, texts
+from hocket import exceptions
+from hocket._base import texts
 from hocket.core import api, session
 from hocket.engine import contract
 from hocket.train import validation

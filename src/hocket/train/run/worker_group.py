@@ -10,7 +10,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from hocket import exceptions, settings
+from hocket import exceptions
+from hocket._base import settings
 from hocket.collective import world
 from hocket.core import actor, amounts, api, placement, remote_function, session
 from hocket.engine import contract, node

@@ -9,7 +9,7 @@ from typing import Any, Final, final
 
 import numpy as np
 
-from hocket import constructors
+from hocket import keywords
 from hocket.collective.arithmetic import ReduceOp
 from hocket.train.strategies import strategy
 
@@ -17,7 +17,7 @@ _SHORT: Final = {"fp16": "float16", "bf16": "bfloat16"}
 
 
 @final
-@constructors.explained()
+@keywords.explained()
 @dataclass(frozen=True, kw_only=True)
 class PowerSGD:
     """Gradients of matrices travel as products of two thin ones; what that loses is added to the next step's.
@@ -51,7 +51,7 @@ class PowerSGD:
 
 
 @final
-@constructors.explained()
+@keywords.explained()
 @dataclass(frozen=True, kw_only=True)
 class AllReduce(strategy.Strategy):
     """Gradients are averaged over all ranks while the backward pass still runs.

@@ -24,12 +24,12 @@ from typing import Any, final
 
 import numpy as np
 
-from hocket import constructors
+from hocket import keywords
 from hocket.train.strategies import all_reduce, strategy
 
 
 @final
-@constructors.explained()
+@keywords.explained()
 @dataclass(frozen=True, kw_only=True)
 class Nesterov:
     """DiLoCo's outer optimizer: SGD with Nesterov momentum.
@@ -58,7 +58,7 @@ class Nesterov:
 
 
 @final
-@constructors.explained()
+@keywords.explained()
 @dataclass(frozen=True)
 class LocalSGD(strategy.Strategy):
     """Ranks step on their own; every `sync_every` steps they meet and average.

@@ -16,7 +16,7 @@ import importlib
 from dataclasses import KW_ONLY, dataclass
 from typing import ClassVar, Final, final
 
-from hocket import constructors, ps
+from hocket import keywords, ps
 from hocket.train.strategies import strategy
 
 MIN_TABLE_ROWS: Final = 100_000
@@ -30,7 +30,7 @@ _POLICIES: Final = ("raise", "skip", "clip")
 
 
 @final
-@constructors.explained()
+@keywords.explained()
 @dataclass(frozen=True)
 class ParameterServer(strategy.Strategy):
     """Servers hold the parameters; each rank pushes its gradients and pulls what they have become, without waiting for

@@ -31,7 +31,8 @@ from typing import Any, Final, TypeAlias, final
 import numpy as np
 import numpy.typing as npt
 
-from hocket import exceptions, ps, texts
+from hocket import exceptions, ps
+from hocket._base import texts
 from hocket.collective import turns
 from hocket.ps import closure_context, gate, links, records
 from hocket.ps import errors as ps_errors

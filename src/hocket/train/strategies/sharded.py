@@ -11,14 +11,14 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, final
 
-from hocket import constructors
+from hocket import keywords
 from hocket.train.strategies import strategy
 
 _UNSHARDED = "unsharded"  # as `hocket.mesh.UNSHARDED`, which takes as long to import as half of hocket.train
 
 
 @final
-@constructors.explained()
+@keywords.explained()
 @dataclass(frozen=True, kw_only=True)
 class Sharded(strategy.Strategy):
     """The ranks are a mesh. Along its batch axes each has other rows, along the others the same; a layout says which

@@ -9,7 +9,7 @@ does.
 """
 
 from hocket import extras as _extras
-from hocket import missing as _missing
+from hocket._base import missing as _missing
 from hocket.train.frameworks.tf_keras.config import TensorflowConfig as TensorflowConfig
 from hocket.train.frameworks.tf_keras.loaders import prepare_dataset_shard as prepare_dataset_shard
 from hocket.train.frameworks.tf_keras.parameter_servers import ParameterServers as ParameterServers

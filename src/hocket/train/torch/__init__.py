@@ -9,7 +9,7 @@ import typing as _typing
 from importlib import import_module as _import_module
 
 from hocket import extras as _extras
-from hocket import missing as _missing
+from hocket._base import missing as _missing
 
 with _extras.explain("hocket.train.torch", "PyTorch", "Run pip install 'hocket[torch]'."):
     _import_module("torch")

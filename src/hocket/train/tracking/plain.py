@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from hocket import texts
+from hocket._base import texts
 
 MOST_ELEMENTS: Final = 1_000
 """How large an array may be. It goes through the driver, to each callback and into the manifest. A guess."""

@@ -7,7 +7,7 @@ import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from hocket import texts
+from hocket._base import texts
 
 
 def flatten(metrics: Mapping[Any, object], prefix: str = "") -> Iterator[tuple[str, Any]]:

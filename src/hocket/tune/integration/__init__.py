@@ -1,5 +1,5 @@
 """What brings reports of other loops to a trial."""
 
-from hocket import missing as _missing
+from hocket._base import missing as _missing
 
 _missing.explain(__name__)

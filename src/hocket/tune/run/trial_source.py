@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import final
 
-from hocket import texts
+from hocket._base import texts
 from hocket.stores import names
 from hocket.tune import errors, log
 from hocket.tune import trial as trials

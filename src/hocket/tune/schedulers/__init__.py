@@ -1,6 +1,6 @@
 """Schedulers: what decides, after each report of a trial, whether it goes on."""
 
-from hocket import missing as _missing
+from hocket._base import missing as _missing
 from hocket.tune.schedulers.async_hyperband import ASHAScheduler as ASHAScheduler
 from hocket.tune.schedulers.async_hyperband import AsyncHyperBandScheduler as AsyncHyperBandScheduler
 from hocket.tune.schedulers.contract import TrialControls as TrialControls

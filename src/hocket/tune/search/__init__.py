@@ -4,7 +4,7 @@
 and what inherits from `Searcher` adapts any other library.
 """
 
-from hocket import missing as _missing
+from hocket._base import missing as _missing
 from hocket.tune.search.basic_variant import BasicVariantGenerator as BasicVariantGenerator
 from hocket.tune.search.concurrency_limiter import ConcurrencyLimiter as ConcurrencyLimiter
 from hocket.tune.search.creation import create_searcher as create_searcher

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
-from hocket import texts
+from hocket._base import texts
 from hocket.tune import encoding
 
 

@@ -3,7 +3,7 @@
 Each rank has one tensor, in memory of its machine. The default backend is Hocket's own, where Ray's is NCCL.
 """
 
-from hocket import missing as _missing
+from hocket._base import missing as _missing
 from hocket.collective.api import allgather as allgather
 from hocket.collective.api import allreduce as allreduce
 from hocket.collective.api import barrier as barrier

@@ -2,7 +2,7 @@
 
 from multiprocessing import TimeoutError as TimeoutError
 
-from hocket import missing as _missing
+from hocket._base import missing as _missing
 from hocket.util.multiprocessing.pool import Pool as Pool
 from hocket.util.multiprocessing.results import AsyncResult as AsyncResult
 from hocket.util.multiprocessing.results import IMapIterator as IMapIterator

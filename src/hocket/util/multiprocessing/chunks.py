@@ -18,7 +18,7 @@ import types
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
-from hocket import texts
+from hocket._base import texts
 from hocket.engine import pickling, values
 
 SLICE_SECONDS = 0.005

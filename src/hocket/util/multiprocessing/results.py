@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Protocol, final
 
-from hocket import texts
+from hocket._base import texts
 from hocket.engine import interrupts
 
 Callback = Callable[[Any], object]

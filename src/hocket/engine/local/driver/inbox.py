@@ -6,7 +6,8 @@ import pickle
 from collections.abc import Callable, Mapping
 from typing import Any, Final, final
 
-from hocket import exceptions, texts
+from hocket import exceptions
+from hocket._base import texts
 from hocket.engine import contract, kernel_parts, values
 from hocket.engine.local import channel, driver_store, ends, functions, links, messages, payloads
 from hocket.kernel import metrics, records

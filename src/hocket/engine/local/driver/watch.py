@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Final, final
 
-from hocket import texts
+from hocket._base import texts
 from hocket.engine import descendants, kernel_parts
 from hocket.engine.local import ends, links, messages
 from hocket.engine.local.driver import courier, guardianship, worker_pool

@@ -7,7 +7,8 @@ import socket
 import time
 from typing import final
 
-from hocket import exceptions, texts
+from hocket import exceptions
+from hocket._base import texts
 from hocket.engine import descriptors, events, faults, inspection, kernel_parts
 from hocket.engine.local import channel, driver_store, functions, links, messages, processes, reactor
 from hocket.engine.local.driver import courier, guardianship, inbox

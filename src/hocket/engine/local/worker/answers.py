@@ -9,7 +9,8 @@ from __future__ import annotations
 import time
 from typing import Any, Final, NoReturn, Protocol, final
 
-from hocket import exceptions, texts
+from hocket import exceptions
+from hocket._base import texts
 from hocket.engine import faults, forks, items, rules, unsendable, values
 from hocket.engine.events import Kind, State
 from hocket.engine.local import flow, messages, payloads, surroundings, worker_engine

@@ -12,7 +12,7 @@ import time
 from types import FrameType
 from typing import Any, Final, Protocol, final
 
-from hocket import texts
+from hocket._base import texts
 from hocket.engine import forks
 from hocket.engine.local import messages, worker_engine
 

@@ -21,7 +21,7 @@ import socket
 import sys
 from typing import final
 
-from hocket import texts
+from hocket._base import texts
 from hocket.engine import contract, events, stacks
 from hocket.engine.local import debugger, journal, messages, worker_engine
 from hocket.engine.local.worker import answers, execution, intake, life, residents, row

@@ -17,7 +17,7 @@ from torch import nn
 from torch.distributed import tensor as torch_tensor
 from torch.optim import optimizer as torch_optimizer
 
-from hocket import texts
+from hocket._base import texts
 from hocket.mesh import layouts, meshes, tensors
 from hocket.mesh.backends.torch import functions, relayouts, values
 

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch.distributed import tensor as torch_tensor
 
-from hocket import texts
+from hocket._base import texts
 from hocket.mesh.backends.torch import values
 
 _SETTINGS: Final = ("lr", "momentum", "betas", "weight_decay")

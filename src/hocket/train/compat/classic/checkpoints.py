@@ -11,7 +11,7 @@ from typing import Any
 
 import cloudpickle
 
-from hocket import addresses, texts
+from hocket._base import addresses, texts
 from hocket.stores import local_files
 from hocket.stores import trust as trust_module
 from hocket.train import configs

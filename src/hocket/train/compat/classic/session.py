@@ -14,7 +14,7 @@ from typing import Any, final
 
 import cloudpickle
 
-from hocket import texts
+from hocket._base import texts
 from hocket.train.rank import worker_session
 from hocket.util import lookup
 

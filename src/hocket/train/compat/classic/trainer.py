@@ -10,7 +10,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, final
 
-from hocket import addresses, constructors
+from hocket import keywords
+from hocket._base import addresses
 from hocket.train import configs, refusals, spellings
 from hocket.train.checkpoints import storage
 from hocket.train.compat.classic import checkpoints, iterator, ranks, session, training_callbacks
@@ -26,7 +27,7 @@ DETAILS_SWITCH = "TRAIN_RESULT_ENABLE_DETAILED_AUTOFILLED_METRICS"
 
 
 @final
-@constructors.explained(aliases=spellings.SCALING)
+@keywords.explained(aliases=spellings.SCALING)
 class Trainer:
     """Runs functions in ranks that stay between `start` and `shutdown`, as Ray Train's of 2022.
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, final
 
-from hocket import addresses
+from hocket._base import addresses
 from hocket.train.tracking import mlflow, tensorboard, values
 
 TAG_PREFIX = "ray/train/"

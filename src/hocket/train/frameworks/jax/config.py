@@ -18,7 +18,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final, NoReturn, final
 
-from hocket import constructors
+from hocket import keywords
 from hocket.train import strategies
 from hocket.train.frameworks.jax import processes
 from hocket.train.frameworks.jax import strategies as jax_strategies
@@ -28,7 +28,7 @@ _OURS: Final = "hocket.train.jax"
 
 
 @final
-@constructors.explained()
+@keywords.explained()
 @dataclass(frozen=True, kw_only=True)
 class JaxConfig(backend.BackendConfig):
     """How the ranks are joined.

@@ -19,7 +19,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from hocket import texts
+from hocket._base import texts
 
 _METADATA: Final = 1
 """The kind of the extension with which XLA asks what a handler is."""

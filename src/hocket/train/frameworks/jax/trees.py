@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from hocket import texts
+from hocket._base import texts
 
 NAMED = 3
 """How many names a message lists. More are seldom read."""

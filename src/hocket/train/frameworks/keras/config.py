@@ -15,7 +15,7 @@ from typing import Final, final
 
 import keras
 
-from hocket import constructors, extras
+from hocket import extras, keywords
 from hocket.collective import turns
 from hocket.train import strategies
 from hocket.train.frameworks import tf_config
@@ -27,7 +27,7 @@ BACKENDS: Final = ("tensorflow", "torch", "jax")
 
 
 @final
-@constructors.explained()
+@keywords.explained()
 @dataclass(frozen=True, kw_only=True)
 class KerasConfig(backend.BackendConfig):
     """What the ranks' Keras computes with, and how long they wait for each other.

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, final
 
-from hocket import constructors
+from hocket import keywords
 from hocket.collective import turns
 from hocket.train.frameworks import tf_config
 from hocket.train.run import backend, worker_group
@@ -17,7 +17,7 @@ PRELOADED: Final = "hocket.train.frameworks.tf_keras.preload"
 
 
 @final
-@constructors.explained()
+@keywords.explained()
 @dataclass(frozen=True, kw_only=True)
 class TensorflowConfig(backend.BackendConfig):
     """What each rank is in the cluster, and which Keras ``tf.keras`` is.

@@ -24,7 +24,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, final
 
-from hocket import constructors
+from hocket import keywords
 from hocket.train import configs
 from hocket.train.frameworks import tf_config
 from hocket.train.frameworks.tf_keras import config
@@ -45,7 +45,7 @@ _LEAST: Final = 0.001  # a bundle must hold something
 
 
 @final
-@constructors.explained()
+@keywords.explained()
 @dataclass(frozen=True, kw_only=True)
 class ParameterServers:
     """What there is besides the workers, for ``TensorflowTrainer(strategy=...)``.

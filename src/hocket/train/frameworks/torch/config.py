@@ -19,7 +19,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
-from hocket import constructors
+from hocket import keywords
 from hocket.collective import torch as collective_torch
 from hocket.collective import turns
 from hocket.train import strategies
@@ -37,7 +37,7 @@ _COMPILER: Final = "torch._dynamo"
 
 
 @final
-@constructors.explained()
+@keywords.explained()
 @dataclass(frozen=True)
 class TorchConfig(backend.BackendConfig):
     """How the ranks' process group is set up.

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple, NoReturn, final
 import torch
 from torch.utils import data
 
-from hocket import spending
+from hocket._base import spending
 from hocket.data import cursor as cursor_module
 from hocket.data import ledger
 from hocket.data import loader as loader_module

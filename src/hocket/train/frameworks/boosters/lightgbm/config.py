@@ -6,12 +6,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NoReturn, final
 
-from hocket import constructors
+from hocket import keywords
 from hocket.train.run import backend, joining, worker_group
 
 
 @final
-@constructors.explained()
+@keywords.explained()
 @dataclass(frozen=True, kw_only=True)
 class LightGBMConfig(backend.BackendConfig):
     """How the ranks are joined.

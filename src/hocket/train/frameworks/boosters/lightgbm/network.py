@@ -22,7 +22,7 @@ from typing import Any, Final
 import lightgbm
 import numpy as np
 
-from hocket import texts
+from hocket._base import texts
 from hocket.collective import errors
 from hocket.collective.world import Array, World
 from hocket.train.rank import worker_session, world

@@ -6,13 +6,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import KW_ONLY, dataclass
 from typing import NoReturn, final
 
-from hocket import constructors
+from hocket import keywords
 from hocket.train.frameworks.boosters.xgboost import communicator
 from hocket.train.run import backend, joining, worker_group
 
 
 @final
-@constructors.explained()
+@keywords.explained()
 @dataclass(frozen=True)
 class XGBoostConfig(backend.BackendConfig):
     """How the ranks are joined.

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, final
 import jax
 import jax.numpy as jnp
 
-from hocket import texts
+from hocket._base import texts
 from hocket.train import strategies
 from hocket.train.frameworks.jax import host_calls, trees
 from hocket.train.frameworks.jax.strategies import averaging, strategy

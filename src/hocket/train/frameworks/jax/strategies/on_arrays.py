@@ -10,7 +10,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from hocket import ps, texts
+from hocket import ps
+from hocket._base import texts
 from hocket.train import strategies
 from hocket.train.frameworks.jax import host_calls, trees
 from hocket.train.frameworks.jax.strategies import averaging, strategy

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from hocket import texts
+from hocket._base import texts
 
 MOST_LETTERS = 200
 """How long a cell may be. A guess: two lines on a screen."""
@@ -14,7 +14,7 @@ def write_grid(headings: Sequence[str], rows: Iterable[Sequence[object]], note: 
     """Return a table with headings, and a line below it.
 
     Example:
-        >>> from hocket import markup
+        >>> from hocket._base import markup
         >>> markup.write_grid(["a<b"], [["x"]])
         '<table><thead><tr><th>a&lt;b</th></tr></thead><tbody><tr><td>x</td></tr></tbody></table>'
     """
@@ -28,7 +28,7 @@ def write_facts(title: str, facts: Mapping[str, object]) -> str:
     """Return a title, and a table with a line for each fact.
 
     Example:
-        >>> from hocket import markup
+        >>> from hocket._base import markup
         >>> markup.write_facts("Result", {"loss": 0.5})
         '<b>Result</b><table><tbody><tr><th>loss</th><td>0.5</td></tr></tbody></table>'
     """

@@ -48,7 +48,7 @@ _FRAME: Final = re.compile(r'(?P<indent> *)File "(?P<file>[^"]+)", line (?P<line
 _CAUSE = "\nThe above exception was the direct cause of the following exception:\n\n"
 _CONTEXT = "\nDuring handling of the above exception, another exception occurred:\n\n"
 
-_PACKAGE: Final = __file__.rpartition(os.sep)[0] + os.sep
+_PACKAGE: Final = __file__.rsplit(os.sep, 2)[0] + os.sep
 _NOT_OURS: Final = (f"{_PACKAGE}testing{os.sep}", f"{_PACKAGE}cli{os.sep}demo{os.sep}")
 """These run as a user's code does."""
 
@@ -105,7 +105,7 @@ def show_name(name: str) -> str:
     r"""Return a name that somebody else chose as it may stand in a line: short, and harmless to a terminal.
 
     Example:
-        >>> from hocket import texts
+        >>> from hocket._base import texts
         >>> texts.show_name("a\nb")
         'a\\nb'
     """
@@ -154,7 +154,7 @@ def show_figure(value: float) -> str:
     """Return a number that a program has reported: whole ones whole, others with six digits or three after the point.
 
     Example:
-        >>> from hocket import texts
+        >>> from hocket._base import texts
         >>> [texts.show_figure(value) for value in (1234567.0, 1234567.0094, 0.000123456789, float("nan"))]
         ['1234567', '1234567.009', '0.000123457', 'nan']
     """
@@ -200,7 +200,7 @@ def mark_told(error: E) -> E:
     """Mark an error that our code raises on purpose, whose kind is among `_OUR_MISTAKES`: its text says all.
 
     Example:
-        >>> from hocket import texts
+        >>> from hocket._base import texts
         >>> texts.is_told(texts.mark_told(KeyError("There is no column 'x'.")))
         True
     """
@@ -380,7 +380,7 @@ def escape(text: str, *, one_line: bool = False) -> str:
         one_line: Whether line breaks and tabs are escaped too.
 
     Example:
-        >>> from hocket import texts
+        >>> from hocket._base import texts
         >>> print(texts.escape("\x1b[31mred"))
         \x1b[31mred
     """

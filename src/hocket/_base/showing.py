@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Any, Final, TypeVar, final
 
-from hocket import texts
+from hocket._base import texts
 
 T = TypeVar("T")
 
@@ -42,7 +42,7 @@ def show(kind: str, part: T, describe: Callable[[T], Facts]) -> None:
         describe: Is given the part. It may fail: then viewers are told.
 
     Example:
-        >>> from hocket import showing
+        >>> from hocket._base import showing
         >>> class Counter:
         ...     count = 3
         >>> counter = Counter()
@@ -112,7 +112,7 @@ def encode(found: object, indent: int | None = None) -> str:
         TypeError: A key is none that JSON has.
 
     Example:
-        >>> from hocket import showing
+        >>> from hocket._base import showing
         >>> showing.encode({"loss": float("nan"), "step": 1})
         '{"loss":"nan","step":1}'
     """

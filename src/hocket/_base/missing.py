@@ -246,7 +246,7 @@ def get_optional_reason(owner: str, name: str) -> str | None:
         name: The name.
 
     Example:
-        >>> from hocket import missing
+        >>> from hocket._base import missing
         >>> missing.get_optional_reason("hocket.tune", "register_env")
         'for reinforcement learning, which is not here'
     """
