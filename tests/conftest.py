@@ -20,6 +20,7 @@ import pytest
 import hocket
 from hocket.core import engines
 from hocket.testing import EngineContract, Leftovers
+from hocket.util import state
 from tests import lanes, scheduling
 
 ENGINE = os.environ.get("HOCKET_ENGINE") or "local"
@@ -150,12 +151,50 @@ class SharedRay:
 _SHARED_RAY = SharedRay()
 
 
+class CommonSession:
+    """A session that tests use one after the other, of all their modules: its workers have imported what they need."""
+
+    def __init__(self) -> None:
+        self._opened: hocket.SessionContext | None = None
+        self._before = Leftovers.look()
+
+    def open(self, num_cpus: int) -> hocket.SessionContext:
+        """Open it, if it is not open."""
+        if self._opened is not None and not hocket.is_initialized():
+            self.close()
+        if self._opened is None:
+            self._before = Leftovers.look()
+            self._opened = hocket.init(num_cpus=num_cpus, engine="local")
+        return self._opened
+
+    def close(self) -> None:
+        """Close it, and check that it leaves nothing behind."""
+        opened, self._opened = self._opened, None
+        if opened is not None:
+            with opened:
+                pass
+            assert self._before.list_new() == []
+
+
+_COMMON_SESSION = CommonSession()
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """End the shared Ray before a test, or a fixture of its module, starts one: it would have the shared one's
-    settings."""
-    if item.nodeid.startswith(STARTS_RAY) and "shared_ray" not in getattr(item, "fixturenames", ()):
+    settings. And end the common session before a test opens another one."""
+    names = getattr(item, "fixturenames", ())
+    if item.nodeid.startswith(STARTS_RAY) and "shared_ray" not in names:
         _SHARED_RAY.close()
+    if "has_common_session" not in names:
+        _COMMON_SESSION.close()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def the_common_session_ends() -> Iterator[None]:
+    """With the last test."""
+    yield
+    _COMMON_SESSION.close()
 
 
 @pytest.fixture(scope="session")
@@ -166,10 +205,11 @@ def shared_ray() -> Iterator[SharedRay]:
 
 @contextlib.contextmanager
 def open_session(engine: str, shared_ray: SharedRay, num_cpus: int = SESSION_CPUS) -> Iterator[hocket.SessionContext]:
-    """Open a session and check that it leaves nothing behind.
+    """Open a session, after the common one has ended, and check that it leaves nothing behind.
 
     On a shared Ray that is not so: Ray keeps processes, threads and descriptors.
     """
+    _COMMON_SESSION.close()
     if engine == "ray":
         with shared_ray.lend(), hocket.init(num_cpus=SESSION_CPUS, engine=engine) as context:
             yield context
@@ -188,10 +228,38 @@ def interrupts_are_as_before() -> Iterator[None]:
     assert signal.getsignal(signal.SIGINT) == before
 
 
+@contextlib.contextmanager
+def use_common_session() -> Iterator[hocket.SessionContext]:
+    """Use a session that tests before this one have used, and leave nothing behind in it."""
+    context = _COMMON_SESSION.open(SESSION_CPUS)
+    try:
+        yield context
+        if hocket.is_initialized():
+            wait_until_nothing_runs()
+    except BaseException:
+        _COMMON_SESSION.close()
+        raise
+
+
+@pytest.fixture(scope="module")
+def has_common_session() -> bool:
+    """Whether tests on two CPUs of the local engine use one session after the other: to start one takes longer than
+    most tests, and its workers have imported what the tests before needed. A folder, or a module, overrides it."""
+    return False
+
+
 @pytest.fixture
-def session(shared_ray: SharedRay) -> Iterator[hocket.SessionContext]:
-    """A session on two CPUs that leaves nothing behind."""
+def fresh_session(shared_ray: SharedRay) -> Iterator[hocket.SessionContext]:
+    """A session on two CPUs, of this test alone, that leaves nothing behind."""
     with open_session(ENGINE, shared_ray) as context:
+        yield context
+
+
+@pytest.fixture
+def session(shared_ray: SharedRay, has_common_session: bool) -> Iterator[hocket.SessionContext]:
+    """A session on two CPUs in which nothing is left behind."""
+    is_common = has_common_session and ENGINE == "local"
+    with use_common_session() if is_common else open_session(ENGINE, shared_ray) as context:
         yield context
 
 
@@ -212,9 +280,12 @@ def shared_session(shared_ray: SharedRay, session_cpus: int) -> Iterator[hocket.
 
 
 @pytest.fixture(params=["local", "inprocess"] if ENGINE == "local" else [ENGINE])
-def any_session(request: pytest.FixtureRequest, shared_ray: SharedRay) -> Iterator[hocket.SessionContext]:
-    """A session on two CPUs, on each engine, that leaves nothing behind."""
-    with open_session(request.param, shared_ray) as context:
+def any_session(
+    request: pytest.FixtureRequest, shared_ray: SharedRay, has_common_session: bool
+) -> Iterator[hocket.SessionContext]:
+    """A session on two CPUs, on each engine, in which nothing is left behind."""
+    is_common = has_common_session and request.param == "local"
+    with use_common_session() if is_common else open_session(request.param, shared_ray) as context:
         yield context
 
 
@@ -239,6 +310,21 @@ def wait_until_cpus_are_free() -> None:
     while hocket.available_resources().get("CPU") != hocket.cluster_resources()["CPU"]:
         assert time.monotonic() < deadline, f"free are {hocket.available_resources()}"
         hocket.wait([hocket.put(None)])
+
+
+def wait_until_nothing_runs() -> None:
+    """Make sure that no task runs any more, and no actor is alive: for ten seconds they may end."""
+    deadline = time.monotonic() + 10
+    while (left := _describe_what_runs()) is not None:
+        assert time.monotonic() < deadline, left
+        time.sleep(0.01)
+
+
+def _describe_what_runs() -> str | None:
+    if (free := hocket.available_resources()) != hocket.cluster_resources():
+        return f"free are {free}"
+    actors = state.list_actors(filters=[("state", "!=", "DEAD")])
+    return f"there are {actors}" if actors else None
 
 
 @pytest.fixture

@@ -108,7 +108,10 @@ def test_nothing_else_explains_a_missing_library() -> None:
     found = {
         path.relative_to(ROOT / "src" / "hocket").as_posix() for path in sources if raises.search(path.read_text())
     }
-    others = {"_base/missing.py", "train/keras/__init__.py"}  # Ray's modules that are not here, and another version of Keras
+    others = {
+        "_base/missing.py",
+        "train/keras/__init__.py",
+    }  # Ray's modules that are not here, and another version of Keras
     assert found - others == {"extras.py"}
 
 

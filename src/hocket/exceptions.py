@@ -133,7 +133,7 @@ class MissingExtraError(HocketError, ImportError):
 
 
 class UnsupportedPlatformError(HocketError, RuntimeError):
-    """What was asked for does not run on this operating system."""
+    """The request does not run on this operating system."""
 
 
 class UntrustedFolderError(HocketError, PermissionError):
@@ -314,10 +314,10 @@ def _hold(name: str) -> object:
 
 
 class _DualError:
-    """What every dual class has in common: attributes of the cause are reachable, and it can be pickled.
+    """The base of dual classes: attributes of the cause are reachable, and it can be pickled.
 
-    The cause's class comes last, but anything that it says of attributes would come before `object`: so that is said
-    here.
+    The cause's class comes last, but anything that it says of attributes would come before `object`: so this class says
+    it here.
     """
 
     __class__ = property(type)
@@ -511,7 +511,7 @@ class ActorError(HocketError):
 
     @property
     def cause(self) -> BaseException | None:
-        """What the constructor raised; None if it did not."""
+        """The constructor's exception; None if it raised none."""
         origin = self._read_origin()
         return origin.cause if isinstance(origin, TaskError) else origin
 
@@ -592,7 +592,7 @@ class LocalEngineDiedError(HocketError):
 
 
 class StoreError(HocketError, OSError):
-    """A store of files, such as S3, did not do what was asked, also when it was asked again. The message says which,
+    """A store of files, such as S3, did not do its work, also at a second request. The message says which,
     what and why."""
 
 

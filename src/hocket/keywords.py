@@ -164,7 +164,7 @@ _MOST_LETTERS: Final = 60
 @final
 @dataclass(frozen=True, kw_only=True)
 class _Known:
-    """What a class can be given."""
+    """The arguments that a class takes."""
 
     names: Sequence[str]
     """Its keywords, in order."""

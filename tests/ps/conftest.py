@@ -107,3 +107,8 @@ def strategy(session: hocket.SessionContext) -> Iterator[ps.ParameterServerStrat
     made = ps.ParameterServerStrategy({"worker": 2, "server": 2})
     yield made
     made.close()
+
+
+@pytest.fixture(scope="module")
+def has_common_session() -> bool:
+    return True

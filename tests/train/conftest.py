@@ -15,3 +15,8 @@ def here() -> Iterator[None]:
     hocket.init(engine="inprocess")
     yield
     hocket.shutdown()
+
+
+@pytest.fixture(scope="module")
+def has_common_session() -> bool:
+    return True

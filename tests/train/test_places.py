@@ -144,7 +144,7 @@ def fail(config: dict[str, Any]) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("session")
+@pytest.mark.usefixtures("fresh_session")
 def test_no_room_for_another_attempt_keeps_the_cause(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("hocket.train.run.worker_group.START_SECONDS", 0.2)
     trainer = train.DataParallelTrainer(

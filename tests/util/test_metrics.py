@@ -16,6 +16,12 @@ from hocket.util import metrics, prometheus
 from hocket.util.metrics import Counter, Gauge, Histogram, render_prometheus
 
 
+@pytest.fixture(scope="module")
+def has_common_session() -> bool:
+    """Not here: what one test counts stands in the next one's page."""
+    return False
+
+
 def list_lines(prefix: str) -> list[str]:
     return [
         line

@@ -1,6 +1,6 @@
 """Names of Ray that are not here, and what to write instead: asking for one, or importing it, says so.
 
-What is said stands on the pages `docs/coming_from/ray.md` and `docs/data_names.md`, and a test holds these tables to
+The texts stand on the pages `docs/coming_from/ray.md` and `docs/data_names.md`, and a test holds these tables to
 them. A package calls `explain` for its names. `Finder` is asked last of all for modules of this package that nobody
 else has found.
 

@@ -1,4 +1,4 @@
-"""What the parts of a process show of themselves to viewers: plain data, made only when somebody asks.
+"""Descriptions of the parts of a process, for viewers: plain data, made only when somebody asks.
 
 A part says once how it is described. A viewer's question is answered by a thread of its own (`hocket.engine.stacks`)
 while the part works; so a description only reads, takes no lock that work is done under, and may be a moment old.
@@ -96,7 +96,7 @@ def _describe(reference: weakref.ref[Any], describe: Callable[[Any], Facts]) -> 
         return []
     try:
         return [describe(part)]
-    except Exception as error:  # noqa: BLE001 (a look must not harm what is looked at)
+    except Exception as error:  # noqa: BLE001 (a look must not harm the described part)
         return [{"problem": f"{type(error).__name__}: {error}"}]
 
 

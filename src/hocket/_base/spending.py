@@ -32,7 +32,7 @@ class Spent(NamedTuple):
 
     @property
     def compute(self) -> float:
-        """What is left: the loop's own work."""
+        """The remaining time: the loop's own work."""
         return max(0.0, self.total - self.data - self.wait - self.exchange - self.report)
 
 
@@ -80,7 +80,7 @@ class Spending:
 
 @final
 class Stretch:
-    """What this process has spent since it was asked last."""
+    """The seconds that this process has spent since the last question."""
 
     def __init__(self) -> None:
         self._before = OWN.read(time.perf_counter())

@@ -1,4 +1,4 @@
-"""What is said of a command's options that are misspelt, or that stand where the command does not see them."""
+"""Errors of options that are misspelt, or that stand where the command does not see them."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def takes_value(parser: argparse.ArgumentParser, option: str) -> bool:
 
 
 def describe_misplaced(parser: argparse.ArgumentParser, target: str, args: Sequence[str], *, is_module: bool) -> str:
-    """Return what is said of options of the launcher that stand behind the script; empty if there are none.
+    """Return the error of launcher's options that stand behind the script; empty if there are none.
 
     They may be the script's own: a script whose file names the option has it, and what follows a ``--`` is nobody
     else's.

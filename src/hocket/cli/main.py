@@ -221,7 +221,7 @@ def _add_runs(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> 
 
 
 def _get_engine() -> str:
-    """Return the engine that a session has unless it is told otherwise."""
+    """Return the engine of a session that names none."""
     return os.environ.get("HOCKET_ENGINE") or engines.NAMES[0]
 
 
@@ -343,7 +343,7 @@ def _add_run(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
     run.add_argument("-m", "--module", action="store_true", help="SCRIPT is a module, as in python -m")
     run.add_argument("script", metavar="SCRIPT", help="a script, a folder with a __main__.py, or a module")
     rest = run.add_argument("arguments", nargs=argparse.REMAINDER, metavar="ARGUMENT", help="what the script gets")
-    rest.required = False  # else it is asked for where the script is missing
+    rest.required = False  # else argparse demands it where the script is missing
     run.set_defaults(run=_run_run, parser=run)
 
 

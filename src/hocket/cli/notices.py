@@ -1,4 +1,4 @@
-"""What a command says beside its work."""
+"""Notices that a command writes beside its results."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `hocket bench` and `hocket doctor` have workers do.
+"""The tasks and actors of `hocket bench` and `hocket doctor`.
 
 Imports next to nothing: each new worker imports this module.
 """

@@ -1,4 +1,4 @@
-"""What is done to the numbers themselves: numpy's functions, or those of a framework that has more kinds of numbers."""
+"""Arithmetic on the numbers themselves: numpy's functions, or those of a framework that has more kinds of numbers."""
 
 from __future__ import annotations
 

@@ -71,7 +71,7 @@ class HostGroup:
         self._rounds = rounds.Rounds(memory, rank, timeout_s, names or range(self.size))
         self.messages = self._rounds.messages
         self._operation = self._rounds.operation
-        #: What was found out about operations and dtypes that there were: a call of 4 KB looks it up.
+        #: Checked pairs of operation and dtype: a call of 4 KB looks its pair up here.
         self._known: dict[object, _Known] = {}
         self._sums: dict[object, Callable[[object, Sequence[object], int], None]] = {}
         _groups.add(self)

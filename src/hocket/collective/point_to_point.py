@@ -33,7 +33,7 @@ class Transfer:
         self.tag = tag
         #: How many bytes of the array have been moved.
         self.at = 0
-        #: What of the message's head is still to be sent, or received.
+        #: The part of the message's head that is still to be sent, or received.
         self.head = _HEAD.pack(len(array), tag)
 
     @property
@@ -88,8 +88,8 @@ class _Ring:
 class PointToPoint:
     """All messages of one rank: a ring for each direction of each pair.
 
-    Messages between two ranks arrive in the order in which they were sent. They are asked for by their tags, in any
-    order: one that comes before it is asked for, while another one is, is kept.
+    Messages between two ranks arrive in the order in which they were sent. The receiver names tags, in any
+    order: a message that arrives while the receiver waits for another one is kept.
 
     Args:
         memory: What the ranks share.
@@ -104,11 +104,11 @@ class PointToPoint:
         self._to = {other: _Ring(memory, rank, other) for other in others}
         self._from = {other: _Ring(memory, other, rank) for other in others}
         self._sending: dict[int, deque[Transfer]] = {}
-        #: What was asked for and has not begun to come, in the order in which it was asked for.
+        #: Requested messages that have not begun to come, in the order of the requests.
         self._receiving: dict[int, list[Transfer]] = {}
-        #: What has begun to come.
+        #: The message that has begun to come.
         self._coming: dict[int, Transfer] = {}
-        #: What has come, or begun to, and was not asked for yet, in the order in which it was sent.
+        #: Messages that have come, or begun to, without a request yet, in the order in which they were sent.
         self._kept: dict[int, list[Transfer]] = {other: [] for other in others}
 
     def close(self) -> None:
@@ -204,7 +204,7 @@ class PointToPoint:
         return bool(count)
 
     def _pull_all(self, source: int) -> bool:
-        """Take what there is for what was asked for; what comes before that is kept."""
+        """Take the arrived messages that match the requests; keep those that come before them."""
         ring = self._from[source]
         has_moved = False
         while True:

@@ -79,7 +79,7 @@ class Segment:
 
     @property
     def identity(self) -> str:
-        """What distinguishes this memory from all others."""
+        """A name that distinguishes this memory from all others."""
         return identify(self._descriptor)
 
     def view(self) -> mmap.mmap:

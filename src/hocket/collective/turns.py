@@ -75,11 +75,11 @@ class Turns:
         self._gates = [threading.Semaphore(0) for _ in range(size)]
         self._work: list[Callable[[], object] | None] = [None] * size
         self._results: list[object] = [None] * size
-        #: Whose turn it is.
+        #: The rank whose turn it is.
         self._now = 0
-        #: Those that have not returned.
+        #: The ranks that have not returned.
         self._running: set[int] = set()
-        #: What a rank waits for that has looked since anybody went on: a text, and whether only another rank can bring
+        #: The wait of each rank that has looked since any rank went on: a text, and whether only another rank can bring
         #: it about.
         self._stuck: dict[int, tuple[str, bool]] = {}
         self._error: BaseException | None = None

@@ -29,7 +29,7 @@ Array: TypeAlias = npt.NDArray[Any]
 @final
 @dataclass(frozen=True, slots=True)
 class UnequalCalls:
-    """What the machines get whose ranks call different operations."""
+    """The error of machines whose ranks call different operations."""
 
     calls: Sequence[str]
     """What the ranks of each call."""

@@ -140,7 +140,7 @@ class DAGNode(abc.ABC):
 
     @abc.abstractmethod
     def _run(self, results: Mapping[DAGNode, object], given: Given) -> object:
-        """Start this node, now that the results of those that it needs are there."""
+        """Start this node, now that its inputs have their results."""
 
     def _fill(self, results: Mapping[DAGNode, object]) -> tuple[tuple[object, ...], dict[str, object]]:
         return _replace(self._args, results), _replace(self._kwargs, results)

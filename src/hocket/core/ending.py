@@ -4,8 +4,8 @@ Actors are killed. Calls are cancelled. A task is interrupted first, so that its
 warm for others; the process of one that has not given way after `contract.GRACE_SECONDS`, as in one long call of C, is
 ended.
 
-`end` may be called in any thread, and by a finalizer, which comes between any two lines of any code. So the engine is
-asked in a thread of its own. A second Ctrl-C cannot break that off half-way: the main thread only waits here, where
+`end` may be called in any thread, and by a finalizer, which comes between any two lines of any code. So a thread of
+its own asks the engine. A second Ctrl-C cannot break that off half-way: the main thread only waits here, where
 handlers of signals are held back (`engine.interrupts`). And where a finalizer has interrupted the engine itself, nobody
 waits for that thread, which may need the engine's lock.
 """

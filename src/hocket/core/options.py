@@ -1,4 +1,4 @@
-"""What `.options` and `@remote(...)` may say: names, types, rules, and the messages when they are broken.
+"""The arguments of `.options` and `@remote(...)`: names, types, rules, and the errors where a rule is broken.
 
 The messages have the value, the rule and the remedy. Names and meanings are Ray's.
 """

@@ -144,7 +144,7 @@ if TYPE_CHECKING:
 
     @final
     class Nothing:
-        """What no function returns. A function that a checker takes for one has a result that it does not know."""
+        """A type that no function returns. A checker that takes a class for a function gives it this unknown result."""
 
     class GeneratorFunction(Protocol[P, T_co]):
         """A remote function whose calls yield."""

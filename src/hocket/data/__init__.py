@@ -6,7 +6,7 @@ and what is done to them. To it, `operations` adds steps (`steps`; `calls` says 
 for tables and back), and `splits` cuts it. It is streamed through tasks (`execution`). `creation` makes it of values,
 `readers` of files, `writers` makes files of it; `sources` knows what is in them. `feed` gives its batches a form, and
 `shard` is a rank's part. Arrow enters through `arrow`, pandas through `frames`, Spark through `spark`, and frameworks
-through `to_torch`, `to_tensorflow` and `to_jax`, each when it is asked for (`hocket.extras`).
+through `to_torch`, `to_tensorflow` and `to_jax`, each at its first use (`hocket.extras`).
 
 `ledger` says which rows each rank takes at each step, from three numbers that are all there is to save; `order` is the
 shuffle behind it; `exact` adds up an evaluation so that the number of ranks cannot be seen in the result. These need

@@ -167,7 +167,7 @@ def from_arrow_refs(tables: object) -> dataset.Dataset:
     """Return a data set of references on Arrow tables; each is a block. See `Dataset.to_arrow_refs`.
 
     Raises:
-        TypeError: One is no reference. Of what is no table: raised when rows are asked for.
+        TypeError: One is no reference. An object that is no table raises when rows are read.
     """
     return dataset.Dataset(references.list_reads(tables, "from_arrow_refs()"))
 
@@ -307,7 +307,7 @@ def read_sql(
     override_num_blocks: int | None = None,
     **of_ray: object,
 ) -> dataset.Dataset:
-    """Return a data set of the rows of a query. It is sent when rows are asked for, in a task.
+    """Return a data set of the rows of a query. A task sends it when rows are read.
 
     Args:
         sql: The query.

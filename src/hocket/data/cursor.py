@@ -10,7 +10,7 @@ must let another loop go on as if nothing had happened. So:
   begins" instead, a loop that counts its epochs would take one too many.
 - A loop that begins anew begins an epoch: rows that a loop has left behind by `break` are not made up for, as
   everywhere in Python. Only the first loop after `load_state_dict` goes on in the middle.
-- There is one loop at a time. An older one that is asked for a batch after a newer one has begun raises, because both
+- There is one loop at a time. An older one raises at its next batch after a newer one has begun, because both
   would move the same ledger.
 """
 

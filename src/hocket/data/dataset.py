@@ -35,9 +35,9 @@ T = TypeVar("T")
 class Dataset(looking.Looking, operations.RowOperations, splits.Splits, conversions.Conversions, writers.Writers):
     """Rows in blocks, and the plan of what is done to them. Made by `from_items`, `read_parquet` and their like.
 
-    A data set is a plan. It never changes: each method returns another one, and nothing is done before rows are asked
-    for. Then blocks stream through tasks of the session, in their order, as many at a time as `ExecutionOptions` allow;
-    each time anew, unless it was materialised.
+    A data set is a plan. It never changes: each method returns another one, and no step runs before rows are requested.
+    Then blocks stream through tasks of the session, in their order, as many at a time as `ExecutionOptions` allow; each
+    time anew, unless it was materialised.
 
     Args:
         reads: Where the blocks come from.

@@ -37,7 +37,7 @@ class Feed(abc.ABC):
 
     @abc.abstractmethod
     def _loop(self, convert: Callable[[blocks.Block], T], batching: Batching) -> Iterable[T]:
-        """Return what gives the batches, converted, each time that it is looped over. What is asked for is checked."""
+        """Return an iterable that gives the batches, converted, in each loop over it. Wrong arguments raise here."""
 
     @abc.abstractmethod
     def _peek(self) -> blocks.Block:

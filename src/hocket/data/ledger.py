@@ -324,7 +324,7 @@ class Ledger:
     def state_dict(self) -> dict[str, int]:
         """Return where the ledger is, as plain numbers. The number of ranks is not among them.
 
-        The position counts the batches that `advance` was told of. The rest of the state is there to be compared.
+        The position counts the batches that `advance` has counted. The rest of the state is there to be compared.
 
         Example:
             >>> from hocket.data import Ledger

@@ -73,7 +73,7 @@ def read_parquet(
     include_row_hash: bool = False,
     **of_ray: object,
 ) -> dataset.Dataset:
-    """Return a data set of Parquet files. The footers of up to 64 files are read now; the rows when they are asked for.
+    """Return a data set of Parquet files. The footers of up to 64 files are read now; the rows when a task needs them.
 
     Args:
         paths: Files, or folders, of which all files are taken whose names end in ``.parquet``, in the order of the

@@ -195,7 +195,7 @@ class DataIterator(loader.WeighedLoader, feed.Feed):
     def _loop(self, convert: Callable[[blocks.Block], T], batching: feed.Batching) -> Iterable[T]:
         assert batching.batch_size is not None, "checked"
         window = seed = 0
-        # Who shuffles everything need not shuffle windows.
+        # A loop that shuffles all rows need not shuffle windows.
         if batching.shuffle_buffer is not None and self._source.shuffle_seed is None:
             window = min(int(batching.shuffle_buffer), self._source.num_rows)
             seed = int(batching.shuffle_seed or 0) if window else 0

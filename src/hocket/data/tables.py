@@ -182,7 +182,7 @@ class TableOperations(abc.ABC):
         A column whose name is taken gets ``_1`` added.
 
         Raises:
-            ValueError: They do not have as many rows. Raised when rows are asked for.
+            ValueError: They do not have as many rows. Raised when rows are read.
 
         Example:
             >>> from hocket import data

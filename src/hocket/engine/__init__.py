@@ -1,1 +1,1 @@
-"""What runs tasks and actors: one contract, several engines."""
+"""Engines, which run tasks and actors: one contract, several implementations."""

@@ -1,4 +1,4 @@
-"""What an engine that holds the kernel checks before it asks it. Workers have no kernel, and do not load this."""
+"""Checks of an engine that holds the kernel, before it calls it. Workers have no kernel, and do not load this."""
 
 from __future__ import annotations
 

@@ -287,7 +287,7 @@ class RemoteFunction:
 
 
 class ActorInfo(NamedTuple):
-    """What a handle on an actor needs to know."""
+    """The facts that a handle on an actor needs."""
 
     ref: ObjectRef[None]
     """Stands for the actor: the actor lives as long as somebody holds it."""
@@ -295,7 +295,7 @@ class ActorInfo(NamedTuple):
 
 
 class Inherited(NamedTuple):
-    """What work takes over from the work, or the session, that submits it."""
+    """The settings that work inherits from the work, or the session, that submits it."""
 
     environment: str = ""
     """The runtime environment, in the form that travels; empty is none."""
@@ -478,7 +478,7 @@ class Objects(abc.ABC):
     def wait(self, refs: Sequence[AnyRef], num_ready: int, timeout_s: float | None) -> list[bool]:
         """Wait until `num_ready` of the objects are there, or the time is over; tell of each whether it is there.
 
-        Exactly ``num_ready`` are told of as there, even if more are. An error counts as there.
+        The answer counts exactly ``num_ready`` as there, even if more are. An error counts as there.
         """
 
     @abc.abstractmethod
@@ -720,7 +720,7 @@ class Engine(abc.ABC):
     def __init__(self) -> None:
         #: Ids of handles that have been garbage-collected and not yet been counted.
         self.dropped: deque[int] = deque()
-        #: What work submitted by this process inherits; None is nothing.
+        #: The settings that work submitted by this process inherits; None is nothing.
         self.inherited: Inherited | None = None
 
     def inherit(self, inherited: Inherited | None) -> Inherited | None:

@@ -1,4 +1,4 @@
-"""What a process does to look after those that it starts, and theirs: end them all, and know why one ended.
+"""Descendants of a process: how it ends all that it has started, and theirs, and learns why one ended.
 
 Needs nothing but the standard library, as the parents of workers load little.
 """

@@ -1,4 +1,4 @@
-"""What a signal's handler raises breaks a wait, never a data structure.
+"""Signals: an exception of a handler breaks a wait, never a data structure.
 
 Python calls the handler of a signal between any two bytecodes of the main thread, also half-way through the handling of
 a message; what the handler raises (KeyboardInterrupt for Ctrl-C, whatever an alarm of the user's or pytest-timeout
@@ -7,7 +7,7 @@ place where an exception does no harm.
 
 **Which handlers.** All of them: those that are there when the session opens, and those that are set while it is open.
 The module `signal` reaches the C functions through its global name ``_signal``; that name stands for `_Signals`
-meanwhile, which wraps what is set and unwraps what is asked for, so a program sees its own handlers only. (Replacing
+meanwhile, which wraps what is set and unwraps the answer, so a program sees its own handlers only. (Replacing
 ``signal.signal`` itself would miss whoever has imported it by name.) What C code sets is not seen.
 
 **When.** A handler that finds the user's code interrupted runs at once, as without us. "The user's code" is judged by
@@ -82,7 +82,7 @@ _NUMBERS = tuple(_signal.valid_signals())
 
 
 class Lock(Protocol):
-    """What the guard needs of an engine's lock."""
+    """The part of an engine's lock that the guard needs."""
 
     def __enter__(self) -> object: ...
 

@@ -164,7 +164,8 @@ class Feasibility:
         self.known: set[resources.Shape] = set()
         #: The one that most tasks have, if it is feasible.
         self.usual = records.DEFAULT_SHAPE if kernel.could_ever_fit(records.DEFAULT_SHAPE) else None
-        #: What was last found to fit into the machine, with its strategy: groups are often made again and again.
+        #: The last request that fitted into the machine, with its strategy: programs make the same groups again and
+        #: again.
         self._bundles: tuple[tuple[resources.Demand, ...], str] = (), ""
 
     def check_feasible(

@@ -1,4 +1,4 @@
-"""What this machine has, and how to say that it has too little."""
+"""This machine: its resources, and the error where it has too little."""
 
 from __future__ import annotations
 

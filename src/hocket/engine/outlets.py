@@ -46,7 +46,7 @@ class Outlet:
 
     @property
     def fd(self) -> int:
-        """What to wait for, until something can be written."""
+        """The descriptors to wait for, until something can be written."""
         return self._fd if self._own is None else self._own
 
     def list_descriptors(self) -> list[int]:

@@ -1,6 +1,6 @@
 """References in a user's own pickle: they name their session, as ids begin anew in each.
 
-In the session itself they are what they were. In another one they stand for a closed session's, and whatever is asked
+In the session itself they are what they were. In another one they stand for a closed session's, and each use
 of them raises what those raise.
 """
 
@@ -29,8 +29,8 @@ def rebuild(object_id: int, job_id: str) -> contract.AnyRef:
 
 @final
 class _OtherSession:
-    """What a reference has for an engine whose session is not this process's: no more of one than a reference asks
-    of."""
+    """The standing of a reference for an engine whose session is not this process's: no more than the answers that a
+    reference needs."""
 
     dropped: Final[deque[int]] = deque(maxlen=0)
 

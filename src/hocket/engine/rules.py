@@ -1,4 +1,4 @@
-"""What engines say alike, with or without a kernel at hand: errors, the wait for a name, what leaves a task."""
+"""Rules of all engines, with or without a kernel at hand: errors, the wait for a name, what leaves a task."""
 
 from __future__ import annotations
 

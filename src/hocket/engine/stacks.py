@@ -68,7 +68,7 @@ class _Stacks:
         self.users = 0
         """How many in this process want it."""
         self.file = os.memfd_create(FILE_NAME, os.MFD_CLOEXEC)
-        #: What is written when a signal tells so. Apart: an answer may come at the same time after all.
+        #: The descriptor for stacks that a signal requests. Apart: an answer may come at the same time after all.
         self._told = os.memfd_create("hocket-told", os.MFD_CLOEXEC)
         self._questions, self.ask = os.pipe2(os.O_CLOEXEC)
         self._count = 0

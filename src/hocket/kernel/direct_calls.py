@@ -9,7 +9,8 @@ things are:
   along. As long as a marker waits for that, no call is sent ahead either.
 - **Promises.** A worker may give a reference away before the call's answer has come over the direct channel. The object
   exists here from then on, promised by that worker (`promise`), and has its value when the worker sends it (`fulfil`).
-- **What only we can keep** (`deliver`): an answer that refers to counted objects comes here, and the caller is told.
+- **What only we can keep** (`deliver`): an answer that refers to counted objects comes here, and the kernel tells the
+  caller.
 - **The end.** A direct channel that breaks while calls are under way leaves them to `fail_orphaned`: they fail with the
   actor's death, as soon as it is known and has a reason.
 """
@@ -99,7 +100,7 @@ def fail_orphaned(kernel: State, worker: WorkerRecord, actor_id: int, object_ids
 
 
 def break_promises(kernel: State, object_ids: Iterable[int], error: BaseException) -> None:
-    """Those of the objects that have no value yet fail."""
+    """Fail those objects that have no value yet."""
     value = kernel.encode_error(error)
     for object_id in object_ids:
         record = kernel.objects.get(object_id)

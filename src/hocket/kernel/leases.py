@@ -7,7 +7,7 @@ take another shape, of the same runtime environment and with the same GPUs: a li
 at which GPUs there are.
 
 What a worker has not started can be taken back: by itself when it blocks in `get` (`hand_back`), because the task that
-it waits for may stand behind it in its own queue; and by the engine, which needs nobody's consent for it, when the
+it waits for may stand behind it in its own queue; and by the engine, which needs no consent for it, when the
 worker shows no progress (`withdraw`), so a wrong guess about length delays nobody for long. While it blocks, its CPU is
 lent to others. It takes it again without asking, so that more may run for a moment than there are CPUs: to wait for one
 could be to wait for ever.

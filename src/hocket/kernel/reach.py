@@ -12,7 +12,7 @@ and the values that refer to other objects. A count is explained by
 All others count as reaching from outside: a handle of the driver, a task's argument, a stream's item, a worker that
 runs tasks, a detached actor's hold on itself. What those reach, directly or through other actors and values, stays.
 
-An actor is at rest if nothing was asked of it that is not answered. What it does by itself, in threads or tasks of its
+An actor is at rest if it has answered all its calls. Whatever it does by itself, in threads or tasks of its
 own, does not keep it, here no more than when its last handle goes. Nor do we see what workers say to each other
 directly, or what is on its way to us: whoever acts on `find_unreachable` has to ask the workers first
 (`engine.local.ends` does).

@@ -1,4 +1,4 @@
-"""What generators yield.
+"""Streams: the items that generators yield.
 
 Each item is an object. The stream holds one count on each item until its reader takes it, in order, and then the count
 is the reader's. The object at the place that comes next exists already, so that it can be waited for: it becomes an
@@ -6,9 +6,9 @@ item, the error that ended the generator, or `State.end_value`. After an error c
 same way.
 
 An item stays until it is taken, so a generator that runs far ahead of its reader asks (`pause`) and waits. It is
-answered once, as soon as the reader has come so far, with how far that is. Nothing is said to a generator that has not
+answered once, as soon as the reader has come so far, with how far that is. No message goes to a generator that has not
 asked: one that is only about to start, after its worker's death, would not hear it, and wait for ever. So each attempt
-asks for itself, and what was said to an earlier one need not reach it. A generator that nobody can read any more is
+asks for itself, and a message to an earlier one need not reach it. A generator that nobody can read any more is
 cancelled (`State.abandon`).
 
 A generator that is tried again yields from the start. What an earlier attempt has yielded is there already, and the new

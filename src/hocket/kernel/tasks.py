@@ -211,7 +211,7 @@ def fail_with(kernel: State, task: TaskRecord, error: tuple[object, ...]) -> Non
 
 
 def _note_unfetched(kernel: State, task: TaskRecord, error: tuple[object, ...]) -> None:
-    """Remember an error until somebody fetches it; but none of a cancelled task, or one that was asked for."""
+    """Remember an error until somebody fetches it; but none of a cancelled task, or one that somebody fetched."""
     if task.cancelled or task.options.is_own or len(kernel.unfetched) >= MOST_UNFETCHED:
         return
     for object_id in range(task.id, task.id + max(1, task.options.num_returns)):

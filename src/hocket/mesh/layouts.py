@@ -170,7 +170,7 @@ class Layout:
 
     @property
     def placements(self) -> tuple[Placement, ...]:
-        """What each mesh axis does to the tensor, in the order of the mesh."""
+        """The effect of each mesh axis on the tensor, in the order of the mesh."""
         by_name: dict[str, Placement] = {name: Shard(dim) for dim, axes in enumerate(self._axes) for name in axes}
         by_name.update((name, Partial()) for name in self._partial)
         return tuple([by_name.get(name, Replicate()) for name in self._mesh.dim_names])

@@ -1,4 +1,4 @@
-"""What a checkpoint of a mesh says of itself: which values it has, where their parts lie, and the digests of its files.
+"""The manifest of a checkpoint of a mesh: which values it has, where their parts lie, and the digests of its files.
 
 It is replaced last and at once, and has a digest of its own: what it says is what was written.
 """

@@ -77,12 +77,12 @@ class Mesh:
 
     @property
     def name(self) -> str:
-        """What the mesh is called; empty if it has no name."""
+        """The mesh's name; empty if it has none."""
         return self._name
 
     @property
     def framework(self) -> str:
-        """Whose devices they are; empty if the mesh only describes."""
+        """The framework of the devices; empty if the mesh only describes."""
         return self._framework
 
     @property
@@ -92,7 +92,7 @@ class Mesh:
 
     @property
     def devices(self) -> tuple[str, ...]:
-        """What the devices are called, by number."""
+        """The names of the devices, by number."""
         return self._devices
 
     @property

@@ -1,4 +1,4 @@
-"""What users call: making meshes, spreading values over them, and asking how they are spread.
+"""Operations for users: making meshes, spreading values over them, and asking how they are spread.
 
 Names and meaning are those of TensorFlow's ``tf.experimental.dtensor``.
 """

@@ -32,7 +32,7 @@ from hocket.mesh import layouts
 
 
 class Kind(Enum):
-    """What a step does."""
+    """A kind of step."""
 
     SPLIT = "split"
     SPREAD = "spread"
@@ -62,7 +62,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What a relayout does, in order."""
+    """The steps of a relayout, in order."""
 
     steps: tuple[Step, ...]
 

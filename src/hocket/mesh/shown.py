@@ -1,4 +1,4 @@
-"""What viewers see of the meshes of this process: how values were spread last, and what relayouts have moved."""
+"""Meshes of this process for viewers: how values were spread last, and what relayouts have moved."""
 
 from __future__ import annotations
 

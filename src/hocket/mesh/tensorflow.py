@@ -78,7 +78,7 @@ def create_mesh(
 
 def _initialize(device_type: str, count: int, joining: Mapping[str, str]) -> None:
     """Start TensorFlow with so many virtual devices, unless it has been started before."""
-    os.environ.update(joining)  # DTensor reads them each time it is asked
+    os.environ.update(joining)  # DTensor reads them at each use
     try:
         dtensor.initialize_accelerator_system(
             device_type, num_logical_cpu_devices=count if device_type.upper() == "CPU" else None

@@ -95,7 +95,7 @@ def check_rules(layout_map: layout_maps.LayoutMap, names: Sequence[str]) -> None
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class ParameterRow:
-    """What `explain` says of one parameter."""
+    """One parameter in the answer of `explain`."""
 
     name: str
     """Its path."""

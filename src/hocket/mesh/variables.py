@@ -70,7 +70,7 @@ class DVariable(tensors.DTensor):
 
     @property
     def value(self) -> tensors.DTensor:
-        """What it is now. It stays that when the variable is assigned to."""
+        """The present value. It stays as it is when the variable is assigned to."""
         return self._value
 
     def read_value(self) -> tensors.DTensor:
@@ -79,7 +79,7 @@ class DVariable(tensors.DTensor):
 
     @property
     def name(self) -> str:
-        """What it is called; empty if it has no name."""
+        """The variable's name; empty if it has none."""
         return self._name
 
     @property
@@ -105,7 +105,7 @@ class DVariable(tensors.DTensor):
         return self._value._compute(function, *[arg.value if isinstance(arg, DVariable) else arg for arg in args])
 
     def __jax_array__(self) -> Any:
-        """What JAX's functions compute with."""
+        """The value for JAX's functions."""
         return self.native
 
     @classmethod

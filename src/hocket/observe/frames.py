@@ -1,4 +1,4 @@
-"""What of a process's stacks is of interest to who wrote the program: not what brought a task to its worker, and not
+"""Frames of a process's stacks that matter to the program's author: not the way of a task to its worker, and not
 threads that wait for one."""
 
 from __future__ import annotations

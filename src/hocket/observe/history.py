@@ -1,4 +1,4 @@
-"""What a viewer has read of a session's events, as columns, and pictures of a window of it."""
+"""Columns of a session's events that a viewer has read, and pictures of a window of them."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ class Lane:
 
 
 class History:
-    """What has been read of one session."""
+    """The events read of one session."""
 
     def __init__(self, events: reader.EventReader, limit: int = LIMIT) -> None:
         self._reader = events

@@ -1,4 +1,4 @@
-"""What the parts of a session's processes show: servers, coordinators, executions and meshes (`_base.showing`)."""
+"""Parts of a session's processes, for viewers: servers, coordinators, executions and meshes (`_base.showing`)."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Searches, as the dashboard shows them: from their logs, which anybody reads on while they are written.
 
-What a log has pickled is not opened: a viewer runs nobody's code.
+A viewer does not unpickle a log: it runs no code of others.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ Plain = float | int | bool | str | None
 
 @dataclass
 class Trial:
-    """What is known of a trial."""
+    """The facts of a trial."""
 
     number: int
     trial_id: str
@@ -208,7 +208,7 @@ class Searches:
                 one.update()
 
     def describe(self, path: str, metric: str | None, width: int) -> dict[str, Any] | None:
-        """Return what there is to see of a search; None if it is not among those that are looked at.
+        """Return a search for viewers; None if it is not among the open ones.
 
         Args:
             path: Its folder.

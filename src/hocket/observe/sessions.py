@@ -1,4 +1,4 @@
-"""What runs on this machine, and the way to its events."""
+"""Sessions that run on this machine, and the way to their events."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What ran, as spans of OpenTelemetry, by OpenTelemetry's own library.
+"""Work of a session as spans of OpenTelemetry, by OpenTelemetry's own library.
 
 Needs ``pip install 'hocket[telemetry]'``, and whatever exporter the spans are to go to.
 """

@@ -1,4 +1,4 @@
-"""The runs that are looked at: those of a folder, or those that sessions go on with."""
+"""The runs for viewers: those of a folder, or those that sessions go on with."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ class Runs:
         self._known[path] = history.RunHistory(path)
 
     def describe(self, path: str, width: int) -> dict[str, Any] | None:
-        """Return what there is to see of a run; None if it is not among those that are looked at.
+        """Return a run for viewers; None if it is not among the open ones.
 
         Args:
             path: Its folder.

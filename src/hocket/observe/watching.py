@@ -1,4 +1,4 @@
-"""The sessions that are looked at, and what has been read of their events."""
+"""The sessions for viewers, and what has been read of their events."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What every process that has a strategy can do: make variables on its servers, pull and push."""
+"""The strategy in every process that has it: variables on its servers, pulls and pushes."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from hocket.ps.memory import Array
 
 
 class BaseStrategy(abc.ABC):
-    """What a strategy can do in every process that has it: make variables, pull, push, and be looked at."""
+    """A strategy in every process that has it: it makes variables, pulls, pushes, and shows itself."""
 
     def __init__(self, address: links.Address) -> None:
         self.address: Final = address

@@ -267,7 +267,7 @@ class WorkerDispatcher:
         try:
             self._teach([closure for _, closure in batch])
             ref: contract.ObjectRef[worker.Batch] | None = self._process.run([call for call, _ in batch])
-        except exceptions.ActorError:  # dead already: found out when the answer is asked for
+        except exceptions.ActorError:  # dead already: the next read of the answer shows it
             ref = None
         except Exception as error:  # an argument that cannot be sent
             if len(batch) > 1:

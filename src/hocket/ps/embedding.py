@@ -4,7 +4,7 @@ Ids are either row numbers, 0 to ``rows - 1``, or any whole numbers of 64 bits (
 comes into being when it is first looked up. Rows are dealt out over all servers, ``id % servers`` or by a hash, so that
 the often used ones (usually with small numbers) are spread, too.
 
-A lookup moves each different row once, however often its id was asked for; a gradient is added up over equal ids before
+A lookup moves each different row once, however often its id occurs; a gradient is added up over equal ids before
 it moves.
 """
 
@@ -63,7 +63,7 @@ class IndexedSlices:
 @final
 @dataclass(frozen=True, slots=True)
 class Lookup:
-    """What a pull of ids brought: each row once.
+    """The result of a pull of ids: each row once.
 
     Attributes:
         ids: [unique], rising.
@@ -242,7 +242,7 @@ class Embedding(handles.Handle):
     def evict(self, idle_updates: int) -> int:
         """Give up the rows that none of the table's last updates has touched; return how many.
 
-        If they are asked for again, they begin anew.
+        At the next lookup, they begin anew.
 
         Args:
             idle_updates: How many updates back.
@@ -282,7 +282,7 @@ class Embedding(handles.Handle):
             )
         self._check(gradient.indices)
         ids, values = gradient.combine()
-        if not dense.is_finite(values):  # what is looked at is little, but what is told and cleaned is what was given
+        if not dense.is_finite(values):  # the check reads little; the repair takes all values
             link = links.open_link(self._address)
             admitted = link.admit(self.name, np.asarray(gradient.values))
             if admitted is None:

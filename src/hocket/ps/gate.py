@@ -130,7 +130,7 @@ def count_bytes() -> int:
 @final
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What holds for a gate from its beginning."""
+    """The settings of a gate, from its beginning."""
 
     max_staleness: int | None
     needed: int

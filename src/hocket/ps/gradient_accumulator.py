@@ -80,7 +80,7 @@ class GradientAccumulator:
         header[ROUND] = round_number
 
     def take_mean(self, number: int, round_number: int, workers: list[int]) -> records.Operation | None:
-        """Return what a step does to the shard; None if nobody's gradient has to do with it.
+        """Return what a step does to the shard; None if no gradient touches it.
 
         Args:
             number: The shard's.

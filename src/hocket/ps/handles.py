@@ -1,4 +1,4 @@
-"""What variables and tables have in common: small objects that say what and where they are, and can travel."""
+"""The base of variables and tables: small objects that know their place, and can travel."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Handle:
 
     @property
     def optimizer(self) -> Any:
-        """What turns its gradients into updates; None if it takes none."""
+        """The rule that turns its gradients into updates; None if it takes none."""
         return self._parts[0].optimizer
 
 

@@ -1,7 +1,7 @@
 """Initializers: what variables and the rows of tables begin with.
 
 A row's first value depends on the seed, on its id and on the column, and on nothing else. So it does not matter when a
-row is made, together with which others, by whom, or on which shard: a table whose rows appear as they are asked for has
+row is made, together with which others, by whom, or on which shard: a table whose rows appear at their first use has
 the values it would have had if all of them had been made at the start, also when it is loaded into another number of
 shards.
 
@@ -48,7 +48,7 @@ _UNIT: Final = 2.0**-24
 
 
 class Initializer(abc.ABC):
-    """What rows begin with: a function of their ids.
+    """The first values of rows: a function of their ids.
 
     It is immutable, holds no arrays and can be pickled; any number of threads may call it at once.
 

@@ -1,7 +1,7 @@
 """The datasets and values that workers have of their own, as the coordinator keeps them.
 
 Each has a number, and a *source* that makes it in a worker (`hocket.ps.streams`). What the user holds, an iterator or a
-value, has a holder that goes with the last copy of it; then the workers are told to let go of theirs. Passes over
+value, has a holder that goes with the last copy of it; then the coordinator has the workers drop theirs. Passes over
 datasets are remembered in the order of their beginning, so that a checkpoint can say where each is, and a program that
 begins again goes on there.
 """

@@ -60,7 +60,7 @@ class Address:
 @final
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What became of a push of gradients.
+    """The outcome of a push of gradients.
 
     Attributes:
         is_applied: Whether it was applied now. False: it had been before, or was skipped.
@@ -218,7 +218,7 @@ def close_link(key: str) -> None:
 
 
 def _open_server(address: Address, index: int) -> store.Store:
-    """Reach a server, the faster way if there is one. One that is asked comes back if it dies, and its calls are made
+    """Reach a server, the faster way if there is one. A server comes back if it dies, and its calls are made
     again; tickets keep that from doing harm."""
     server = address.servers[index]
     if address.is_shared and memory.is_reachable(server.book):

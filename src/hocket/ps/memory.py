@@ -4,8 +4,8 @@ It is a memfd of whoever made it (the *owner*: the driver, or on another machine
 the others open below ``/proc``. All that must outlive a server or a worker lies in such memory, so a process can be
 killed at any time without taking a number with it: the memory is gone only when the owner and all who opened it are.
 
-Pages that nobody has touched cost nothing, so memory is asked for generously: a table has room for a before-image of
-all of its rows.
+Pages that nobody has touched cost nothing, so a store reserves memory generously: a table has room for a before-image
+of all of its rows.
 """
 
 from __future__ import annotations

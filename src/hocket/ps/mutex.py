@@ -84,7 +84,7 @@ class Mutex:
                 if self._recover is not None:
                     self._recover()()
             except BaseException:
-                self._unlock(self._pointer)  # never made consistent: everybody after us is told, too
+                self._unlock(self._pointer)  # never made consistent: the next owners get the error, too
                 raise
             _check(_library.pthread_mutex_consistent(self._pointer))
             return

@@ -17,7 +17,7 @@ Measured, as the busiest server's work over the average, for a million ids, popu
 ranges 3.6 (6.8), a hash 1.23 (1.53) on average, in turn 1.16 (1.40). What remains is the few most popular ids. They
 count once for a batch if a pull asks for each id once, as it should; then, with 8192 ids a batch, it is 1.014 (1.023)
 for a hash, and below 1.001 in turn. For popularity 1 / rank**1.3 it is 1.03 (1.06) and 1.001 (1.003), and with ids that
-are asked for as often as they come 1.8 (2.9) and 1.6 (2.6).
+are requested as often as they come 1.8 (2.9) and 1.6 (2.6).
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ messages."""
 @final
 @dataclass(frozen=True, kw_only=True)
 class PlacementStatistics:
-    """What servers hold. Each tuple has one entry for each server.
+    """The loads of servers. Each tuple has one entry for each server.
 
     Args:
         num_placed: How many variables and shards.

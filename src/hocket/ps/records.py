@@ -140,7 +140,7 @@ class Ticket:
 @final
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """What a push does to one shard."""
+    """The effect of a push on one shard."""
 
     number: int
     kind: str

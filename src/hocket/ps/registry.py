@@ -52,7 +52,7 @@ in a shard, a tenth more is ten standard deviations."""
 @final
 @dataclass(frozen=True, kw_only=True, slots=True)
 class VariableSettings:
-    """What is asked of a new variable. See `ParameterServerStrategy.make_variable` for each."""
+    """The request for a new variable. See `ParameterServerStrategy.make_variable` for each."""
 
     name: str | None = None
     shape: Sequence[int] | None = None
@@ -67,7 +67,7 @@ class VariableSettings:
 @final
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TableSettings:
-    """What is asked of a new table. See `ParameterServerStrategy.make_embedding` for each."""
+    """The request for a new table. See `ParameterServerStrategy.make_embedding` for each."""
 
     name: str | None = None
     dtype: npt.DTypeLike = "float32"
@@ -82,7 +82,7 @@ class TableSettings:
 @final
 @dataclass(frozen=True, slots=True)
 class Defaults:
-    """What holds for all variables of a strategy."""
+    """The settings of all variables of a strategy."""
 
     optimizer: optimizers.Optimizer | None
     """For variables that do not bring their own."""

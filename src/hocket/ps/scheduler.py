@@ -127,7 +127,7 @@ class Queue:
 
 @final
 class WorkerState:
-    """What the scheduler knows of a worker. Changes under the scheduler's lock."""
+    """A worker as the scheduler knows it. Changes under the scheduler's lock."""
 
     def __init__(self, index: int) -> None:
         self.index: Final = index

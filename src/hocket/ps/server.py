@@ -20,7 +20,7 @@ _THREADS: Final = 64
 
 @final
 class Server:
-    """A server; an actor. Only the first one is asked for the gate, and for what is dealt."""
+    """A server; an actor. Only the first one keeps the gate, and the dealt items."""
 
     def __init__(self, index: int, book: memory.MemoryRef, gate_ref: memory.MemoryRef, timeout_s: float) -> None:
         self._store = store.Store(book, index, timeout_s)
@@ -64,7 +64,7 @@ class Server:
 def start(
     index: int, book: memory.MemoryRef, gate_ref: memory.MemoryRef, timeout_s: float, options: dict[str, Any]
 ) -> actor.ActorHandle:
-    """Start a server. It comes back when it is killed, and then does again what it was asked; tickets keep that from
+    """Start a server. It comes back when it is killed, and then repeats its requests; tickets keep that from
     doing harm."""
     settings = {"num_cpus": 0, "max_restarts": -1, "max_task_retries": -1, "max_concurrency": _THREADS, **options}
     return actor.ActorClass(Server, settings).remote(index, book, gate_ref, timeout_s)

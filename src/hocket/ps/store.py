@@ -10,10 +10,10 @@ is no process to be asked. An update goes like this:
 3. Write the ticket and ``STATE = COMMITTED``: one word, and the update has happened.
 4. `commit` each shard, note the ticket, count the version, ``STATE = IDLE``.
 
-A process that is killed in the middle still holds the mutex, which is robust: the next one is told, and finds the
-book's state. APPLYING: it undoes each shard that was begun. COMMITTED: it does step 4 again, all of which may be done
-twice. So an update happens wholly or not at all, once, whoever dies when. That is the journal: in memory, a few words
-and one cache-warm copy of rows long, and never on a disk.
+A process that is killed in the middle still holds the mutex, which is robust: the next owner learns of it, and finds
+the book's state. APPLYING: it undoes each shard that was begun. COMMITTED: it does step 4 again, all of which may be
+done twice. So an update happens wholly or not at all, once, whoever dies when. That is the journal: in memory, a few
+words and one cache-warm copy of rows long, and never on a disk.
 
 **The list of variables** lies in the book too, so that whoever must put something right knows all shards, also those
 that it never used.

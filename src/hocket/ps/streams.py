@@ -109,7 +109,7 @@ def build_deal(kept: memory.Memory, count: int, left: Sequence[int] | None = Non
 
 @final
 class Deal:
-    """Who has which item, as one process sees it."""
+    """The holder of each item, as one process sees it."""
 
     def __init__(self, ref: memory.MemoryRef, count: int) -> None:
         arrays = _plan(count).view(memory.open_memory(ref))
@@ -257,7 +257,7 @@ def collected() -> Iterator[list[object]]:
 
 @dataclass(frozen=True, slots=True)
 class PerWorker:
-    """What stands in the coordinator, and in closures, for something of which each worker has its own."""
+    """A placeholder in the coordinator, and in closures, for something of which each worker has its own."""
 
     number: int
     holder: object = field(default=None, repr=False, compare=False)

@@ -21,7 +21,7 @@ from hocket.ps.memory import Array
 
 
 class BaseVariable(handles.Handle, numpy.lib.mixins.NDArrayOperatorsMixin, abc.ABC):
-    """What `Variable` and `ShardedVariable` have in common.
+    """The base of `Variable` and `ShardedVariable`.
 
     Attributes:
         name: What it is called in messages and checkpoints.

@@ -25,7 +25,7 @@ VALUE, ERROR, OUT_OF_DATA, BAD_INPUT = range(4)
 @final
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What holds for all workers of a coordinator."""
+    """The settings of all workers of a coordinator."""
 
     options: Mapping[str, Any]
     """What a worker's actor holds."""
@@ -51,7 +51,7 @@ class Call:
 @final
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What became of a closure."""
+    """The outcome of a closure."""
 
     kind: int
     value: Any
@@ -63,7 +63,7 @@ class Answer:
 @final
 @dataclass(slots=True)
 class Batch:
-    """What became of closures that were sent together."""
+    """The outcomes of closures that were sent together."""
 
     answers: list[Answer]
     positions: dict[int, int] = field(default_factory=dict)
@@ -83,7 +83,7 @@ class Encoded:
 @final
 @dataclass(frozen=True, slots=True)
 class Description:
-    """Who a worker is."""
+    """A worker's identity."""
 
     pid: int
     host: str

@@ -1,5 +1,5 @@
-"""What goes over the wire between the driver and a rank, which is a task of Spark's. Both ends trust each other: what
-is sent may be any Python object, so nobody is heard before he has shown that he knows the run's key."""
+"""Messages between the driver and a rank, which is a task of Spark's. Both ends trust each other: a message
+may be any Python object, so neither hears the other before it has shown that it knows the run's key."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from hocket.train.rank import equality, questions, rank_info, rank_placement, re
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """What was raised in a rank."""
+    """An exception of a rank."""
 
     function_name: str
     traceback_str: str
@@ -72,7 +72,7 @@ class Hello:
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """What a function has returned that the driver wanted to be called."""
+    """The result of a function that the driver wanted to be called."""
 
     value: Any
 

@@ -42,7 +42,7 @@ def predict(
     """Call a function with the batches of a DataFrame of Spark's, in Spark's tasks; what it returns are the rows.
 
     A class is made once in each of Spark's Python workers, and its instances are called: as with `Dataset.map_batches`.
-    As with all of Spark's, nothing is done before rows are asked for, and a task may be done twice; its rows count
+    As with all of Spark's, nothing runs before rows are read, and a task may be done twice; its rows count
     once.
 
     Args:
@@ -97,7 +97,7 @@ def predict(
 @final
 @dataclass(frozen=True, kw_only=True)
 class _Prediction:
-    """What a task of Spark's does with the batches of a part of the rows."""
+    """A task of Spark's, on the batches of a part of the rows."""
 
     op: plan.Op
     schema: Any
@@ -144,7 +144,7 @@ class _Prediction:
 
     @property
     def op_name(self) -> str:
-        """What was called, for messages."""
+        """The function's name, for messages."""
         return plan.describe(self.op)
 
 

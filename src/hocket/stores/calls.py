@@ -1,4 +1,4 @@
-"""What is asked of a store has an end: it answers, or after a bounded time an error says which store, what, and why.
+"""Calls of a store that end: it answers, or after a bounded time an error says which store, what, and why.
 
 A client may wait for ever for a store that takes a connection and says nothing. So each call runs in a thread of its
 own, and who waits for it gives up. The thread is left behind then, as nobody can end it; it is a daemon, which does not

@@ -120,7 +120,7 @@ def move(source: places.Place, target: places.Place) -> None:
 @final
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """What is in a folder."""
+    """The entries of a folder."""
 
     path: str
     """As the file system has it."""

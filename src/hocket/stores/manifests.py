@@ -28,7 +28,7 @@ _CHUNK_BYTES: Final = 1 << 20  # copied and digested at a time; a guess, far abo
 @final
 @dataclass(frozen=True, slots=True)
 class Record:
-    """What a manifest says of a file."""
+    """The entry of a file in a manifest."""
 
     size_bytes: int
     sha256: str

@@ -47,7 +47,7 @@ _RAISED, _RETURNED, _WRONG = 3, 4, 5
 
 
 class CheckpointStore(Protocol):
-    """What the suite needs of a store."""
+    """The methods of a store that the suite needs."""
 
     def save(self, sources: Sequence[Path], step: int) -> None:
         """Commit a checkpoint.
@@ -65,7 +65,7 @@ class CheckpointStore(Protocol):
 
 
 class CheckpointStoreContract(limits.DeclaresLimits):
-    """What everything that stores checkpoints must do."""
+    """The promises of everything that stores checkpoints."""
 
     def open_store(self, place: Path, num_to_keep: int | None = None) -> CheckpointStore:
         """Open the store at a place. For the implementation to write.

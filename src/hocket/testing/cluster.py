@@ -335,7 +335,7 @@ class Cluster:
             time.sleep(0.05)
 
     def remove_node(self, node: Node) -> None:
-        """Take a node away: its processes are asked to end, and the cluster hears of it."""
+        """Take a node away: its processes end, and the cluster hears of it."""
         self._nodes.remove(node)
         node._end()
 

@@ -44,7 +44,7 @@ Array: TypeAlias = npt.NDArray[Any]
 
 
 class CollectiveContract(limits.DeclaresLimits):
-    """What every group of ranks must do."""
+    """The promises of every group of ranks."""
 
     error: ClassVar[type[Exception]] = errors.CollectiveError
     """What a rank gets that waits in vain."""

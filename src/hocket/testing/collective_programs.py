@@ -1,4 +1,4 @@
-"""What the ranks do that `hocket.testing.collective_contract` tests."""
+"""Programs of the ranks in `hocket.testing.collective_contract`."""
 
 from __future__ import annotations
 
@@ -171,7 +171,7 @@ def reduce_part(group: Collectives) -> list[float]:
 
 
 def reduce_strided(group: Collectives) -> tuple[str, list[float], list[float]]:
-    """Add up every second number; return what was said against it, these, and the others."""
+    """Add up every second number; return the error's text, these, and the others."""
     whole = np.zeros(6)
     whole[::2] = group.rank + 1
     text = ""
@@ -276,7 +276,7 @@ MISTAKES: Final[tuple[tuple[str, Callable[[Any], object], str], ...]] = (
 
 
 def call_wrongly(group: Collectives) -> tuple[list[str], float]:
-    """Make each mistake in one rank; return what was said, and a sum that all ranks make behind it."""
+    """Make each mistake in one rank; return the errors' texts, and a sum that all ranks make behind it."""
     texts = []
     for name, mistake, remedy in MISTAKES:
         if group.rank:

@@ -49,7 +49,7 @@ class EngineContract(
     resources.ResourceContract,
     resources.EnvironmentContract,
 ):
-    """What every engine must do."""
+    """The promises of every engine."""
 
     engine = ""
     cleans_up = True
@@ -80,4 +80,4 @@ class ProcessEngineContract(
     direct_calls.DirectCallContract,
     EngineContract,
 ):
-    """What engines with processes of their own must also do."""
+    """The promises of engines with processes of their own, beside those of `EngineContract`."""

@@ -36,7 +36,7 @@ from hocket.train.strategies import hosting
 
 
 class FrameworkContract(limits.DeclaresLimits):
-    """What every framework must do."""
+    """The promises of every framework."""
 
     specimen: ClassVar[programs.Specimen]
 

@@ -1,4 +1,5 @@
-"""What the judge of frameworks has ranks do: a small model, strategies that note what they see, and checks."""
+"""Programs of the ranks in the contract of frameworks: a small model, strategies that note what they see, and
+checks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a session must not leave behind: processes, descriptors, threads, shared memory, files."""
+"""Leftovers of a session, which it must not have: processes, descriptors, threads, shared memory, files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an implementation says that it cannot do, so that a suite leaves out the tests of it."""
+"""Limits that an implementation declares, so that a suite leaves out the tests of them."""
 
 from __future__ import annotations
 

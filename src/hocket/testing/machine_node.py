@@ -1,4 +1,4 @@
-"""What process 1 of a machine runs: a node of a Ray cluster, until its standard input ends or the node dies.
+"""Process 1 of a machine: it runs a node of a Ray cluster, until its standard input ends or the node dies.
 
 Started by `hocket.testing.cluster`.
 
@@ -39,7 +39,7 @@ def main() -> None:
     os.makedirs(params["temp_dir"], exist_ok=True)
     os.chdir(params["temp_dir"])
     answer = os.dup(1)
-    os.dup2(2, 1)  # what Ray prints is for nobody's eyes but people's
+    os.dup2(2, 1)  # people read Ray's lines, and no program does
     started = node.Node(parameter.RayParams(**params), head=False, shutdown_at_exit=False, spawn_reaper=False)
     os.write(answer, f"{started.node_id}\n".encode())
     (raylet,) = started.all_processes[ray_constants.PROCESS_TYPE_RAYLET]

@@ -2,7 +2,7 @@
 own.
 
 They stand for the other machines of a cluster in tests. What two of them share is this machine's files, its clock, and
-a bridge between their networks. A machine can lose its power: its cable is cut first, so that no peer is told that a
+a bridge between their networks. A machine can lose its power: its cable is cut first, so that no peer learns that a
 connection has ended.
 
 Needs root, and Debian's ``iproute2``; `can_have_machines` tells.

@@ -37,7 +37,7 @@ from hocket.train.world import WorldConfig
 
 
 class StrategyContract(limits.DeclaresLimits):
-    """What every strategy on host arrays must do."""
+    """The promises of every strategy on host arrays."""
 
     strategy: ClassVar[strategies.Strategy]
     """Which. For the implementation to name."""

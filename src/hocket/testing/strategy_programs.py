@@ -1,4 +1,4 @@
-"""What the ranks do that `hocket.testing.strategy_contract` tests: a framework of linear models, as small as can be."""
+"""Programs of the ranks in `hocket.testing.strategy_contract`: a framework of linear models, as small as can be."""
 
 from __future__ import annotations
 

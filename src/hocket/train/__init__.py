@@ -5,7 +5,7 @@ The rooms, from the outside in:
 - `torch`, `jax`, `keras`, `tensorflow`: what a training function of that framework imports. `frameworks` has what is
   behind them.
 - `horovod`, `lightning`, `huggingface` and `compat`: other people's surfaces over the same parts.
-- `data_parallel_trainer`: the entry, under every trainer. `configs` is what it is told, `result` what it returns.
+- `data_parallel_trainer`: the entry, under every trainer. `configs` has its settings, `result` its return value.
 - `strategies`: how updates travel between ranks, the same for all frameworks.
 - `run`: the driver's side of a run. `rank`: the side of each rank, with what a training function calls. `checkpoints`:
   the folders of files that ranks save.

@@ -110,7 +110,7 @@ class ScalingConfig:
 
     @property
     def bundle(self) -> dict[str, float]:
-        """What one rank holds, with the defaults filled in."""
+        """The resources of one rank, with the defaults filled in."""
         bundle = {name: float(amount) for name, amount in (self.resources_per_worker or {}).items()}
         if self.use_gpu:
             bundle.setdefault("GPU", 1.0)
@@ -122,7 +122,7 @@ class ScalingConfig:
 
     @property
     def total_resources(self) -> dict[str, float]:
-        """What all ranks hold together; the most that it can be."""
+        """The resources of all ranks together; the most that they can be."""
         return self.multiply(self.max_workers)
 
     def multiply(self, num_workers: int) -> dict[str, float]:
@@ -177,7 +177,7 @@ class ScalingConfig:
 @keywords.explained(aliases=spellings.FAILURE)
 @dataclass(frozen=True)
 class FailureConfig:
-    """What happens when a rank fails.
+    """The reaction to a rank's failure.
 
     Raises:
         ValueError: A value breaks a rule.
@@ -255,7 +255,7 @@ class DivergenceConfig:
 @keywords.explained(aliases={"level": "log_level"})
 @dataclass(frozen=True)
 class LoggingConfig:
-    """What is logged about a run, by the logger ``hocket.train`` of the process that called `fit`.
+    """The logged lines about a run, by the logger ``hocket.train`` of the process that called `fit`.
 
     Raises:
         ValueError: The level is none of logging's.
@@ -335,7 +335,7 @@ class CheckpointConfig:
 )
 @dataclass(frozen=True)
 class RunConfig:
-    """What a run is called, where it is kept, and how it is watched.
+    """A run's name, its place, and how it is watched.
 
     A run with the name and storage path of an earlier one continues it: `get_checkpoint` returns its latest checkpoint.
 

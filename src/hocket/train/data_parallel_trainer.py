@@ -129,7 +129,7 @@ class DataParallelTrainer:
             InfeasibleResourcesError: The ranks ask for more than the session can ever have.
             ValueError: A data set has no rows.
             TaskError: A data set cannot be made.
-            StoreError: The store that keeps the run failed, also when it was asked again, or refuses; or another run
+            StoreError: The store that keeps the run failed, also at a second request, or refuses; or another run
                 of this name has begun there. What was committed before is whole.
         """
         launcher = rank_placement.describe_launcher(os.environ)

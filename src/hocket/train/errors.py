@@ -1,4 +1,4 @@
-"""What `fit` raises when training fails.
+"""Errors of `fit` when training fails.
 
 ::
 
@@ -6,7 +6,7 @@
     └── TrainingFailedError         training did not reach its end; the message says why
         ├── WorkerGroupError        ranks failed: read ``.worker_failures``
         ├── ControllerError         the group could not be started: read ``.controller_failure``
-        ├── PreemptionError         ranks were told to end (SIGTERM): read ``.preemption_info``
+        ├── PreemptionError         ranks got SIGTERM: read ``.preemption_info``
         ├── RanksDivergedError      ranks that should have equal models do not
         └── TransferError           files of a checkpoint did not arrive as they were sent
 """
@@ -46,7 +46,8 @@ class WorkerGroupError(TrainingFailedError):
 
 
 class ControllerError(TrainingFailedError):
-    """What drives the ranks failed, again and again: `FailureConfig.controller_failure_limit` times and once more.
+    """The controller of the ranks failed, again and again: `FailureConfig.controller_failure_limit` times and once
+    more.
 
     Args:
         controller_failure: The last failure.
@@ -63,8 +64,8 @@ class ControllerError(TrainingFailedError):
 
 
 class PreemptionError(TrainingFailedError):
-    """Ranks were told to end by SIGTERM, more often than `FailureConfig.max_preemption_failures` allows; or the process
-    that called `fit` was.
+    """Ranks got SIGTERM, more often than `FailureConfig.max_preemption_failures` allows; or the process
+    that called `fit` got it.
 
     Args:
         preemption_info: Which ranks, and until when.

@@ -402,7 +402,7 @@ class LossCurve(user_callback.UserCallback):
         self._keys = keys
         self._step_key = step_key
         self._history: list[dict[str, object]] = []
-        plots.import_figure()  # its absence is told before the training, not after it
+        plots.import_figure()  # an absent plotting library is an error before the training, not after it
 
     def after_report(
         self,

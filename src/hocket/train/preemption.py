@@ -1,4 +1,4 @@
-"""What is known of ranks that were told to end, with some time left: SIGTERM, as clouds, Kubernetes and batch systems
+"""Preemption: ranks that got SIGTERM, and have some time left. Clouds, Kubernetes and batch systems
 send it.
 
 The signal is a notice and not the end: the rank goes on (`rank.preemption_signals`), its controller hears of
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class PreemptionInfo:
-    """Which ranks were told to end, and until when. What `get_preemption_info` returns.
+    """The ranks that got SIGTERM, and until when they may go on. The return value of `get_preemption_info`.
 
     Example:
         >>> from hocket import train

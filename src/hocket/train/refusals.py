@@ -1,4 +1,4 @@
-"""What programs written for Ray may give or call and nothing here serves, in one table, with what to write instead."""
+"""Arguments and calls of programs for Ray that nothing here serves, in one table, with what to write instead."""
 
 from __future__ import annotations
 

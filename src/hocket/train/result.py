@@ -1,4 +1,4 @@
-"""What `fit` returns."""
+"""The return value of `fit`."""
 
 from __future__ import annotations
 
@@ -159,7 +159,7 @@ class Result:
 
     @property
     def filesystem(self) -> Any:
-        """What `path` is a path of, as one of pyarrow's file systems.
+        """The file system of `path`, as one of pyarrow's.
 
         Raises:
             MissingExtraError: pyarrow is not installed.

@@ -1,4 +1,4 @@
-"""What the user says about validating checkpoints beside the training."""
+"""The user's settings for validating checkpoints beside the training."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ class ValidationConfig:
 
     @property
     def resources(self) -> dict[str, float]:
-        """What the task holds."""
+        """The resources of the task."""
         given = self.ray_remote_kwargs
         amounts = {"CPU": given.get("num_cpus"), "GPU": given.get("num_gpus"), **(given.get("resources") or {})}
         return {name: float(amount) for name, amount in amounts.items() if amount}

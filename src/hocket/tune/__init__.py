@@ -2,7 +2,7 @@
 
 The rooms, from the outside in:
 
-- `tuner` is the entry, `configs` what it is told, `result_grid` and `result` what it returns. `context` has what a
+- `tuner` is the entry, `configs` its settings, `result_grid` and `result` its return values. `context` has what a
   trial's function calls, `trainable` the base of trials that are classes.
 - `search` proposes configurations: spaces, and searchers. `schedulers` decide which trials go on. Both are state
   machines without clock, files and threads.

@@ -1,4 +1,4 @@
-"""What happens in a search while it runs: the base of loggers, displays and a user's own callbacks."""
+"""Events of a search while it runs: the base of loggers, displays and a user's own callbacks."""
 
 from __future__ import annotations
 

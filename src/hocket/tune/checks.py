@@ -1,4 +1,4 @@
-"""What records of a search ask of their values."""
+"""Checks of values in the records of a search."""
 
 from __future__ import annotations
 

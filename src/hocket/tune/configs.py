@@ -158,7 +158,7 @@ class CheckpointConfig(train_configs.CheckpointConfig):
 @keywords.explained(aliases=spellings.FAILURE)
 @dataclass(frozen=True)
 class FailureConfig:
-    """What happens when a trial fails.
+    """The reaction to a trial's failure.
 
     Raises:
         ValueError: A value breaks a rule.
@@ -186,7 +186,7 @@ class FailureConfig:
 )
 @dataclass(frozen=True)
 class RunConfig:
-    """What a search is called, where it is kept, when trials stop, and how it is watched.
+    """A search's name, its place, when trials stop, and how it is watched.
 
     Raises:
         ValueError: The name is not one folder's name, or nobody knows the scheme of the path.
@@ -305,7 +305,7 @@ def read_run_config(given: object) -> object:
 
 
 class ResumeType(enum.Enum):
-    """What becomes of a trial when its search is resumed."""
+    """The fate of a trial when its search is resumed."""
 
     RESUME = "resume"
     """It goes on from its latest checkpoint."""
@@ -318,7 +318,7 @@ class ResumeType(enum.Enum):
 @keywords.explained()
 @dataclass(frozen=True)
 class ResumeConfig:
-    """What becomes of trials, by how they were left, when a search is resumed.
+    """The fate of trials, by how they were left, when a search is resumed.
 
     Raises:
         TypeError: A value is no `ResumeType`.

@@ -1,4 +1,4 @@
-"""What a trial's function calls: report, where did I stop, which trial am I."""
+"""The functions for a trial's function: report, where did I stop, which trial am I."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ P = ParamSpec("P")
 
 
 def _tell_of_keywords(report: Callable[P, None]) -> Callable[P, None]:
-    """Return `report` so that metrics given by keywords, as Ray Tune once took them, are told what to write."""
+    """Return `report` so that metrics given by keywords, as Ray Tune once took them, raise with the call to write
+    instead."""
     names = frozenset(inspect.signature(report).parameters)
 
     @functools.wraps(report)

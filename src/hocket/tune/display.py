@@ -1,4 +1,4 @@
-"""What is shown of a search while it runs, and when it is over.
+"""The display of a search while it runs, and when it is over.
 
 In a terminal the last rows are set aside for it, and what trials print scrolls above. Elsewhere nothing is shown.
 A `ProgressReporter` takes the place of these rows. ``RunConfig(verbose=0)`` and the environment variable

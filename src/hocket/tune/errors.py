@@ -1,4 +1,4 @@
-"""What a search raises."""
+"""Errors of a search."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from hocket import exceptions
 
 
 class TuneError(exceptions.HocketError):
-    """A search cannot go on, or its results do not have what was asked for. The message says why, and what to write."""
+    """A search cannot go on, or its results lack a requested metric. The message says why, and what to write."""
 
 
 class ExperimentError(TuneError, TypeError, ValueError):

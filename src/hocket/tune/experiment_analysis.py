@@ -1,4 +1,4 @@
-"""What became of all trials of a search, under the names that programs before `ResultGrid` use."""
+"""The outcomes of all trials of a search, under the names that programs before `ResultGrid` use."""
 
 from __future__ import annotations
 

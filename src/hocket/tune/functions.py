@@ -35,7 +35,7 @@ RESUME: Final = ("AUTO", "AUTO+ERRORED", "LOCAL", "LOCAL+ERRORED", "LOCAL+RESTAR
 
 @dataclass
 class Experiment:
-    """What `run_experiments` runs: a search under a name."""
+    """An experiment of `run_experiments`: a search under a name."""
 
     name: str
     run: Any

@@ -1,4 +1,4 @@
-"""What the log of a search says of its trials; also while the search runs."""
+"""The history of a search's trials from its log; also while the search runs."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Files for other tools, in each trial's folder: Ray's names of them.
 
-The search's own log (`hocket.tune.log`) has all of it, so none of these is written unless it is asked for.
+The search's own log (`hocket.tune.log`) has all of it, so none of these is written unless the user names it.
 """
 
 from __future__ import annotations

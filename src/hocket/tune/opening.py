@@ -26,7 +26,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Setup:
-    """What a `Tuner` was given."""
+    """The arguments of a `Tuner`."""
 
     trainable: object
     space: Mapping[str, object]
@@ -95,7 +95,7 @@ def run(
                 search.close()
                 search.watchers.call_at_end()
             except BaseException:
-                with contextlib.suppress(errors.TuneError):  # the log cannot be written, which is said already
+                with contextlib.suppress(errors.TuneError):  # the log cannot be written, which is an error already
                     search.save_states()
                 raise
             search.save_states()

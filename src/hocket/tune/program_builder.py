@@ -1,4 +1,4 @@
-"""What can be searched over: functions, `Trainable`s, trainers, and names of what was registered."""
+"""Programs to be searched over: functions, `Trainable`s, trainers, and registered names."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a trial holds while it runs."""
+"""The resources of a trial while it runs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _NAMES: Final = {"cpu": "CPU", "gpu": "GPU"}
 
 @final
 class PlacementGroupFactory:
-    """What a trial and the tasks and actors that it starts hold together.
+    """The resources of a trial and of the tasks and actors that it starts.
 
     Args:
         bundles: What is held, by resource name: the first by the trial itself, the others by what it starts.
@@ -57,7 +57,7 @@ class PlacementGroupFactory:
 
     @property
     def head_bundle(self) -> dict[str, float]:
-        """What the trial itself holds."""
+        """The resources of the trial itself."""
         return dict(self.bundles[0])
 
     @property

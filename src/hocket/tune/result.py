@@ -1,4 +1,4 @@
-"""What became of one trial."""
+"""The outcome of one trial."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Exploit:
 @final
 @dataclass(frozen=True)
 class Result:
-    """What became of one trial, as the search's log has it."""
+    """The outcome of one trial, as the search's log has it."""
 
     metrics: dict[str, Any]
     """Its last report; empty if it made none."""
@@ -76,7 +76,7 @@ class Result:
 
     @property
     def filesystem(self) -> Any:
-        """What `path` is a path of, as one of pyarrow's file systems.
+        """The file system of `path`, as one of pyarrow's.
 
         Raises:
             MissingExtraError: pyarrow is not installed.

@@ -1,4 +1,4 @@
-"""What became of all trials of a search."""
+"""The outcomes of all trials of a search."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ class ResultGrid(Sequence[results.Result]):
 
     @property
     def filesystem(self) -> Any:
-        """What `experiment_path` is a path of, as one of pyarrow's file systems.
+        """The file system of `experiment_path`, as one of pyarrow's.
 
         Raises:
             MissingExtraError: pyarrow is not installed.
@@ -109,7 +109,7 @@ class ResultGrid(Sequence[results.Result]):
 
     @property
     def errors(self) -> list[BaseException]:
-        """What trials failed with, in the order of the trials."""
+        """The errors of failed trials, in the order of the trials."""
         return [one.error for one in self._results if one.error is not None]
 
     @property

@@ -7,7 +7,7 @@ decides is done, as a search would do it. So thousands of trials are simulated i
 What is simulated:
 
 - As long as fewer than `max_pending` trials are pending, the next one is proposed; then, while workers are free, the
-  scheduler is asked which trial is to run. If it names none, nothing runs, and no trial is left to be proposed, those
+  scheduler chooses which trial is to run. If it names none, nothing runs, and no trial is left to be proposed, those
   that are paused are ended.
 - Each report comes with a checkpoint. A trial that was paused goes on from there, at once; one that exploits another
   goes on from the other's, with its count of steps and its seconds, and waits before that if the scheduler pauses it.
@@ -73,7 +73,7 @@ class SimulatedTrial:
 @final
 @dataclass(frozen=True, slots=True)
 class Simulation:
-    """What became of all trials."""
+    """The outcomes of all trials."""
 
     trials: tuple[SimulatedTrial, ...]
     """In the order in which they were proposed."""
@@ -180,12 +180,13 @@ class _Run:
         self._heap: list[tuple[float, int, int]] = []
         self._count = itertools.count()
         self._events: list[Event] = []
-        #: Those that are not finished, and the same as the scheduler has last got them.
+        #: The trials that are not finished, and the same as the scheduler has last got them.
         self._live: dict[int, trials.Trial] = {}
         self._listed: list[trials.Trial] | None = None
-        #: Those that run and are to end at their next report; the one that has just reported, and if it was exploited.
+        #: The trials that run and are to end at their next report; the one that has just reported, and if it was
+        #: exploited.
         self._doomed: set[int] = set()
-        #: What the steps that are being computed will report, the states after them, and how long they take.
+        #: The coming reports of the steps that are being computed, the states after them, and how long they take.
         self._computing: dict[int, tuple[Value, object, float]] = {}
         self._reporting: trials.Trial | None = None
         self._has_exploited = False

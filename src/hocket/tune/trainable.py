@@ -238,7 +238,7 @@ class Trainable:
 
     @property
     def trial_resources(self) -> Mapping[str, float]:
-        """What the trial holds."""
+        """The resources of the trial."""
         return self._resources
 
     @property

@@ -184,7 +184,7 @@ class Tuner:
         Raises:
             TuneError: Another search of this name goes on, a trial has not reported the metric, or the log
                 cannot be written.
-            StoreError: The store that keeps the search failed, also when it was asked again, or refuses. What was
+            StoreError: The store that keeps the search failed, also at a second request, or refuses. What was
                 sent before is whole.
             InfeasibleResourcesError: A trial holds more than the session can ever have.
         """

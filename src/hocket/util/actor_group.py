@@ -129,7 +129,7 @@ class ActorGroup:
 
     @property
     def actor_metadata(self) -> list[Any]:
-        """What each actor's ``get_actor_metadata`` returned."""
+        """The metadata of each actor, from its ``get_actor_metadata``."""
         return [one.metadata for one in self.actors]
 
     def __getattr__(self, name: str) -> ActorGroupMethod:

@@ -59,7 +59,7 @@ class ActorPool:
             ) from None
         for actor in self._idle:
             _check_actor(actor)
-        #: What waits for an actor.
+        #: The work that waits for an actor.
         self._unsubmitted: deque[tuple[Callable[[Any, Any], object], object, scopes.Scope | None]] = deque()
         #: Submitted and not fetched, by number, in the order of submission.
         self._calls: dict[int, _Call] = {}

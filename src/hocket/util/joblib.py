@@ -38,7 +38,7 @@ def register_ray() -> None:
 
 @final
 class Outcome:
-    """What came of one of joblib's batches: joblib hands it back to us before it looks into it."""
+    """The outcome of one of joblib's batches: joblib hands it back to us before it looks into it."""
 
     __slots__ = ("error", "value")
 
@@ -49,7 +49,7 @@ class Outcome:
 
 @final
 class Backend(parallel.AutoBatchingMixin, parallel.ParallelBackendBase):  # type: ignore[misc]
-    """What joblib asks to run its batches.
+    """The backend that joblib asks to run its batches.
 
     Args:
         nesting_level: How many ``Parallel`` calls this is inside of; joblib's own.

@@ -29,7 +29,7 @@ _early = metrics.MetricStore()
 
 
 class Metric:
-    """What the three kinds have in common. Not to be made by itself.
+    """The base of the three kinds. Not to be made by itself.
 
     Args:
         name: What the metric is called. Metrics of the same name and kind are one metric, in whichever process they
@@ -80,7 +80,7 @@ class Metric:
 
     @property
     def info(self) -> dict[str, Any]:
-        """What the metric was made with, under Ray's keys."""
+        """The arguments of the metric, under Ray's keys."""
         return {
             "name": self._name,
             "description": self._description,
@@ -228,7 +228,7 @@ class Histogram(Metric):
 
     @property
     def info(self) -> dict[str, Any]:
-        """What the metric was made with, under Ray's keys."""
+        """The arguments of the metric, under Ray's keys."""
         return {**super().info, "boundaries": list(self._boundaries)}
 
     def _list_arguments(self) -> tuple[object, ...]:

@@ -19,7 +19,7 @@ _core: Final = extras.load(
 
 @final
 class Collector:
-    """Gives a registry of `prometheus_client` what the session has recorded, whenever the registry is asked.
+    """Gives a registry of `prometheus_client` what the session has recorded, at each request of the registry.
 
     Register it in the driver. Which server, push gateway or file the registry goes to is up to the program; Hocket
     opens no port.

@@ -1,4 +1,4 @@
-"""What the session knows of its tasks, actors, objects, workers: Ray's state API, answered at once and from memory.
+"""The session's tasks, actors, objects, workers: Ray's state API, answered at once and from memory.
 
 `list_tasks`, `get_task` and their likes return records; `summarize_tasks` and its likes return counts. They work in the
 driver and inside tasks and actors. What is over is remembered for a while: 10,000 tasks, 1,000 actors and workers. Of
@@ -281,7 +281,7 @@ def _check_filter(one: Any, record_type: type[StateRecord]) -> Filter:
 
 
 class _ListRecords(Protocol[S]):
-    """What `list_tasks` and its likes are called with."""
+    """The arguments of `list_tasks` and its likes."""
 
     def __call__(
         self,
@@ -295,7 +295,7 @@ class _ListRecords(Protocol[S]):
 
 
 class _GetRecord(Protocol[S_co]):
-    """What `get_task` and its likes are called with."""
+    """The arguments of `get_task` and its likes."""
 
     def __call__(self, id: str, address: str | None = None, timeout: float = 30) -> S_co | None: ...
 

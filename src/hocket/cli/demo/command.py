@@ -1,4 +1,4 @@
-"""What `hocket demo` does, from the data to the last line."""
+"""The command `hocket demo`, from the data to the last line."""
 
 from __future__ import annotations
 

@@ -84,7 +84,7 @@ def train_epoch(model: nn.Module, loader: hocket_torch.PreparedDataLoader, optim
 
 
 def measure_accuracy(model: nn.Module, images: Any, labels: Any) -> float:
-    """Return the share of held-out digits that are recognised. Each is looked at once, by one rank."""
+    """Return the share of held-out digits that the model recognises. Exactly one rank sees each digit."""
     context = train.get_context()
     mine = slice(context.get_world_rank(), None, context.get_world_size())
     model.eval()

@@ -1,4 +1,4 @@
-"""What `hocket run` does: an ordinary torchrun script on several processes of this machine.
+"""The command `hocket run`: an ordinary torchrun script on several processes of this machine.
 
 Four kinds of process. The *front* is what the user started: it checks the request, passes signals on, and waits. The
 *agent* is a fresh interpreter with nothing of the user's in it: it loads torch once if the script is going to, forks

@@ -89,7 +89,7 @@ class LaunchAgent:
         self._asked: list[int] = []
         #: The first signal that asked the launch to end.
         self._stopped_by: int | None = None
-        #: When and by which signal the living ranks were asked to end, and when they are killed.
+        #: When and with which signal the agent began to end the living ranks, and when it kills them.
         self._asked_at = math.inf
         self._sent: set[int] = set()
         self._deadline: float | None = None

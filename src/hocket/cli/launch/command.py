@@ -128,7 +128,7 @@ def run(
 
 @dataclass(frozen=True, kw_only=True)
 class Logs:
-    """What of the ranks' output goes where, in torchrun's words: 1 is stdout, 2 is stderr, 3 both, 0 neither; for all
+    """Where each stream of the ranks goes, in torchrun's words: 1 is stdout, 2 is stderr, 3 both, 0 neither; for all
     ranks, or as ``"0:3,1:2"`` for some."""
 
     folder: str = ""

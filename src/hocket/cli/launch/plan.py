@@ -1,4 +1,4 @@
-"""What is to be run: the front's message to the agent."""
+"""The plan of a run: the front's message to the agent."""
 
 from __future__ import annotations
 

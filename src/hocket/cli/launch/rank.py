@@ -1,4 +1,4 @@
-"""What a fork of the agent does to become the user's script, as if Python had been started with it."""
+"""A rank: a fork of the agent becomes the user's script, as if Python had been started with it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _OURS = (__file__, "<frozen runpy>", runpy.__file__)
 
 
 class Word(NamedTuple):
-    """What a rank says of its failure."""
+    """A rank's report of its failure."""
 
     time: float
     """When it was, by the monotonic clock."""
@@ -130,7 +130,7 @@ def _become_main(plan: plans.Plan) -> None:
 def _run_target(plan: plans.Plan) -> None:
     if plan.is_program:
         sys.stdout.flush()
-        os.execvp(plan.target, [plan.target, *plan.args])  # noqa: S606 (what was asked for)
+        os.execvp(plan.target, [plan.target, *plan.args])  # noqa: S606 (the user's own program)
     if plan.is_module:
         runpy._run_module_as_main(plan.target)  # type: ignore[attr-defined]  # what `python -m` itself calls
     elif not plans.is_plain_script(plan.target):
@@ -142,7 +142,7 @@ def _run_target(plan: plans.Plan) -> None:
         namespace.update(__file__=path, __cached__=None, __loader__=loader, __spec__=None)
         with open(path, "rb") as file:
             source = file.read()
-        exec(compile(source, path, "exec", dont_inherit=True), namespace)  # noqa: S102 (what was asked for)
+        exec(compile(source, path, "exec", dont_inherit=True), namespace)  # noqa: S102 (the user's own program)
 
 
 def _get_code(error: SystemExit) -> int:

@@ -318,7 +318,7 @@ class ProcessGroup(dist.ProcessGroup):
 
 @final
 class _Done(dist.Work):
-    """What torch gets for an operation to wait for: one that is over, as most are."""
+    """A handle by which torch waits for an operation; here the operation is over, as most are."""
 
     def __init__(self, tensors: Sequence[torch.Tensor]) -> None:
         super().__init__()
@@ -366,7 +366,7 @@ class _Message(dist.Work):
         self._group = group
         self._transfer = transfer
         self._other = other
-        #: What is not contiguous is received beside it, and copied in the end.
+        #: A buffer beside each tensor that is not contiguous; its contents are copied into the tensor in the end.
         self._target = target
         self._received = torch.from_numpy(transfer.array)
         traffic.note_sizes([self._received])
@@ -444,7 +444,7 @@ def _gather(group: Any, tensor: torch.Tensor) -> list[torch.Tensor]:
     return parts
 
 
-# What a compiled function calls is compiled too, also what it calls through C++: DistributedDataParallel's forward and
+# The compiler compiles also the callees of a compiled function, those in C++ too: DistributedDataParallel's forward and
 # backward pass inside a compiled step call the process group. The compiler cannot trace what happens there, and says so
 # with an internal error. ``torch.compiler.disable`` spares a method, but importing the compiler takes more than a
 # second, so the methods are marked when it is there: by the first operation outside compiled code after that.

@@ -18,7 +18,7 @@ from hocket.data import blocks, columns, reading
 
 
 class Accumulating(abc.ABC):
-    """What all of them have in common.
+    """The base of all accumulating aggregates.
 
     What is made of rows (an accumulation) is sent between tasks, so it is something that can be pickled.
     """

@@ -1,7 +1,7 @@
 """Whole tables through the engine for tables (DuckDB): in one task, in bounded memory.
 
 The task reads the blocks of its tables one by one, as the engine asks for them, and gives the result in blocks, as they
-are asked for. What does not fit into the engine's memory it writes to a folder of its own, which is removed.
+are requested. It spills to a folder of its own, which it removes in the end.
 """
 
 from __future__ import annotations

@@ -30,7 +30,7 @@ SIGNS: Final = {
 @final
 @dataclass(frozen=True, eq=False, repr=False)
 class Expr:
-    """What is computed of the values of each row. Made by `col` and `lit`, with Python's signs, and by methods.
+    """A computation on the values of each row. Made by `col` and `lit`, with Python's signs, and by methods.
 
     Where a value is missing, so is what is computed of it; ``&`` and ``|`` know that False and anything is False. A
     quotient of whole numbers is a fraction, as in Python; ``//`` and ``%`` are Python's, too.

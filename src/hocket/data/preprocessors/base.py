@@ -126,7 +126,7 @@ class Preprocessor:
         memory: float | None = None,
         concurrency: int | None = None,
     ) -> dataset.Dataset:
-        """Return a data set with the transformation as a step more. It is done when rows are asked for.
+        """Return a data set with the transformation as a step more. It runs when rows are read.
 
         Columns that are not transformed stay as they are.
 

@@ -220,7 +220,7 @@ class LabelEncoder(single.Single):
         Raises:
             PreprocessorNotFittedException: `fit` was not called.
             TypeError: This is no data set.
-            KeyError: There is no column of numbers. Raised when rows are asked for.
+            KeyError: There is no column of numbers. Raised when rows are read.
         """
         base.check_dataset("LabelEncoder.inverse_transform", ds)
         base.check_fitted(self, "inverse_transform")

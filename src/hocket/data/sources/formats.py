@@ -258,8 +258,8 @@ class TfRecord:
 def read_records(stream: Any) -> Iterator[bytes]:
     """Give the records of a TFRecord file: a length, its checksum, the bytes, their checksum.
 
-    The format is TensorFlow's, see its guide "TFRecord and tf.train.Example". Checksums of lengths are looked at, and
-    those of the bytes, which would take longer than to read them, are not.
+    The format is TensorFlow's, see its guide "TFRecord and tf.train.Example". The reader compares checksums of lengths;
+    to compare those of the bytes would take longer than to read them.
     """
     while head := stream.read(12):
         if len(head) < 12 or _find_checksum(head[:8]) != int.from_bytes(head[8:], "little"):

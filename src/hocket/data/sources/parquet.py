@@ -65,7 +65,7 @@ class Selection:
             expected: The columns that it had before; None: nothing is known.
         """
         if self.filter is None:
-            is_far = not places.is_local(filesystem)  # then the columns are asked for at once
+            is_far = not places.is_local(filesystem)  # then one request has all columns
             opening = arrow.load(CALLER, "pyarrow.parquet").ParquetFile(path, filesystem=filesystem, pre_buffer=is_far)
             with opening as opened:
                 _check_names(opened.schema_arrow.names, expected)

@@ -1,4 +1,4 @@
-"""What happened where and when: fixed records in shared memory, which viewers read without asking anybody.
+"""Events, with their places and times: fixed records in shared memory, which viewers read without asking anybody.
 
 - `layout`: where what stands in the memory, and the kinds of records.
 - `ring`: `EventRing`, in which a process writes its own, and `note`, by which its parts say what they spend time on.

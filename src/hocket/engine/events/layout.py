@@ -79,7 +79,7 @@ ATTEMPT_SHIFT = 48
 
 
 class Kind(enum.IntEnum):
-    """What a record is about."""
+    """The subject of a record."""
 
     TASK = 1
     CALL = 2

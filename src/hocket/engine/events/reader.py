@@ -31,7 +31,7 @@ class Event(NamedTuple):
 
 @dataclass
 class Batch:
-    """What one process has written since the last look."""
+    """The new records of one process since the last look."""
 
     worker_id: int
     pid: int
@@ -99,7 +99,7 @@ class EventReader:
         self._read_names(slot, head[layout.NAMES_END], place)
         first = max(place.next, count - layout.RECORDS + 1)
         records = self._read_records(slot, first, count)
-        # What was being written meanwhile may have overwritten what was read first.
+        # The writer may have overwritten meanwhile the records that were read first.
         after = self._read_head(slot)[layout.COUNT]
         torn = max(0, min(count, after - layout.RECORDS + 1) - first)
         missed += first - place.next + torn

@@ -1,4 +1,4 @@
-"""Who turns the event loops of asynchronous actors while nobody waits inside the engine.
+"""Turns of the event loops of asynchronous actors while nobody waits inside the engine.
 
 `get` and `wait` turn them themselves. Who awaits a reference sits in an event loop of his own, which turns them now and
 then; who holds a `concurrent.futures` future may wait for it in ways that we do not see, so a thread turns them until

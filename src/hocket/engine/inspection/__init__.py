@@ -1,4 +1,4 @@
-"""What an engine shows of itself: its kernel's records as plain rows, with Ray's names for kinds, fields and states.
+"""Views of an engine: its kernel's records as plain rows, with Ray's names for kinds, fields and states.
 
 Written once for all engines: an engine brings its `Facts`, which say what the kernel cannot know (pids, clocks, sizes).
 Nothing here changes anything, and nothing is computed before somebody asks.

@@ -1,4 +1,4 @@
-"""What an engine knows of its session, and the words that all rows share."""
+"""Facts that an engine knows of its session, and the words that all rows share."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class OwnSpan(NamedTuple):
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class Facts:
-    """What an engine knows besides its kernel. Its callables are called with the engine's lock held."""
+    """The facts that an engine knows besides its kernel. Its callables are called with the engine's lock held."""
 
     kernel: machine.Kernel
     job_id: str

@@ -128,7 +128,7 @@ class Channel:
         sock.setblocking(False)
         self.sock = sock
         self.fd = sock.fileno()
-        #: What is sent with the next frame: encoded messages, and such as are known to be short and plain.
+        #: The contents of the next frame: encoded messages, and such as are known to be short and plain.
         self.outbox: list[bytes | Message] = []
         #: How many messages have come.
         self.received = 0

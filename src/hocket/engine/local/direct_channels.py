@@ -15,7 +15,7 @@ before it has seen the other; only a `CANCEL` passes. If the direct channel is f
 **Counting.** What a direct call returns is *private*: only the caller knows it, so the driver counts nothing. It is
 published when a reference on it leaves the caller: with its value if that has come, and else as a promise, which is
 kept when it comes, or broken by the caller's death. A result with references inside, or in shared memory, goes to the
-driver as an object of the caller's, and the caller is told.
+driver as an object of the caller's, and the driver tells the caller.
 
 **Death.** The direct channel ends when one of its processes does. The caller then hands its unanswered calls to the
 driver, which fails them with what it knows, or will know, of the actor's death. Those that the actor had answered are
@@ -90,13 +90,13 @@ class CallerChannel:
         self.synced = 0
         #: The `HOLD` at which reading has stopped; 0 is none.
         self.waits_for = 0
-        #: What came behind it.
+        #: The messages behind it.
         self.held: list[channel.Message] = []
         #: How many calls were read from the direct channel.
         self.read = 0
         #: How many have to be before what comes through the driver has its turn.
         self.awaited = 0
-        #: What came through the driver and waits for that, each with its number.
+        #: Calls that came through the driver and wait for it, each with its number.
         self.late: deque[tuple[int, object]] = deque()
         #: Whether its process has ended; what it has said is still done.
         self.is_gone = False
@@ -137,7 +137,7 @@ class Sockets:
     def __init__(self, driver: journal.JournalChannel, poller: reactor.Reactor) -> None:
         self._driver, self._poller = driver, poller
         self._dirty: set[channel.Channel] = set()
-        #: Those whose socket would not take everything.
+        #: Channels whose socket would not take everything.
         self._clogged: set[channel.Channel] = set()
 
     def flush(self) -> None:
@@ -387,7 +387,7 @@ class DirectChannels(Calls):
             self._read(caller)
 
     def await_calls(self, caller_id: int, count: int) -> None:
-        """What comes from the caller through the driver stands behind so many direct calls; some are not in the
+        """Note how many direct calls stand before the caller's next one through the driver; some are not in the
         socket yet."""
         caller = self._by_caller.get(caller_id)
         if caller is not None:

@@ -56,18 +56,18 @@ class Entry:
 
 
 class WorkerMemory:
-    """What a worker's pool takes, as far as the driver knows."""
+    """The memory of a worker's pool, as far as the driver knows."""
 
     __slots__ = ("granted", "total", "used", "waited_for")
 
     def __init__(self) -> None:
-        #: What it said last, and was granted since.
+        #: The bytes of its last report, and those granted since.
         self.total = 0
-        #: What it was granted ever.
+        #: The bytes granted in all.
         self.granted = 0
-        #: What the segments of its living objects take; all that is left of a dead worker.
+        #: The bytes in segments of its living objects; the only field that outlives a dead worker.
         self.used = 0
-        #: How often it was told to give memory back and has not answered.
+        #: How many requests to give memory back it has not answered.
         self.waited_for = 0
 
     def count(self) -> int:
@@ -89,7 +89,7 @@ class ObjectTable(store.Store):
         #: Objects whose mapping in this process is gone; a finalizer may append at any moment.
         self.unmapped: deque[int] = deque()
         self._tell = tell
-        #: What may be spilled: entries in memory that nobody maps, the one used least recently first.
+        #: Candidates for spilling: entries in memory that nobody maps, the one used least recently first.
         self._idle: OrderedDict[int, Entry] = OrderedDict()
         self._idle_bytes = 0
         self._workers: dict[int, WorkerMemory] = {}
@@ -311,7 +311,7 @@ class DriverStore(ObjectTable):
         return None
 
     def _wait_given(self) -> None:
-        """Wait until the workers have given back what they were told to; one that does not answer is not waited for
+        """Wait until the workers have given back the memory that they owe; give up one that does not answer that takes
         long."""
         with self.lock:
             self._send()
@@ -426,7 +426,7 @@ class DriverStore(ObjectTable):
 
 @functools.cache
 def _get_memory_device() -> int:
-    """Return the number of the file system that memfds are on, by which a worker's segments are told from its files."""
+    """Return the number of the file system that memfds are on: it distinguishes a worker's segments from its files."""
     fd = os.memfd_create("hocket-probe", os.MFD_CLOEXEC)
     try:
         return os.fstat(fd).st_dev

@@ -2,11 +2,11 @@
 
 `kernel.reach` finds them by what the driver knows. Two things it does not know: what a worker has said and the driver
 has not read, which may give a handle to somebody; and the calls that workers make directly. So each worker of an actor
-that was found is asked (`PROBE`). Its answer (`PROBED`) comes behind all that it has said before, and tells whether it
-waits for a direct call, and how many it has made ever. When all have answered they are asked once more: if none waits
-and none has made a call between the two answers, then at the moment between no call was under way among them, and since
-nobody else has a handle, none can begin but by their own doing. If the kernel still finds them then, they end. This is
-the double counting by which F. Mattern (1987) detects that a distributed program has terminated.
+that was found gets a question (`PROBE`). Its answer (`PROBED`) comes behind all that it has said before, and tells
+whether it waits for a direct call, and how many it has made ever. When all have answered, each gets it once more: if
+none waits and none has made a call between the two answers, then at the moment between no call was under way among
+them, and since nobody else has a handle, none can begin but by their own doing. If the kernel still finds them then,
+they end. This is the double counting by which F. Mattern (1987) detects that a distributed program has terminated.
 
 What an actor does by itself, in a thread or a task of its own, is not waited for: it would not keep the actor if its
 last handle went, either.

@@ -302,7 +302,7 @@ class Loop:
             if place is not None:
                 engine.channel.note_ended(place)
             lane.note_end(work)
-            if lane.is_idle():  # nobody's answer can go with this one: that saves a round of the loop
+            if lane.is_idle():  # no other answer can go with this one: that saves a round of the loop
                 self.flush()
             else:
                 self.flush_soon()
@@ -448,9 +448,9 @@ class Lane:
         self._size = size
         self._waiting: deque[Work] = deque()
         self._running: dict[int, asyncio.Task[None]] = {}
-        #: Those that have not made their first step. One that is cancelled before it could not say so itself.
+        #: Calls that have not made their first step. One that is cancelled before it could not say so itself.
         self._unstarted: dict[asyncio.Task[None], Work] = {}
-        #: What a call begins with, whatever the call that made room for it has set.
+        #: The context in which a call begins, whatever the call that made room for it has set.
         self._context = contextvars.copy_context()
 
     def add(self, work: Work) -> None:

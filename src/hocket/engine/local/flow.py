@@ -22,7 +22,7 @@ ITEM_BYTES = 1024
 
 @final
 class Flow:
-    """What one attempt of a generator has yielded and nobody has taken.
+    """The items that one attempt of a generator has yielded and no reader has taken.
 
     Args:
         limit: So many items may lie unread; 0 is the bound in bytes, -1 no bound.

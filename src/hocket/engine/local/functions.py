@@ -10,8 +10,8 @@ code:
 - Tasks hold the `FunctionRecord`, also those that may be tried again, and an actor that may be built again holds the
   one of its class.
 
-The record holds `Kept`, which is how its own end is noticed: then the workers that have the code are told (`FORGET`).
-There is one record for each function at a time, so none of them can be about to run it.
+The record holds `Kept`, which is how its own end is noticed: then the driver tells the workers that have the code
+(`FORGET`). There is one record for each function at a time, so none of them can be about to run it.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from hocket.kernel.records import FunctionRecord
 
 @final
 class Kept:
-    """What lives as long as a function's record does."""
+    """An object that lives as long as a function's record does."""
 
     __slots__ = ("function_id", "payload", "refs", "unused")
 
@@ -42,7 +42,7 @@ class Kept:
         self.function_id = function_id
         #: The code.
         self.payload = payload
-        #: What its closure refers to, and the segment of its large arrays.
+        #: The references of its closure, and the segment of its large arrays.
         self.refs = refs
         self.unused = unused
 

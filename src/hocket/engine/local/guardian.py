@@ -1,7 +1,7 @@
 """The parent of all workers.
 
 A fresh, single-threaded interpreter, never a fork of the user's process, so no lock, thread or GPU context of the
-user's is copied. It does four things: forks workers (after it has loaded what they all need, when it is told to),
+user's is copied. It does four things: forks workers (after it has loaded what they all need, on the driver's order),
 passes on what they write to stderr (keeping the last lines), reports each death with its cause, and, when the driver is
 gone for whatever reason, ends every process of the session.
 
@@ -272,7 +272,7 @@ class Guardian:
             self._unexplained_kills.popleft()
 
     def _end_all(self) -> None:
-        """End every descendant, and pass on what they wrote. Workers that were told to stop get a moment for their end,
+        """End every descendant, and pass on what they wrote. Workers that are stopping get a moment for their end,
         and a reader who pauses some seconds; after a driver's death nobody gets any."""
         if self._is_graceful:
             self._let_stop()
@@ -282,7 +282,7 @@ class Guardian:
         )
 
     def _let_stop(self) -> None:
-        """Wait for the workers that were told to stop, and pass on what they write."""
+        """Wait for the workers that are stopping, and pass on their last lines."""
         deadline = time.monotonic() + GRACE_SECONDS
         while self._children and time.monotonic() < deadline:
             sources = self._stderr.list_sources()

@@ -1,4 +1,4 @@
-"""What a worker has said and not sent, in memory that outlives it.
+"""A worker's unsent messages, in memory that outlives it.
 
 Sending each result by itself would cost a system call a task (some 5 us of 8). So results wait for company, up to a
 millisecond, and a worker that dies in that millisecond must not take them along: what is finished is finished, and

@@ -43,14 +43,14 @@ class Link:
         #: Functions whose code the worker has sent.
         self.exported: set[bytes] = set()
         self.pid = 0
-        #: What the worker says and does, in memory that outlives it.
+        #: The worker's journal, in memory that outlives it.
         self.page = journal.Page()
         #: The number of the task that it was seen to have started last, and when that was seen first.
         self.begun = 0
         self.begun_at = 0.0
-        #: When it was looked at last.
+        #: The time of the last look at it.
         self.looked_at = 0.0
-        #: When it was told to stop.
+        #: The time of the order to stop.
         self.stopped_at = 0.0
         self.is_writable_watched = False
         #: Whether its socket has ended.

@@ -72,10 +72,10 @@ class GuardianProcess:
                 "-f)",
             ) from None
         self._status = mmap.mmap(self._status_fd, messages.STATUS_BYTES)
-        #: What this process itself has to tell.
+        #: This process's own events.
         self.events = events.EventRing.open(self._status_fd, messages.EVENTS_AT, 0, os.getpid())
         self.events.note_slot(0)
-        #: What the guardian has to say for itself: its own stderr is the workers', and belongs to the user.
+        #: The guardian's own errors: its stderr is the workers', and belongs to the user.
         #: Workers of which it should say something, and since when.
         self._owed: dict[int, float] = {}
         self._words_fd = os.memfd_create("hocket-words", os.MFD_CLOEXEC)

@@ -1,4 +1,4 @@
-"""Who reads the sockets: a thread that waits.
+"""Readers of the sockets: the thread that waits reads.
 
 A process has sockets to read and several threads that may want what arrives. Handing each message from a reader thread
 to a waiting thread would cost a thread switch (some 30 us here) for every result. So there is a *role*, as in the
@@ -73,7 +73,7 @@ READABLE = select.EPOLLIN | select.EPOLLHUP | select.EPOLLERR
 
 
 class Owner(Protocol):
-    """What a bell needs of an engine."""
+    """The part of an engine that a bell needs."""
 
     #: Ids of handles that have been garbage-collected and not yet been counted.
     dropped: deque[int]
@@ -137,7 +137,7 @@ class Handler(Protocol):
 
 
 class Woken(NamedTuple):
-    """What has ended a wait."""
+    """The cause that has ended a wait."""
 
     has_come: bool
     """Whether a descriptor was readable."""
@@ -194,7 +194,7 @@ class Reactor:
         self._dismissed = threading.Event()
         #: Hangs while somebody waits.
         self.bell = Bell(owner, self._wake)
-        #: What is to be called without the lock after the round of messages that brought it about; must be quick.
+        #: Callbacks, to be called without the lock after the round of messages that caused them; must be quick.
         self.due: deque[Callable[[], None]] = deque()
         handler = build(self)
         self._handle, self._before_wait = handler.handle, handler.before_wait

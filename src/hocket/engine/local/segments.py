@@ -109,9 +109,9 @@ class SegmentPool:
     """
 
     def __init__(self) -> None:
-        #: What holds the living objects that this process made: segments, and spill files.
+        #: The files of the living objects that this process made: segments, and spill files.
         self.used: dict[int, Segment | SpillFile] = {}
-        #: What all segments take that were not lost.
+        #: The bytes of all segments that were not lost.
         self.bytes = 0
         self.free_bytes = 0
         self._free: dict[int, list[Segment]] = {}

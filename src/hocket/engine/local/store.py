@@ -14,8 +14,8 @@ would free nothing before the last mapping is gone. Pins are counted per process
 dropped.
 
 **Accounting.** A worker's memory is what it last said that it has (`POOL`, `ROOM`) and what it was granted and had not
-heard of then. What a worker is told to give back counts until it says that it has: a grant that it is just using looks
-like warm memory from here, and a first version that deducted it at once went over the limit.
+heard of then. Memory that a worker owes counts until it says that it has given it back: a grant that it is just using
+looks like warm memory from here, and a first version that deducted it at once went over the limit.
 
 **Locks.** The driver's lock guards everything here. It is not held while bytes are copied, in memory or to disk.
 `_spill_lock` makes spilling one thread's business at a time and is always taken before the driver's lock.
@@ -34,7 +34,7 @@ from hocket.engine.local import payloads, segments, spill
 
 
 class Store(abc.ABC):
-    """What one process keeps of large values.
+    """The large values of one process.
 
     Args:
         lock: Guards the pool. Must not be held by who calls `build_payload`.
@@ -107,7 +107,7 @@ class Store(abc.ABC):
             raise self._build_error(size, error, is_disk=True) from error
 
     def _give_back(self, held: segments.Segment | segments.SpillFile) -> None:
-        """What was to be written is not: a half-written segment is of no use to anybody."""
+        """Take back a write that failed: a half-written segment is of no use."""
         with self.lock:
             if isinstance(held, segments.Segment):
                 self.pool.discard(held)

@@ -1,4 +1,4 @@
-"""What a worker process takes on for the work it gets: environment variables, folders, threads, GPUs."""
+"""The surroundings that a worker takes on for its work: environment variables, folders, threads, GPUs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a worker must know of a task or call that is not an ordinary one, as it stands in `messages.RUN` and
+"""The facts of a task or call that is not an ordinary one, for its worker, as they stand in `messages.RUN` and
 `messages.CALL`."""
 
 from __future__ import annotations

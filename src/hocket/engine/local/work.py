@@ -1,4 +1,4 @@
-"""What stands in a worker's row: one task or call, from its message to its answer."""
+"""An entry of a worker's row: one task or call, from its message to its answer."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ from hocket.engine.ray import listing, natives, origins
 
 
 class Connection(Protocol):
-    """What the engine needs to know of how it came to its Ray."""
+    """The way in which the engine came to its Ray."""
 
     @property
     def address(self) -> str:

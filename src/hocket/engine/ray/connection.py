@@ -5,7 +5,7 @@ to loopback; its files lie in one folder of ours. `sweeper` waits beside it and 
 session ends, however it ends.
 
 *Joined*: by ``host:port`` from a machine of the cluster, by ``ray://host:port`` from elsewhere. Ray waits for minutes
-where nothing answers, and ends the process where its token is missing. So everything that can be known before is asked
+where nothing answers, and ends the process where its token is missing. So the engine asks everything that it can
 before: whether a Ray listens, whether it takes the token, whether its versions are ours, whether this machine is one of
 its nodes. Each answer is bounded by `addresses.ANSWER_SECONDS`. The package itself and the driver's modules travel
 (`packages`), so that nodes need Ray and nothing of ours.
@@ -70,7 +70,7 @@ _ADVICE = {
 
 @dataclass(frozen=True, kw_only=True)
 class Request:
-    """What a session asks of its Ray: the arguments of `hocket.init`."""
+    """A session's request to its Ray: the arguments of `hocket.init`."""
 
     #: ``""``: what RAY_ADDRESS says, or else a new one; ``"local"``: a new one; ``"auto"``: the one that runs here; or
     #: where it is.
@@ -117,7 +117,8 @@ class Connection:
         self._end: Callable[[], None] | None = end
 
     def close(self) -> None:
-        """End the Ray that we started, with all that it left; leave one that we joined; let be one that was there.
+        """End the Ray that we started, with all that it left; leave one that we joined; do nothing to one that was
+        there.
         Again: does nothing."""
         end, self._end = self._end, None
         if end is not None:
@@ -170,7 +171,7 @@ def _take_over(request: Request) -> Connection:
 
 
 def _compare_resources(request: Request, where: str) -> None:
-    """Make sure that a Ray that was there before has what is asked for: neither more nor less, since it cannot be
+    """Make sure that a Ray that was there before has the requested resources: neither more nor less, since it cannot be
     changed."""
     total = ray.cluster_resources()
     asked = {"CPU": request.num_cpus, "GPU": request.num_gpus, "object_store_memory": request.object_store_memory}
@@ -261,7 +262,7 @@ def _build_settings(place: folders.Folder) -> dict[str, str]:
         **place.environment,
         access.MODE_VARIABLE: "token",
         "RAY_USAGE_STATS_ENABLED": "0",
-        # What a program prints is what its user sees: not "[repeated 3x across cluster]".
+        # A user sees the program's own lines: not "[repeated 3x across cluster]".
         "RAY_DEDUP_LOGS": given.get("RAY_DEDUP_LOGS", "0"),
         # Any free port, where Ray would have two fixed ones, so that sessions do not meet.
         "AUTOSCALER_METRIC_PORT": given.get("AUTOSCALER_METRIC_PORT", "0"),

@@ -26,7 +26,7 @@ class Folder:
         if len(self.path) > _LONGEST:
             Path(self.path).rmdir()
             self.path = tempfile.mkdtemp(prefix="hocket-ray-", dir="/tmp")
-        #: What is started with these variables belongs to the folder, and ends with it.
+        #: Variables that mark a process: one started with them belongs to the folder, and ends with it.
         self.environment = {sweeper.VARIABLE: self.path}
         self._sweeper = subprocess.Popen(
             [sys.executable, "-I", "-S", sweeper.__file__, self.path, str(os.getpid())],

@@ -1,4 +1,4 @@
-"""What Ray knows of where code runs, of its nodes and groups, and of what this process holds."""
+"""Ray's knowledge of where code runs, of its nodes and groups, and of the objects of this process."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def _count_restarts(actor_id: str) -> int:
 def _is_canceled(found: Any) -> bool:
     try:
         return bool(found.is_canceled())
-    except RuntimeError:  # an asynchronous actor is told by asyncio
+    except RuntimeError:  # asyncio names an asynchronous actor
         return False
 
 

@@ -1,4 +1,4 @@
-"""What workers note for the driver, in Ray's key-value store: what they count and measure, and which tasks failed.
+"""Notes of workers for the driver, in Ray's key-value store: counts and measures, and which tasks failed.
 
 A worker writes all that it has noted so far under one key of its own, so nothing adds up there, however seldom the
 driver looks.

@@ -81,7 +81,7 @@ class RayObjects(contract.Objects):
     def wait(self, refs: Sequence[contract.AnyRef], num_ready: int, timeout_s: float | None) -> list[bool]:
         self._session.check_open()
         wanted = natives.list_awaitables(refs)
-        # Those that are there already count in their order, which Ray's own wait does not promise.
+        # Objects that are there already count in their order, which Ray's own wait does not promise.
         ready = set(ray.wait(wanted, num_returns=len(wanted), timeout=0)[0])
         if len(ready) >= num_ready:
             first = itertools.islice((place for place, native in enumerate(wanted) if native in ready), num_ready)

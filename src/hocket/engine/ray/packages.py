@@ -1,4 +1,4 @@
-"""What of the driver has to reach the nodes, and how much of it there is.
+"""Packages: the driver's modules that the nodes need, and their size.
 
 The nodes of a cluster have neither this package nor the modules beside the driver's script. Ray carries folders to
 them: the package as a module, the script's folder as the working directory. A Ray on this machine needs to be told

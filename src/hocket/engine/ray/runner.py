@@ -1,4 +1,4 @@
-"""What runs in Ray's workers around the user's code.
+"""The frame around the user's code in Ray's workers.
 
 A remote function travels as the pickle that `hocket.engine.values` made of it, and its large arrays in Ray's object
 store, so that it captures the same things at the same moment as on every engine. An actor is a *shell*: a class made
@@ -172,7 +172,7 @@ is_exiting = False
 
 
 def _send_nothing() -> None:
-    """What a process sends before it opens its side of a session."""
+    """The messages of a process before it opens its side of a session."""
 
 
 _send_news: Callable[[], None] = _send_nothing

@@ -1,4 +1,4 @@
-"""What Ray knows of its tasks, actors and nodes, as rows with the names of `hocket.engine.inspection`, which are Ray's
+"""Ray's tasks, actors and nodes, as rows with the names of `hocket.engine.inspection`, which are Ray's
 own.
 
 Most of it lies with Ray's control service (GCS) and needs nothing else. Objects, workers, runtime environments and

@@ -118,7 +118,7 @@ class RayResources(contract.Resources):
 
 @final
 class RayView(contract.View):
-    """What there is to see.
+    """A picture for viewers.
 
     Args:
         session: The session.

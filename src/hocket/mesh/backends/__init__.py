@@ -1,1 +1,1 @@
-"""What frameworks do with layouts: `contract` says what is asked, each other module is a framework's."""
+"""Layouts in frameworks: `contract` names the verbs, each other module is a framework's."""

@@ -1,4 +1,4 @@
-"""What a framework must do with values that are spread over a mesh. Each method's docstring is a promise."""
+"""The contract of a framework with values that are spread over a mesh. Each method's docstring is a promise."""
 
 from __future__ import annotations
 
@@ -179,6 +179,6 @@ def choose_framework() -> str:
 
 
 def find_framework(value: object) -> str:
-    """Return whose a value is, by the classes that it is an instance of; empty if it is nobody's."""
+    """Return the framework of a value, by the classes that it is an instance of; empty if it has none."""
     roots = [kind.__module__.partition(".")[0] for kind in type(value).__mro__]
     return next((root for root in roots if root in MODULES), "")

@@ -60,7 +60,7 @@ def keep(answer: Answer) -> Answer:
 
 
 class Pages:
-    """What the pages ask for."""
+    """The data that the pages request."""
 
     def __init__(self, watch: watching.Watch, runs: training.Runs, found: searches.Searches) -> None:
         self._watch = watch

@@ -1,4 +1,4 @@
-"""Who may ask for what: an allow-list, looked at before anything else sees a request.
+"""Guards of requests: an allow-list, which comes before anything else sees a request.
 
 Loopback is no boundary: other users of the machine reach it, and so does every page that a browser shows. So a request
 must

@@ -31,7 +31,7 @@ _HERE: Final = Path(__file__).parent
 
 
 class _Widget(_anywidget.AnyWidget):  # type: ignore[misc,name-defined]  # a module that is looked up has no types
-    """What the page shows."""
+    """The curves of a page."""
 
     _esm = _HERE / "curves.js"
     _css = _HERE / "curves.css"

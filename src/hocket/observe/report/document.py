@@ -1,4 +1,4 @@
-"""What a report has, and the file that is made of it."""
+"""A report, and the file that is made of it."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Curve:
 @final
 @dataclass(frozen=True, kw_only=True)
 class Shares:
-    """What a whole is made of, for some who are compared."""
+    """The shares of a whole, for several that are compared."""
 
     parts: Sequence[str]
     """The names of the parts."""

@@ -1,4 +1,4 @@
-"""What holds up a training, in words, from what its ranks spend their time on."""
+"""Advice on what holds up a training, in words, from the time that its ranks spend."""
 
 from __future__ import annotations
 

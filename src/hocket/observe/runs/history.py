@@ -1,4 +1,4 @@
-"""What is known of a run from its log, read on from where it was read last."""
+"""The history of a run from its log, read on from the last place."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Failure:
 
 @dataclass
 class Facts:
-    """What changes with each line, except for the rows."""
+    """The fields that change with each line, except for the rows."""
 
     name: str = ""
     started: float = 0.0
@@ -253,7 +253,7 @@ class RunHistory:
                 column.cut(count)
         self.facts.checkpoints = {name: row for name, row in self.facts.checkpoints.items() if row < count}
 
-    # --- what is asked ------------------------------------------------------------------------------------------------
+    # --- answers ------------------------------------------------------------------------------------------------------
 
     @property
     def names(self) -> list[str]:
@@ -410,8 +410,8 @@ def thin(values: Sequence[Floats], bins: int) -> tuple[npt.NDArray[np.int64], li
 
 @dataclass(frozen=True)
 class Glimpse:
-    """A run whose ranks were started once, and which has ended: of a hundred runs in a list few are looked at
-    closer."""
+    """A run whose ranks were started once, and which has ended: a viewer opens few of a hundred runs in a
+    list."""
 
     size: int
     """Of its log in bytes: a run that goes on after all has a longer one."""

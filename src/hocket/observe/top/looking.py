@@ -11,7 +11,7 @@ from hocket.observe.top import tables
 
 @dataclass(frozen=True)
 class View:
-    """What there is to see."""
+    """One look at a session."""
 
     pid: int | None
     """The driver of the session; None if there is none."""

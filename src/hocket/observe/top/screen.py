@@ -16,7 +16,7 @@ LOOK_SECONDS = 1.0
 
 @final
 class StackScreen(screen.ModalScreen[None]):
-    """What a process does, above the tables."""
+    """The lines on a process, above the tables."""
 
     BINDINGS: ClassVar[list[binding.BindingType]] = [("escape,q,enter", "dismiss", "Back")]
     DEFAULT_CSS = """

@@ -1,4 +1,4 @@
-"""What `hocket top` shows of a session, as tables."""
+"""Tables of a session in `hocket top`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ RECENT_SECONDS = 10.0
 
 @dataclass(frozen=True)
 class Column:
-    """What stands in a column, and how it is shown."""
+    """A column: its contents, and how they are shown."""
 
     name: str
     show: Callable[[Any], str] = str

@@ -1,4 +1,4 @@
-"""What every engine must do with actors."""
+"""The contract of every engine on actors."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from hocket.testing.suites import programs
 
 
 class ActorContract:
-    """What every engine must do with actors. Part of `EngineContract`."""
+    """Every engine's actors. Part of `EngineContract`."""
 
     def test_actor_keeps_state_and_order(self) -> None:
         counter = api.remote(programs.Counter).remote(10)
@@ -126,7 +126,7 @@ class ActorContract:
 
 
 class ActorLifeContract:
-    """What every engine must do with the life of actors. Part of `EngineContract`."""
+    """The life of every engine's actors. Part of `EngineContract`."""
 
     def test_every_actor_has_the_special_methods(self) -> None:
         counter = api.remote(programs.Counter).remote(5)

@@ -1,4 +1,4 @@
-"""What every engine must do with asynchronous code."""
+"""The contract of every engine on asynchronous code."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from hocket.testing.suites import programs
 
 
 class AsyncContract:
-    """What every engine must do with coroutines and futures. Part of `EngineContract`."""
+    """Every engine's coroutines and futures. Part of `EngineContract`."""
 
     def test_calls_of_an_asynchronous_actor_wait_for_each_other(self) -> None:
         gate = api.remote(programs.AsyncGate).remote()

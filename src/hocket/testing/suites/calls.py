@@ -1,4 +1,4 @@
-"""What every engine must do about calls: which method is called, what it may return, how it is cancelled, how it ends
+"""The contract of every engine on calls: which method is called, what it may return, how it is cancelled, how it ends
 its actor.
 
 Parts of `EngineContract` and `ProcessEngineContract`.
@@ -318,7 +318,7 @@ class CountedGeneratorContract:
 
 
 class _Patient:
-    """Works until it is told to stop."""
+    """Works until it gets the order to stop."""
 
     def __init__(self, path: Path, inner: Any = None) -> None:
         self.path = path
@@ -383,7 +383,7 @@ class ProcessCallContract:
     def test_running_call_of_a_plain_actor_is_told(
         self, tmp_path: Path, method: str, error: type[Exception], max_concurrency: int
     ) -> None:
-        """What it returns then does not count; what it raises does."""
+        """Its result does not count then; its exception does."""
         patient = api.remote(_Patient).options(max_concurrency=max_concurrency).remote(tmp_path)
         ref = getattr(patient, method).remote()
         programs.wait_until((tmp_path / "started").exists)

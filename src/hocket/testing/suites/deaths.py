@@ -1,4 +1,4 @@
-"""What engines with processes of their own must do when one dies."""
+"""The contract of engines with processes of their own, on the death of one."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ the name, how often it was tried, and the cause."""
 
 
 class DeathContract:
-    """What a dead process may cost. Part of `ProcessEngineContract`."""
+    """The cost of a dead process. Part of `ProcessEngineContract`."""
 
     @pytest.mark.parametrize("event", EVENTS)
     def test_error_says_what_was_lost_and_how_often_it_was_tried(self, event: str) -> None:

@@ -1,4 +1,4 @@
-"""What must hold when workers call actors directly."""
+"""The contract of engines whose workers call actors directly."""
 
 from __future__ import annotations
 

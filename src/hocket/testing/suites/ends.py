@@ -1,4 +1,4 @@
-"""What every engine must do about beginnings and ends: constructors on event loops, cancelled calls, and whatever
+"""The contract of every engine on beginnings and ends: constructors on event loops, cancelled calls, and whatever
 nobody can reach any more.
 
 Parts of `EngineContract` and `ProcessEngineContract`.
@@ -144,7 +144,7 @@ def _drop_after_silence(held: Any) -> bool:
 
 
 class _Dropper:
-    """Drops a handle while nothing is asked of it."""
+    """Drops a handle while it is at rest."""
 
     def drop_in_thread(self, held: Any) -> int:
         box = [held.remote()]
@@ -216,7 +216,7 @@ class _Node:
 
 
 class EndsContract:
-    """What every engine must do. Part of `EngineContract`."""
+    """Every engine's ends. Part of `EngineContract`."""
 
     def test_constructor_of_an_asynchronous_actor_runs_on_its_loop(self) -> None:
         ticker = api.remote(_Ticker).remote()
@@ -244,7 +244,7 @@ class EndsContract:
 
 
 class ProcessEndsContract:
-    """What engines with processes of their own must also do. Part of `ProcessEngineContract`."""
+    """The ends of engines with processes of their own. Part of `ProcessEngineContract`."""
 
     race_rounds = 5
     """How often a race is run whose moment is hit by chance; once is enough for an engine that leaves it to another."""

@@ -1,4 +1,4 @@
-"""What every engine must do with generators."""
+"""The contract of every engine on generators."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from hocket.testing.suites import programs
 
 
 class GeneratorContract:
-    """What every engine must do with generators. Part of `EngineContract`."""
+    """Every engine's generators. Part of `EngineContract`."""
 
     def test_generator_gives_its_items_one_by_one(self) -> None:
         @api.remote

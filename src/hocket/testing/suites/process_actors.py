@@ -1,4 +1,4 @@
-"""What engines with processes of their own must do with actors: restarts, generators, ends."""
+"""The contract of engines with processes of their own, on actors: restarts, generators, ends."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ QUIET_SECONDS = 0.1
 
 
 class ProcessActorContract:
-    """What engines with processes of their own must do with actors. Part of `ProcessEngineContract`."""
+    """The actors of engines with processes of their own. Part of `ProcessEngineContract`."""
 
     @pytest.mark.needs("death_evidence")
     def test_actor_is_built_again_as_often_as_asked(self) -> None:

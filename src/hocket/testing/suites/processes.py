@@ -1,4 +1,4 @@
-"""What engines with processes of their own must do: parallelism, time-outs, interrupts, cancellation."""
+"""The contract of engines with processes of their own: parallelism, time-outs, interrupts, cancellation."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from hocket.testing.suites import programs
 
 
 class ProcessContract:
-    """What engines with processes of their own must do. Part of `ProcessEngineContract`."""
+    """The processes of an engine that has some of its own. Part of `ProcessEngineContract`."""
 
     def test_tasks_run_in_other_processes_at_the_same_time(self) -> None:
         class Meeting:

@@ -154,7 +154,7 @@ def is_dead(counter: Any) -> bool:
 
 
 def note_and_end_some(file: str, number: int, every: int) -> int:
-    """Note the run; every so manieth ends its process."""
+    """Note the run; end the process in each run whose number is one less than a multiple of `every`."""
     with open(file, "ab", buffering=0) as trace:
         trace.write(b"%d\n" % number)
     if number % every == every - 1:

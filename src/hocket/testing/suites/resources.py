@@ -1,4 +1,4 @@
-"""What every engine must do with resources, placement groups and runtime environments."""
+"""The contract of every engine on resources, placement groups and runtime environments."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class _GroupHolder:
 
 
 class ResourceContract:
-    """What every engine must do with resources and placement groups. Part of `EngineContract`."""
+    """Every engine's resources and placement groups. Part of `EngineContract`."""
 
     def test_resources_are_reported(self) -> None:
         total = api.cluster_resources()
@@ -167,7 +167,7 @@ class ResourceContract:
 
 
 class EnvironmentContract:
-    """What every engine must do with runtime environments and groups. Part of `EngineContract`."""
+    """Every engine's runtime environments and groups. Part of `EngineContract`."""
 
     def test_variables_are_seen_and_inherited(self) -> None:
         @api.remote

@@ -1,4 +1,4 @@
-"""What every engine must do with tasks."""
+"""The contract of every engine on tasks."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hocket.testing.suites import programs
 
 
 class TaskContract:
-    """What every engine must do with tasks, and with what they raise. Part of `EngineContract`."""
+    """Every engine's tasks, and their exceptions. Part of `EngineContract`."""
 
     def test_task_returns_its_value(self) -> None:
         square = api.remote(programs.square)

@@ -1,4 +1,4 @@
-"""What every engine must do with values: pass them, keep them, give them back; and wait for them."""
+"""The contract of every engine on values: pass them, keep them, give them back; and wait for them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from hocket.testing.suites import programs
 
 
 class ValueContract:
-    """What every engine must do with values. Part of `EngineContract`."""
+    """Every engine's values. Part of `EngineContract`."""
 
     def test_put_takes_a_snapshot(self) -> None:
         value = [1]

@@ -39,7 +39,7 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Receipt:
-    """What a rank says to a chunk."""
+    """A rank's answer to a chunk."""
 
     error: Exception | None = None
     """What went wrong, if anything did. Not the answer itself, because an engine raises an error that is a call's
@@ -57,7 +57,7 @@ class _Copy:
 
 
 class CheckpointCache:
-    """What a rank has fetched. Safe to use from several threads."""
+    """The files that a rank has fetched. Safe to use from several threads."""
 
     def __init__(self, ask: Callable[[Request], None]) -> None:
         self._ask = ask

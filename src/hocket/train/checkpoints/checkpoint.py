@@ -86,7 +86,7 @@ class Checkpoint(metaclass=missing.Explaining):
 
     @property
     def filesystem(self) -> Any:
-        """What `path` is a path of, as one of pyarrow's file systems.
+        """The file system of `path`, as one of pyarrow's.
 
         Raises:
             MissingExtraError: pyarrow is not installed.
@@ -239,7 +239,7 @@ class Checkpoint(metaclass=missing.Explaining):
 
 
 def build(origin: str, fetch: Fetch | None = None, place: places.Place | None = None) -> Checkpoint:
-    """Return a handle on a folder that may be another machine's: nothing is looked at.
+    """Return a handle on a folder that may be another machine's, without a look at it.
 
     Args:
         origin: The folder's absolute path there.

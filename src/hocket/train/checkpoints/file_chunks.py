@@ -41,7 +41,7 @@ class Piece:
 
 @dataclass(frozen=True, slots=True)
 class FileChunk:
-    """What travels at once."""
+    """The files that travel at once."""
 
     pieces: tuple[Piece, ...]
     folders: tuple[str, ...] = ()

@@ -1,4 +1,4 @@
-"""What is in a run's folder: whole checkpoints, and what is left of damaged ones; on this machine or in a store."""
+"""The contents of a run's folder: whole checkpoints, and the rest of damaged ones; on this machine or in a store."""
 
 from __future__ import annotations
 

@@ -3,7 +3,7 @@ committed.
 
 Ranks, staging, tokens and renaming are as for a run in a folder, because they see the working folder only. What is new
 is done by the driver: a checkpoint that is committed in the working folder is sent to the store, and committed there
-(`hocket.stores.commits`), before the ranks are told. So what a rank knows to be committed is in the store, whatever
+(`hocket.stores.commits`), before the ranks learn of it. So a checkpoint that a rank knows is in the store, whatever
 becomes of this machine. A store that fails ends the run, with what was committed before.
 
 The working folder (`hocket.stores.working_folders`) is made anew for each `fit`, and removed at its end. So there is

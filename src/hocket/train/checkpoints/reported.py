@@ -30,7 +30,7 @@ class CheckpointUploadMode(enum.Enum):
 
 
 class CheckpointConsistencyMode(enum.Enum):
-    """What `get_all_reported_checkpoints` waits for."""
+    """The state for which `get_all_reported_checkpoints` waits."""
 
     COMMITTED = "COMMITTED"
     """That all reports which this rank has made are committed."""

@@ -1,4 +1,4 @@
-"""What training needs of a framework: a few verbs on the framework's own objects.
+"""The contract of a framework with training: a few verbs on the framework's own objects.
 
 A framework has two halves. What the driver does for it (which modules are loaded before the ranks fork, how the ranks
 are joined and parted) is a `hocket.train.backend.BackendConfig`. What a rank does is here: each folder beside this

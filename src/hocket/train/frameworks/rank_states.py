@@ -1,4 +1,4 @@
-"""What a framework has prepared in a rank, from the start of its training function to the end.
+"""The prepared objects of a framework in a rank, from the start of its training function to the end.
 
 It belongs to the rank's session.
 
@@ -20,7 +20,7 @@ from hocket.train.rank import worker_session
 
 
 class RankState(Protocol):
-    """What a framework has prepared in one rank."""
+    """The prepared objects of a framework in one rank."""
 
     def close(self) -> None:
         """Give everything back."""

@@ -1,4 +1,4 @@
-"""What the callbacks of Keras 2 (tf-keras) and Keras 3 that report have in common: when they report, and which metrics.
+"""The base of the callbacks of Keras 2 (tf-keras) and Keras 3 that report: when they report, and which metrics.
 
 Names and rules are Ray's. Keras calls a method a moment; which of them report is chosen when the callback is made. A
 subclass may have methods of its own, which call these with ``super()``.

@@ -1,4 +1,4 @@
-"""What a run with `Sharded` on JAX takes: what the layouts say, and what is in the programs that XLA has compiled."""
+"""The usage of a run with `Sharded` on JAX: by the layouts, and by the programs that XLA has compiled."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ EVALUATOR: Final = "evaluator"
 @final
 @dataclass(frozen=True, kw_only=True)
 class Setting:
-    """What a rank's environment gets."""
+    """The environment of a rank."""
 
     tf_config: str
     """TF_CONFIG."""

@@ -1,4 +1,4 @@
-"""Who is calling: the verbs that need no framework.
+"""The caller's place: the verbs that need no framework.
 
 In a trainer's rank the trainer knows; below ``hocket run`` or torchrun the environment does; otherwise the process is
 alone.
@@ -17,7 +17,7 @@ from hocket.train.rank import worker_session
 
 
 class Op(enum.Enum):
-    """What to make of the ranks' tensors.
+    """The result that the ranks make of their tensors.
 
     Horovod's names. Adasum is there to be named by programs that choose by an argument; using it is refused.
     """

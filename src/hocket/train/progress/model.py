@@ -1,4 +1,4 @@
-"""What the display knows of a run. No IO, no clock: every method is given the time, in seconds of any origin."""
+"""The display's model of a run. No IO, no clock: every method is given the time, in seconds of any origin."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class Lag:
 
 @dataclass(frozen=True, kw_only=True)
 class Snapshot:
-    """What is shown at one moment."""
+    """The picture of one moment."""
 
     step_name: str
     """The metric that says how far it is, or ``"report"``."""

@@ -1,10 +1,10 @@
 """The last rows of a terminal, kept free for the display.
 
 Ranks write to the terminal themselves, past the driver, and so do breakpoints and the program's own prints. A line that
-is drawn where the cursor is, and over itself again, as most displays do it, would be torn by them. So the terminal is
-told to scroll only the rows above (DECSTBM), and everybody's output stays as it was written, there. Each drawing saves
-the cursor, goes down, writes and comes back, in one write. A process that is killed before `close` leaves the rows set
-aside; the next full-screen program, or ``reset``, ends that.
+is drawn where the cursor is, and over itself again, as most displays do it, would be torn by them. So an order to the
+terminal (DECSTBM) has it scroll only the rows above, and everybody's output stays as it was written, there. Each
+drawing saves the cursor, goes down, writes and comes back, in one write. A process that is killed before `close` leaves
+the rows set aside; the next full-screen program, or ``reset``, ends that.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What the training function calls: who am I, here is what I found, where did I stop."""
+"""The functions for the training function: who am I, here is what I found, where did I stop."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def get_checkpoint() -> checkpoint_module.Checkpoint | None:
 
 
 def get_preemption_info() -> preemption.PreemptionInfo | None:
-    """Return which ranks were told to end by SIGTERM, the same in every rank; None if none was.
+    """Return which ranks got SIGTERM, the same in every rank; None if none was.
 
     Report a checkpoint then, and go on: after the commit the group is started again, and no work is lost. It waits
     until every rank has called it, which takes a way to the driver and back; where steps are short, ask every few

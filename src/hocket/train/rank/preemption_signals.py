@@ -31,7 +31,7 @@ END_SECONDS: Final = 10.0
 
 @dataclass(frozen=True, slots=True)
 class PreemptionSignal:
-    """A rank's word that it was told to end."""
+    """A rank's notice that it got SIGTERM."""
 
     is_drivers: bool
     """Whether it was the process that called `fit` that was told."""
@@ -91,7 +91,7 @@ def listen_aside(tell: Callable[[], None]) -> bool:
 
 
 def end_at_once() -> None:
-    """Have SIGTERM end the process, whatever handler Python knows. Any thread may call it: the system is asked, and not
+    """Have SIGTERM end the process, whatever handler Python knows. Any thread may call it: it asks the system, and not
     Python."""
     import ctypes  # here, because few processes need it
 

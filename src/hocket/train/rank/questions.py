@@ -1,4 +1,4 @@
-"""What a rank asks the controller while the training function runs, and waits for.
+"""Questions of a rank to the controller while the training function runs and waits for the answer.
 
 Questions travel among the rank's reports, so that the controller knows what the rank had reported before. The answer
 comes as a call of the rank's actor. This is the rank's side; the controller's is `hocket.train.run.question_resolver`.
@@ -64,7 +64,7 @@ class Question:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What the controller says to a question."""
+    """The controller's answer to a question."""
 
     number: int
     """The question's."""

@@ -54,7 +54,7 @@ class RankActor:
             preemption_signals.listen(tell)
 
     def notify(self, *, is_drivers: bool) -> None:
-        """Pass on that this process, or that of the driver, was told to end. Called by a signal's handler too; the
+        """Pass on that this process, or that of the driver, got SIGTERM. Called by a signal's handler too; the
         queue allows it."""
         self._reports.put(preemption_signals.PreemptionSignal(is_drivers))
 

@@ -12,7 +12,7 @@ from hocket.train.rank import rank_placement, reports
 
 @dataclass(frozen=True, kw_only=True)
 class AttemptInfo:
-    """What all ranks of an attempt are given."""
+    """The facts that all ranks of an attempt get."""
 
     world_size: int
     run_storage: storage.Storage
@@ -41,7 +41,7 @@ class AttemptInfo:
 
 @dataclass(frozen=True, kw_only=True)
 class RankInfo(AttemptInfo):
-    """What one rank is given."""
+    """The facts that one rank gets."""
 
     rank: int
     local_rank: int = 0

@@ -1,4 +1,4 @@
-"""Where the ranks of a group are: which node, and the how-manieth there."""
+"""The places of a group's ranks: the node, and the number there."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Introduction:
-    """What a rank's process says of itself when it has started."""
+    """The facts that a rank's process reports when it has started."""
 
     node_id: str
     pid: int

@@ -1,4 +1,4 @@
-"""What a rank sends to the controller, on its way there."""
+"""The queue of a rank's messages to the controller."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What travels from a rank to the controller."""
+"""The messages from a rank to the controller."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a run that cuts its model over ranks moves and keeps: what the layouts say of it, and what was counted.
+"""The usage of a run that cuts its model over ranks: bytes moved and kept, by the layouts and as counted.
 
 A strategy counts in the rank while it trains, and calls `note` when it is closed. Rank 0's goes with what the training
 function returns to `hocket.train.Result.sharding`.
@@ -42,7 +42,8 @@ class ShardingBytes:
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShardingUsage:
-    """What a run with `hocket.train.strategies.Sharded` takes, in rank 0: predicted from the layouts, and measured."""
+    """The usage of a run with `hocket.train.strategies.Sharded`, in rank 0: predicted from the layouts, and
+    measured."""
 
     predicted: ShardingBytes
     """What the layouts say, if in a step each layer computes once, forward and backward."""
@@ -71,7 +72,7 @@ class ShardingUsage:
 @final
 @dataclass(frozen=True, slots=True)
 class Returned:
-    """What the training function has returned in a rank, and what a strategy has noted there."""
+    """The training function's return value in a rank, and the notes of a strategy there."""
 
     value: object
     usage: ShardingUsage

@@ -1,4 +1,4 @@
-"""What a rank knows while it runs the training function, and how its reports leave it.
+"""A rank's session while it runs the training function, and the way of its reports.
 
 One session at most is open in a process. It belongs to the process and not to a thread, so that threads which the
 training function starts can report too.
@@ -33,7 +33,7 @@ milliseconds. A guess."""
 
 
 class ClassicSession(Protocol):
-    """What a rank of the trainer of 2022 has behind `report`, `save_checkpoint` and `load_checkpoint`."""
+    """The session of a rank of the trainer of 2022, behind `report`, `save_checkpoint` and `load_checkpoint`."""
 
     checkpoint: dict[str, Any] | None
     """What was saved last, or what the run began with."""

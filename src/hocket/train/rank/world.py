@@ -36,7 +36,7 @@ def get_world(caller: str) -> World:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """What one rank must know."""
+    """The facts that one rank needs."""
 
     rank: int
     hosts: Sequence[Sequence[int]]
@@ -46,7 +46,7 @@ class Step:
 
 
 class _Here:
-    """What this rank has been joined by: its collectives, and before that the memory of its machine."""
+    """The links of this rank to the others: its collectives, and before that the memory of its machine."""
 
     world: World | None = None
     memory: segment.Segment | None = None

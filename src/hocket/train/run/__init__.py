@@ -6,6 +6,6 @@ until all have ended, from one `poll_loop`. `budget` says how many failures are 
 
 Behind the monitor: `question_resolver` answers ranks, `report_intake` and `report_book` put their reports together,
 `checkpoint_sender` sends them files, `validation_queue` validates checkpoints. Its policies look now and then:
-`preemption_policy` at ranks that are told to end, `elasticity` at free resources, `patience` at ranks that wait for
+`preemption_policy` at ranks that got SIGTERM, `elasticity` at free resources, `patience` at ranks that wait for
 one that does not come. `failures` explains deaths. `roles` are for groups whose processes are not all ranks.
 """

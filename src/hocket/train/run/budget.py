@@ -14,7 +14,7 @@ _log = logging.getLogger("hocket.train")
 
 
 class Budget:
-    """What is left of the failures that are allowed. Used by one thread.
+    """The failures that are still allowed. Used by one thread.
 
     Args:
         limits: How many are, by the name that the user knows, such as the fields of `FailureConfig`; -1 is without end.

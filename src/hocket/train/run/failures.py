@@ -1,8 +1,8 @@
 """Finds out which rank failed first, and says so.
 
 When a process dies, its peers' connections to it break at the same moment, and their errors may arrive before the death
-does. So after an error of the training function the other ranks are asked whether they live; one that does not is the
-cause.
+does. So after an error of the training function the driver asks the other ranks whether they live; one that does not is
+the cause.
 """
 
 from __future__ import annotations

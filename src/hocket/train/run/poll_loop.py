@@ -1,4 +1,4 @@
-"""What the driver waits for, all at once: one thread serves all sources, in turn."""
+"""The driver's wait for all sources at once: one thread serves them, in turn."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Source = worker_group.Ref | generators.ObjectRefGenerator[Any]
 
 @final
 class PollLoop:
-    """What is waited for, each with the function that serves it when it is there. Used by one thread.
+    """The sources of a wait, each with the function that serves it when it is ready. Used by one thread.
 
     Whoever was served goes to the end of the queue, so that no rank keeps another from being served, however much it
     reports or sends.

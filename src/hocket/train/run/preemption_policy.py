@@ -1,4 +1,4 @@
-"""What the controller does about ranks that were told to end: lets them save first, and knows when they have."""
+"""The policy for ranks that got SIGTERM: it lets them save first, and knows when they have."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ unless all are stopped."""
 
 
 class PreemptionPolicy:
-    """The preemption signals of one attempt: lets who was told to end save first. Used by one thread.
+    """The preemption signals of one attempt: ranks that got SIGTERM may save first. Used by one thread.
 
     Args:
         book: Knows of commits.
@@ -46,7 +46,7 @@ class PreemptionPolicy:
         """Whether the process that called `fit` was told to end, so that nothing is started again."""
 
     def take(self, rank: int, signal: preemption_signals.PreemptionSignal) -> None:
-        """Note that a rank was told to end; all of them, if the process was told that called `fit`."""
+        """Note that a rank got SIGTERM; that all have, if the process got it that called `fit`."""
         self.is_drivers |= signal.is_drivers
         known = self.info
         if known is None:
@@ -63,7 +63,7 @@ class PreemptionPolicy:
         self.info = preemption.PreemptionInfo(deadline_ms, nodes)
 
     def note_driver(self) -> None:
-        """Note that the process was told to end that called `fit`. Called by any thread; the ranks' notices follow,
+        """Note that the process got SIGTERM that called `fit`. Called by any thread; the ranks' notices follow,
         unless they are stopped."""
         self._driver_told_at = time.monotonic()
 
@@ -84,7 +84,7 @@ class PreemptionPolicy:
             raise errors.PreemptionError(self.info, drain_timed_out=True)
 
     def judge(self, error: errors.WorkerGroupError) -> errors.TrainingFailedError:
-        """Return the failure of the group, or that it was the end that a rank was told of."""
+        """Return the failure of the group, or a preemption if a rank that got SIGTERM has ended."""
         told = set(self.info.preempted_ranks) if self.info is not None else set()
         has_ended = any(rank in told and failures.is_death(failure) for rank, failure in error.worker_failures.items())
         if self.info is None or not has_ended:

@@ -132,7 +132,7 @@ class QuestionResolver:
         return here
 
     def _describe_preemption(self) -> bytes:
-        """Return what all ranks are told, so that they agree."""
+        """Return the answer for all ranks, so that they agree."""
         if self._preemption is None:
             return pickle.dumps(None)
         self._preemption.is_asked = True

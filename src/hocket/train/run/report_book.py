@@ -16,7 +16,7 @@ from hocket.train.run import checkpoint_manager
 
 @dataclass(frozen=True)
 class Acknowledgement:
-    """What the ranks hear when a checkpoint was committed."""
+    """The message to the ranks that a checkpoint was committed."""
 
     index: int
     checkpoint: checkpoint.Checkpoint

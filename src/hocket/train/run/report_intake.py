@@ -17,7 +17,7 @@ from hocket.train.run import poll_loop
 
 
 class _Queue:
-    """What a rank has reported and the book has not taken yet."""
+    """A rank's report that the book has not taken yet."""
 
     def __init__(self) -> None:
         self.reports: deque[reports.Report] = deque()

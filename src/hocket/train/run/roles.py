@@ -1,4 +1,4 @@
-"""What a rank is, in a group whose ranks are not alike.
+"""Roles of ranks, in a group whose ranks are not alike.
 
 Most groups have no roles: every rank runs the training function, reports, and is waited for. A backend whose framework
 wants other processes beside the ranks that train (servers of variables, an evaluator) lists roles, one a rank, in

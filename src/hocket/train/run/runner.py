@@ -1,4 +1,4 @@
-"""Who runs the ranks of a run: this process, a gang of processes, or what another room brings."""
+"""Runners of the ranks of a run: this process, a gang of processes, or another room's way."""
 
 from __future__ import annotations
 

@@ -214,7 +214,7 @@ def count_fitting(scaling: configs.ScalingConfig) -> int:
 
 @dataclass(frozen=True)
 class _Demand:
-    """What a group of one size asks for."""
+    """The request of a group of one size."""
 
     scaling: configs.ScalingConfig
     roles: Sequence[roles.Role]
@@ -222,7 +222,7 @@ class _Demand:
 
     @property
     def bundles(self) -> list[Mapping[str, float]]:
-        """What each rank holds."""
+        """The resources of each rank."""
         return [role.bundle for role in self.roles] or [self.scaling.bundle] * self.size
 
     @property

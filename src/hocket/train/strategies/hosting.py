@@ -18,7 +18,7 @@ from hocket.train import strategies
 
 
 class Host:
-    """What a strategy keeps in the driver. This base class keeps nothing.
+    """The part of a strategy in the driver. This base class keeps nothing.
 
     Args:
         strategy: What the ranks are given.

@@ -129,7 +129,7 @@ def _(strategy: strategies.ParameterServer, num_workers: int) -> hosting.Host:
 @final
 @dataclass(frozen=True, slots=True)
 class Gradient:
-    """What a step does to one parameter."""
+    """The effect of a step on one parameter."""
 
     target: Any
     """A `ps.Variable`, or a `ps.Embedding`."""

@@ -1,4 +1,4 @@
-"""What a strategy must do: with a step's gradients, and after a step.
+"""The contract of a strategy: with a step's gradients, and after a step.
 
 Written once, on host arrays, it works in every framework.
 
@@ -77,7 +77,7 @@ class Alike(enum.Flag):
 
 @dataclass(frozen=True, slots=True)
 class Ranks:
-    """Who takes part."""
+    """The participants."""
 
     rank: int
     """The calling rank."""
@@ -122,7 +122,7 @@ class Strategy:
             What is at work: on host arrays, or on the objects of the one framework that the strategy is for.
 
         Raises:
-            TypeError: The strategy, or the framework, lacks what is asked for.
+            TypeError: The strategy, or the framework, lacks a requested ability.
             ValueError: A setting has no meaning there.
         """
         raise TypeError(
@@ -165,7 +165,8 @@ class HostModel(abc.ABC):
 
     @property
     def own_average(self) -> str:
-        """What of the optimizer averages the parameters over time and puts that into the model in the end, in words.
+        """The part of the optimizer that averages the parameters over time and puts that into the model in the end, in
+        words.
 
         Default: nothing, empty.
         """

@@ -1,4 +1,4 @@
-"""What brings reports of other loops to a trial."""
+"""Bridges from reports of other loops to a trial."""
 
 from hocket._base import missing as _missing
 

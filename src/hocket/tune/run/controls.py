@@ -1,4 +1,4 @@
-"""What a scheduler may do to the trials of a search, besides its decision about the one that reported."""
+"""A scheduler's actions on the trials of a search, besides its decision about the one that reported."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from hocket.tune.run import live_trial, retention, settings
 
 
 class Trials(Protocol):
-    """What `Controls` needs of a search."""
+    """The part of a search that `Controls` needs."""
 
     settings: settings.Settings
     log: log.Writer
@@ -49,7 +49,7 @@ def pause(trial: trials.Trial) -> Act:
 @final
 @dataclass(slots=True)
 class _Exploit:
-    """What a trial goes on with as soon as it has left its function."""
+    """A trial's next step, as soon as it has left its function."""
 
     source: str
     """The other trial's id."""
@@ -89,7 +89,7 @@ class Controls:
 
     @contextlib.contextmanager
     def collected(self) -> Iterator[list[Act]]:
-        """Give a list of what is asked for in the block, which is not done yet: it goes into the log first."""
+        """Give a list of the actions requested in the block, still undone: they go into the log first."""
         self._collected = []
         try:
             yield self._collected
@@ -117,7 +117,7 @@ class Controls:
             self.perform(act)
 
     def perform(self, act: Act) -> None:
-        """Do what was asked for: at once to a trial that does not run, else when it leaves its function."""
+        """Do an action: at once to a trial that does not run, else when it leaves its function."""
         kind, trial_id, *more = act
         live = self._search.live.get(trial_id)
         if live is None:
@@ -155,7 +155,7 @@ class Controls:
         return any(exploit.taken == (folder, checkpoint) for exploit in self._exploits.values())
 
     def forget(self, live: live_trial.LiveTrial) -> None:
-        """Have a trial go on from nobody's checkpoint but its own."""
+        """Have a trial go on from its own checkpoint only."""
         exploit = self._exploits.pop(live.trial.trial_id, None)
         if exploit is not None:
             self._give_up(exploit.source)

@@ -1,4 +1,4 @@
-"""What the search keeps of a trial that is not finished, beside the trial itself."""
+"""The search's notes on a trial that is not finished, beside the trial itself."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ BY_SCHEDULER: Final = "its scheduler"
 
 
 class Fate(enum.Enum):
-    """What becomes of a trial that was ordered to leave its function."""
+    """The fate of a trial that was ordered to leave its function."""
 
     STOP = "stop"
     PAUSE = "pause"

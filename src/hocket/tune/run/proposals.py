@@ -13,7 +13,7 @@ from hocket.tune.search import searcher as searchers
 
 @dataclass(slots=True)
 class _Heard:
-    """What a searcher is to be told of a trial."""
+    """A trial's news for a searcher."""
 
     trial_id: str
     results: list[Mapping[str, Any]] = field(default_factory=list)
@@ -77,7 +77,7 @@ class Proposals:
         """Note a report."""
         if self._window is None:
             self.searcher.on_trial_result(trial.trial_id, result)
-        elif trial.number in self._heard:  # else it was told of already: a trial that has failed goes on
+        elif trial.number in self._heard:  # else the searcher knows already: a trial that has failed goes on
             self._heard[trial.number].results.append(result)
 
     def hear_end(self, trial: trials.Trial, *, is_error: bool) -> None:

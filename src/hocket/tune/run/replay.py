@@ -1,7 +1,7 @@
 """Reading the log of a search into a new one, so that it goes on where it was.
 
 The searcher and the scheduler, which are new, are shown what happened in the order in which it did. Their decisions of
-then are in the log, so those of now do not count; and what the search was told to do may have changed since: more
+then are in the log, so those of now do not count; and the search's settings may have changed since: more
 samples, another stop rule, another scheduler, a narrower space.
 """
 

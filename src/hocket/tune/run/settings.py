@@ -1,4 +1,4 @@
-"""What a search is, with all defaults filled in."""
+"""The settings of a search, with all defaults filled in."""
 
 from __future__ import annotations
 

@@ -171,7 +171,7 @@ class _Bracket:
         self._scores: Final[list[list[float]]] = [[] for _ in self.rungs]
 
     def note(self, rung: int, score: float) -> bool:
-        """Note a score; return whether it is not below what was asked for until now."""
+        """Note a score; return whether it reaches the limit until now."""
         scores = self._scores[rung]
         passes = not scores or score >= interpolate(scores, self._quantile)
         bisect.insort(scores, score)

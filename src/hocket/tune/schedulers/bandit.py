@@ -34,7 +34,7 @@ FAR: Final = 1e5
 @final
 @dataclass(frozen=True, slots=True)
 class Gain:
-    """What an interval has brought."""
+    """The gain of an interval."""
 
     time: float
     before: float

@@ -1,4 +1,4 @@
-"""What all schedulers ask of their arguments, and how they read a report."""
+"""Checks of all schedulers' arguments, and the way in which they read a report."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What decides, after each report of a trial, whether it goes on.
+"""The contract of schedulers, which decide after each report of a trial whether it goes on.
 
 A scheduler is a state machine: it has no clock, no thread, no files and no randomness but what it is seeded with, and
 it acts on trials only by what it returns and by the `TrialControls` that it is handed. So the same reports in the same
@@ -19,7 +19,7 @@ Decision: TypeAlias = Literal["CONTINUE", "PAUSE", "STOP", "NOOP"]
 
 
 class TrialControls(Protocol):
-    """What a scheduler can do to trials besides its decision about the one that reported.
+    """A scheduler's actions on trials besides its decision about the one that reported.
 
     The search and the simulation have one each. While a log is read again its actions do nothing, because what came of
     them is in the log.

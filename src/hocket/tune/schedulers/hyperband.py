@@ -209,7 +209,7 @@ class _Bracket:
         self.milestone = milestone
         #: Its trials that have not ended, in the order in which they were added.
         self.live: dict[trials.Trial, None] = {}
-        #: Those of them that have come to the milestone, with the time and score that they came with.
+        #: The trials that have come to the milestone, with the time and score that they came with.
         self.waiting: dict[trials.Trial, tuple[float, float]] = {}
         #: Whether it takes no more trials.
         self.is_closed = False

@@ -5,7 +5,7 @@ section 3.2.2: a trial is stopped at a time if its best score until then is stri
 of the other trials' scores until that time. As in Ray, the others are all that have come to that time, finished or not,
 and means begin at the grace period.
 
-A mean until a time does not change once its trial has come to that time. So if times are asked for again and again
+A mean until a time does not change once its trial has come to that time. So if the same times come again and again
 (counts of reports), the means at each time are kept sorted. If each time is another one (seconds), the means are
 computed from running sums, which takes time in proportion to the trials that have come so far.
 
@@ -81,10 +81,10 @@ class MedianStoppingRule(fifo.FIFOScheduler):
         self._means = _Means(self._curves)
         #: When trials gave way to others.
         self._yields: dict[str, float] = {}
-        #: Those that were stopped, or with ``hard_stop=False`` paused.
+        #: The stopped trials, or with ``hard_stop=False`` the paused ones.
         self._stopped: set[str] = set()
-        #: Those that may not have begun, in their order, and a heap of those that may be paused: stopped ones last,
-        #: and among the others those first that have come least far.
+        #: The trials that may not have begun, in their order, and a heap of those that may be paused: stopped ones
+        #: last, and among the others those first that have come least far.
         self._new: collections.deque[trials.Trial] = collections.deque()
         self._paused: list[tuple[bool, float, int, trials.Trial]] = []
 
@@ -168,7 +168,7 @@ class MedianStoppingRule(fifo.FIFOScheduler):
 
 @final
 class _Curve:
-    """What a trial has reported: times, and of those that count the sums of all scores until each."""
+    """A trial's reports: times, and of those that count the sums of all scores until each."""
 
     __slots__ = ("best", "last", "sums", "times")
 
@@ -195,11 +195,11 @@ class _Curve:
 
 @final
 class _Means:
-    """The means of all trials until a time, for times that are asked for more than once."""
+    """The means of all trials until a time, for times that come more than once."""
 
     def __init__(self, curves: dict[str, _Curve]) -> None:
         self._curves = curves
-        #: Times that were asked for once.
+        #: Times that came once.
         self._asked: set[float] = set()
         #: Sorted means of all that have come to a time, for each of the times, which are sorted too.
         self._times: list[float] = []

@@ -16,7 +16,7 @@ Config: TypeAlias = dict[str, Any]
 
 @runtime_checkable
 class Domain(Protocol):
-    """What values can be drawn from."""
+    """A source of values."""
 
     def sample(self, *, random_state: int | None = None) -> Any:
         """Return a value; with the same number, the same one."""

@@ -100,7 +100,7 @@ class PB2(pbt.PopulationBasedTraining):
             seed=seed,
         )
         self._ranges = ranges
-        #: What all intervals have brought that began and ended in a look.
+        #: The gains of all intervals that began and ended in a look.
         self._gains: list[bandit.Gain] = []
         #: When each trial's interval began, its score there, and with which point.
         self._begun: dict[trials.Trial, tuple[float, float, list[float]]] = {}

@@ -4,10 +4,10 @@ Jaderberg, Dalibard, Osindero, Czarnecki, Donahue, Razavi, Vinyals, Green, Dunni
 "Population Based Training of Neural Networks" (2017): truncation selection, and exploration by resampling or
 perturbation.
 
-Each trial is looked at when `perturbation_interval` has passed since it was looked at before. Of all trials that have a
+The scheduler looks at each trial when `perturbation_interval` has passed since its last look. Of all trials that have a
 score by then, those in the lowest quantile take the checkpoint and the time of one in the highest, drawn at random.
-Asynchronously this is done with each trial as it comes; with ``synch=True`` all wait for each other, and are looked at
-together. A trial that has ended or failed is no longer one of the population, and nobody waits for it.
+Asynchronously this is done with each trial as it comes; with ``synch=True`` all wait for each other, and it looks at
+them together. A trial that has ended or failed is no longer one of the population, and nobody waits for it.
 
 NaN is the lowest score, so a trial that has diverged goes on as another one. (In Ray it stays as it is.) Without a
 checkpoint nobody can go on from a trial, so functions should save one with each report.
@@ -267,7 +267,7 @@ class PopulationBasedTraining(fifo.FIFOScheduler):
         controls.exploit(trial, source, config, tag=f"@perturbed{_describe(mutations.keep(config, self._mutations))}")
 
     def note_look(self, trial: trials.Trial, time: float, score: float) -> None:
-        """Called when a trial is looked at, before anything is changed. For subclasses."""
+        """Called at each look at a trial, before any change. For subclasses."""
 
     def note_leave(self, trial: trials.Trial) -> None:
         """Called when a trial leaves the population. For subclasses."""
@@ -312,7 +312,7 @@ _log = logging.getLogger(__name__)
 @final
 @dataclass(slots=True)
 class _Member:
-    """What is known of a trial of the population."""
+    """The facts of a trial of the population."""
 
     tag: str
     score: float | None = None

@@ -1,4 +1,4 @@
-"""A searcher that is asked only while few of its trials run."""
+"""A searcher that proposes only while few of its trials run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a hyperparameter may be, and how it is drawn.
+"""Domains of a hyperparameter, and how values are drawn.
 
 A domain holds bounds or categories, and a sampler that says how values lie between them. Both are values without state:
 the numbers come from a generator that is passed in. `hocket.tune.search.space` has the functions that make domains.
@@ -21,7 +21,7 @@ from hocket.tune.search import samplers
 
 @dataclass(frozen=True)
 class Domain(abc.ABC):
-    """What a hyperparameter may be: a range of numbers, one of several values, or what a function returns."""
+    """The domain of a hyperparameter: a range of numbers, one of several values, or the results of a function."""
 
     def cast(self, value: Any) -> Any:
         """Return a drawn value as the type that this domain has."""
@@ -333,7 +333,7 @@ class Categorical(_Choosable):
 @final
 @dataclass(frozen=True)
 class Function(Domain):
-    """What a function returns; it may be given the values that were drawn before.
+    """The results of a function; it may be given the values that were drawn before.
 
     Raises:
         TypeError: It cannot be called.

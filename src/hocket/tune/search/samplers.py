@@ -64,7 +64,7 @@ class Grid(Sampler):
 
 @dataclass(frozen=True)
 class Quantized(Sampler):
-    """What another sampler draws, rounded to a multiple of `q`.
+    """The draws of another sampler, rounded to a multiple of `q`.
 
     Raises:
         TypeError: `q` is no number.

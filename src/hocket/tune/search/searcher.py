@@ -1,4 +1,4 @@
-"""What proposes configurations: the protocol that samplers of other libraries are adapted to."""
+"""The protocol of searchers, which propose configurations; samplers of other libraries are adapted to it."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ class Searcher(abc.ABC):
     """Proposes one configuration for each trial, and hears what became of it.
 
     The search calls it from one thread. What it proposes may depend on its seed, on the trials that it has proposed and
-    on what it was told, and on nothing else: then a search that was killed goes on as if it had not been, since a new
-    searcher is shown what the log says, in that order, by `on_trial_restored`, `on_trial_result` and
+    on the results that it got, and on nothing else: then a search that was killed goes on as if it had not been, since
+    a new searcher is shown what the log says, in that order, by `on_trial_restored`, `on_trial_result` and
     `on_trial_complete`.
 
     Args:

@@ -165,7 +165,7 @@ class TimeoutStopper(Stopper):
         if not seconds >= 0:
             raise ValueError(f"timeout must be 0 or more seconds, but received {timeout!r}. Write timeout=3600.")
         self._left = float(seconds)
-        #: When it was asked last; None before that, and in another process.
+        #: The time of the last question; None before that, and in another process.
         self._asked: float | None = None
 
     def __call__(self, trial_id: str, result: Mapping[str, object]) -> bool:
@@ -224,7 +224,7 @@ def check_count(name: str, value: object, least: int) -> None:
 
 
 def describe_missing(who: str, metric: str, result: Mapping[str, object]) -> str:
-    """Return what is said about a report without a metric that must be there."""
+    """Return the error of a report without a metric that must be there."""
     return (
         f"{who} needs the metric {metric!r}, but a trial has reported {sorted(map(str, result))}. Report it each time, "
         "or name another."

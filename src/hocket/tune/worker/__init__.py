@@ -1,1 +1,1 @@
-"""What of a search runs in a trial's process: what `hocket.tune.report` does, and the actor that runs trials."""
+"""The part of a search in a trial's process: `hocket.tune.report`, and the actor that runs trials."""

@@ -1,4 +1,4 @@
-"""What passes between a trial and the search: plain records, which are pickled."""
+"""The messages between a trial and the search: plain records, which are pickled."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hocket.tune import encoding
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Assignment:
-    """What a trial's process gets when the trial begins or goes on."""
+    """The order to a trial's process when the trial begins or goes on."""
 
     trial_id: str
     name: str
@@ -44,7 +44,7 @@ class Assignment:
 
 
 class Action(enum.IntEnum):
-    """What a trial does after a report."""
+    """A trial's next step after a report."""
 
     GO_ON = 0
     STOP = 1
@@ -96,7 +96,7 @@ class Ended:
 
 @dataclass(frozen=True, slots=True)
 class Introduction:
-    """Who runs a trial: what its reports are completed with."""
+    """The runner of a trial: the fields that complete its reports."""
 
     pid: int = 0
     hostname: str = ""

@@ -1,4 +1,4 @@
-"""What a trial knows while it runs, and how its reports leave it.
+"""A trial's session while it runs, and the way of its reports.
 
 It is the session of a training run with one rank, so that what a training function calls (`hocket.train.report`,
 `get_checkpoint`, a loader that keeps its position) does the same in a trial. Only a report differs: it waits until the

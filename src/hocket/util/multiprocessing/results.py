@@ -17,7 +17,7 @@ Callback = Callable[[Any], object]
 
 
 class Receiver(Protocol):
-    """Who gets the outcomes of chunks; called from any thread."""
+    """The receiver of the outcomes of chunks; called from any thread."""
 
     def receive(self, position: int, ok: bool, value: Any) -> None:
         """Take one outcome; a failure's value is the exception."""
@@ -176,7 +176,7 @@ class IMapIterator:
         self._submitted = 0
         self._taken = 0
         self._is_exhausted = False
-        #: What the iterable raised instead of its next item.
+        #: The exception that the iterable raised instead of its next item.
         self._input_error: Exception | None = None
         #: Results of the chunk that is being handed out.
         self._items: deque[object] = deque()

@@ -33,7 +33,7 @@ class Guardianship:
         self._kernel, self._links, self._store, self._poller = kernel, ends, store, poller
         self.guardian: processes.GuardianProcess | None = None
         self.endpoint: endpoint.InspectionEndpoint | None = None
-        #: The modules that it was told to load.
+        #: The modules that the driver has it load.
         self._loaded: set[str] = set()
         #: Pids of workers, also of dead ones, as far as they are remembered.
         self.pids: dict[int, int] = {}

@@ -1,4 +1,4 @@
-"""What workers say, turned into calls of the kernel."""
+"""Messages of workers, turned into calls of the kernel."""
 
 from __future__ import annotations
 

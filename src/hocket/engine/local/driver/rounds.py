@@ -1,4 +1,4 @@
-"""What happens between two waits: messages are handled, dropped handles counted, silent workers noticed.
+"""The round between two waits: it handles messages, counts dropped handles, notices silent workers.
 
 Results are read by whoever waits (see `reactor`).
 """

@@ -1,4 +1,4 @@
-"""What the driver's engine looks after from time to time, while it waits: circles, long waits for resources, idle
+"""The watch of the driver's engine, now and then while it waits: circles, long waits for resources, idle
 workers, actors that nobody can reach.
 
 `Watch.look` is called before each wait with the lock held. It does something at most once a second, and says how soon

@@ -101,7 +101,7 @@ class WorkerPool:
     def hear_guardian(self, guardian: processes.GuardianProcess) -> None:
         """Read what the guardian has sent, and handle it."""
         if self._session.is_closed:
-            return  # it was told to end, and `close` may have closed its socket by now
+            return  # it is ending, and `close` may have closed its socket by now
         received = guardian.receive()
         if received is None:
             self._waiters.unwatch(guardian.fd)

@@ -305,8 +305,8 @@ class Answers:
 
 
 def _add_comparison(payload: payloads.Payload, work: Work, cause: BaseException) -> payloads.Payload:
-    """Return the payload of an error with the answer whether the task's `retry_exceptions` names it, if that is asked:
-    the class of the exception may be known nowhere else."""
+    """Return the payload of an error with the answer whether the task's `retry_exceptions` names it, where the driver
+    wants it: the class of the exception may be known nowhere else."""
     retried = work.extra.get("retried") if work.extra is not None else None
     if retried is None:
         return payload

@@ -67,7 +67,7 @@ class Execution:
         self._engine, self._actor, self._code, self._row = engine, subject, functions, works
         self._answers, self._interruption, self._life, self._status = told, interrupted, end, status
         self._outcomes: answers.Outcomes = told
-        #: What the main thread runs.
+        #: The work of the main thread.
         self._own_running = engine.duty.running
         #: The runtime environment that the process has taken on.
         self._environment = ""
@@ -158,7 +158,7 @@ class Execution:
         return result
 
     def _note_end(self, work: Work, running: worker_engine.Running, place: int | None) -> None:
-        """What ran has been answered, unless it ends the process."""
+        """Note that the work has its answer, unless it ends the process."""
         running.end()
         cancelled = self._engine.duty.cancelled
         if cancelled:

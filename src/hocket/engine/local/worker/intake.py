@@ -1,4 +1,4 @@
-"""What the driver and other workers want done: messages become work in the row, and leave it again.
+"""Intake of work from the driver and from other workers: messages become work in the row, and leave it again.
 
 While the main thread is busy, the background reader (see `reactor`) reads the socket: it puts new work at the end of
 the row, and interrupts a task that is cancelled.

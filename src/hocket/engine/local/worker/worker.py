@@ -1,4 +1,4 @@
-"""What a worker process runs: take a task from the row, run it, send what it returned.
+"""A worker process: it takes a task from the row, runs it, and sends its result.
 
 The main thread runs tasks, and the calls of ordinary actors; an actor with ``max_concurrency > 1`` gets that many
 threads. While the main thread is busy, the background reader (see `reactor`) reads the socket: it puts new work at the

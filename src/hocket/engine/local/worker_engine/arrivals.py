@@ -96,7 +96,7 @@ class Arrivals:
         self._ready: set[int] = set()
         #: Objects that will come by a direct channel.
         self.expected: set[int] = set()
-        #: Those of them that a `wait` waits for: if the direct channel breaks, the driver is asked to tell of them.
+        #: Objects that a `wait` needs: if the direct channel breaks, the worker asks the driver about them.
         self._watched: set[int] = set()
         #: Objects of ours that the driver does not know.
         self._private: set[int] = set()

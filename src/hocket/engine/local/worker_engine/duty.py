@@ -23,14 +23,14 @@ class Work(Protocol):
 
 @final
 class Running:
-    """What a thread, or a coroutine of an asynchronous actor, runs."""
+    """The work of a thread, or of a coroutine of an asynchronous actor."""
 
     __slots__ = ("is_exiting", "task_id", "work")
 
     def __init__(self) -> None:
         #: 0 if it runs nothing.
         self.task_id = 0
-        #: What it runs; None in between.
+        #: The work itself; None in between.
         self.work: Work | None = None
         #: Whether it has asked for the end of its actor: then it has no result, whatever becomes of the exception.
         self.is_exiting = False
@@ -49,12 +49,12 @@ class Running:
 
     @property
     def name(self) -> str:
-        """What runs, for messages."""
+        """The running work's name, for messages."""
         return self.work.name if self.work is not None else ""
 
     @property
     def extra(self) -> dict[str, Any]:
-        """What only some tasks have; nothing if none runs."""
+        """Facts that only some tasks have; nothing if none runs."""
         return (self.work.extra or {}) if self.work is not None else {}
 
 
@@ -109,7 +109,7 @@ class Duty:
 
     @property
     def running(self) -> Running:
-        """What the calling thread or coroutine runs."""
+        """The work of the calling thread or coroutine."""
         return current.get(None) or self._threads.running
 
     def make_ids(self, count: int) -> int:

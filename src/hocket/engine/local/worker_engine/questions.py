@@ -1,4 +1,4 @@
-"""What only the driver knows: a question, and its answer."""
+"""A worker's question for the driver, and its answer."""
 
 from __future__ import annotations
 

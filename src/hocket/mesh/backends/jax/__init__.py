@@ -2,7 +2,7 @@
 
 `values` says what a value is. A relayout is ours (`relayouts`): ``shard_map`` with the steps of the plan, so no more
 bytes move than the algebra says. Inside of a function that JAX traces the layout is not known; there it is a
-constraint, and XLA finds the way. `backend` answers what is asked, and `compiled` reads what XLA
+constraint, and XLA finds the way. `backend` has the verbs, and `compiled` reads what XLA
 has made.
 
 Over several processes a mesh has the devices of all of them (`devices`, `processes`), and all call the same in the same

@@ -1,4 +1,4 @@
-"""What `hocket.mesh` asks of a framework, by JAX."""
+"""The verbs of `hocket.mesh`, by JAX."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What compiled programs of JAX send between devices, read from their text (HLO).
+"""Transfers of compiled programs of JAX between devices, read from their text (HLO).
 
 XLA decides, so this is what comes of layouts, and no plan. Each collective counts once, also what a loop repeats.
 """

@@ -3,7 +3,7 @@
 Operations are torch's: it finds what a result is spread like, and its collectives go over the group's backend; where
 its rule is missing or wrong, `functions` computes on parts that are right. A relayout is ours (`relayouts`): the steps
 of the plan on what the rank has, so no more bytes move than the algebra says; its gradient is the relayout back.
-`values` says what a value is, `modules` spreads those of a module in place, and `backend` answers what is asked.
+`values` says what a value is, `modules` spreads those of a module in place, and `backend` has the verbs.
 
 All ranks call the same in the same order: making a mesh, relayouts, `hocket.mesh.gather`, and operations.
 """

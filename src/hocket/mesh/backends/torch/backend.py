@@ -1,4 +1,4 @@
-"""What `hocket.mesh` asks of a framework, by PyTorch."""
+"""The verbs of `hocket.mesh`, by PyTorch."""
 
 from __future__ import annotations
 

@@ -255,7 +255,8 @@ def _normalize_batch(
 
 
 def _compute_by_rows(function: Callable[..., Any], mesh: meshes.Mesh, images: Any, *args: Any, **kwargs: Any) -> Any:
-    """What treats each row of the batch by itself, on the rows that a rank has; weights are whole."""
+    """Compute a function that treats each row of the batch by itself, on the rows that a rank has; weights are
+    whole."""
     rows = read_layout(images, mesh).axes[0] if images.ndim > 1 else ()
 
     def take(one: object) -> Any:
@@ -269,7 +270,7 @@ def _compute_by_rows(function: Callable[..., Any], mesh: meshes.Mesh, images: An
 
 
 def _cumulate(function: Callable[..., Any], mesh: meshes.Mesh, value: Any, dim: int, **more: Any) -> Any:
-    """What goes along a dim, which is put together; the others stay cut."""
+    """Compute a function that goes along a dim, whose parts are put together; the others stay cut."""
     axes = list(read_layout(value, mesh).axes)
     axes[dim] = ()
     layout = layouts.Layout(axes, mesh)
@@ -343,7 +344,7 @@ def _normalize(
 
 
 def _compute_together(function: Callable[..., object], mesh: meshes.Mesh, *args: object, **kwargs: object) -> Any:
-    """What needs whole values."""
+    """Compute a function that needs whole values."""
     return _compute_whole(function, mesh, args, kwargs, None)
 
 

@@ -96,7 +96,7 @@ def prepare(optimizer: torch.optim.Optimizer, names: Sequence[str]) -> None:
     if not lacking:
         return
     step: Callable[..., Any] = type(optimizer).step
-    step = getattr(step, "__wrapped__", step) if getattr(step, "hooked", False) else step  # nobody's hooks
+    step = getattr(step, "__wrapped__", step) if getattr(step, "hooked", False) else step  # no hooks
     with _standing_still(optimizer), _gradients(parameters, lacking):
         step(optimizer)
 

@@ -48,7 +48,7 @@ class TorchTensor(tensors.DTensor):
 
     @property
     def local(self) -> torch.Tensor:
-        """What this rank has, without a history for gradients."""
+        """This rank's part, without a history for gradients."""
         found: torch.Tensor = self._native.to_local().detach()
         return found
 

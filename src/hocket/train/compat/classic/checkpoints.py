@@ -73,7 +73,7 @@ class CheckpointStore:
 
     @property
     def latest(self) -> dict[str, object] | None:
-        """What was saved last; None if nothing was."""
+        """The last saved checkpoint; None if there is none."""
         if not self._has_saved or self.latest_blob is None:
             return None
         state: dict[str, Any] = cloudpickle.loads(self.latest_blob)

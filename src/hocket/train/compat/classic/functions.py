@@ -1,4 +1,4 @@
-"""What a training function of 2022 calls. Outside one they warn once and say what a single process would."""
+"""The functions of 2022 for a training function. Outside one they warn once and act as in a single process."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ _log = logging.getLogger("hocket.train")
 class TrainingIterator:
     """Gives the reports of a run: a list of dicts for each, by rank. Made by `Trainer.run_iterator`.
 
-    The ranks wait in ``report`` until the next one is asked for. What the training function raises comes out of
+    The ranks wait in ``report`` for the next call. An exception of the training function comes out of
     ``next``. When ranks die, the training function is started again, in new processes, from what was saved last.
 
     Args:

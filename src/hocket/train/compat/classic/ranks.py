@@ -110,7 +110,7 @@ class Ranks(abc.ABC):
 
     @abc.abstractmethod
     def _receive(self) -> tuple[int, list[report_queue.Item], bool]:
-        """Wait for one of the ranks that were asked; return it, what it says, and whether it has ended."""
+        """Wait for a question's answer from any rank; return the rank, the answer, and whether it has ended."""
 
     @abc.abstractmethod
     def finish(self) -> list[Any]:

@@ -1,4 +1,4 @@
-"""What stands behind the functions of 2022 in a rank of `Trainer`."""
+"""The session behind the functions of 2022 in a rank of `Trainer`."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ TIMESTAMP = "_timestamp"
 @final
 @dataclass(frozen=True, kw_only=True)
 class Task:
-    """What a rank is to do in one run."""
+    """The work of a rank in one run."""
 
     checkpoint_blob: bytes | None
     """What ``load_checkpoint`` returns at first, pickled."""

@@ -250,7 +250,7 @@ class Trainer:
 
     @property
     def latest_checkpoint(self) -> dict[str, Any] | None:
-        """What the last run saved last, also if it is kept in no file; None if it saved nothing."""
+        """The last checkpoint of the last run, also if it is kept in no file; None if it saved nothing."""
         return None if self._store is None else self._store.latest
 
     @property
@@ -260,7 +260,7 @@ class Trainer:
 
     @property
     def best_checkpoint(self) -> dict[str, Any] | None:
-        """What that file holds."""
+        """The checkpoint in that file."""
         path = self.best_checkpoint_path
         return None if path is None else checkpoints.load(path)
 

@@ -84,7 +84,7 @@ class PrintCallback(TrainingCallback):
 
 
 class _FileCallback(TrainingCallback):
-    """Finds the folder to write into: the run's, unless it was told another."""
+    """Finds the folder to write into: the run's, if the user has named no other."""
 
     def __init__(self, logdir: str | Path | None) -> None:
         if logdir is not None:

@@ -1,4 +1,4 @@
-"""What callbacks of XGBoost and LightGBM share: which metrics they report, and when with the model."""
+"""The common part of callbacks of XGBoost and LightGBM: which metrics they report, and when with the model."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What XLA hands to a function that a compiled program calls on the CPU, read with ctypes.
+"""The call frame that XLA hands to a function of the host on the CPU, read with ctypes.
 
 XLA's foreign function interface is a C header (``xla/ffi/api/c_api.h`` in jaxlib, version 0.3). What is spelled out
 here is the beginning of its structures, as far as we read them: pointers to the arguments' and results' memory, an

@@ -1,9 +1,9 @@
 """Lets a compiled step call the ranks' collectives.
 
 On the CPU a step calls through XLA's foreign function interface (`frames`): the collective works on XLA's own memory,
-in place. The call has a side effect, as XLA is told, so calls of one program are made in the order of the program,
-which is the same in all ranks; and `JaxConfig` has the ranks run their programs one after the other. Elsewhere a step
-calls through `jax.experimental.io_callback`, ordered, which copies to the host and back.
+in place. The call is declared to XLA as one with a side effect, so calls of one program are made in the order of the
+program, which is the same in all ranks; and `JaxConfig` has the ranks run their programs one after the other. Elsewhere
+a step calls through `jax.experimental.io_callback`, ordered, which copies to the host and back.
 
 All arrays of a step travel together. Small ones are put one after another, one buffer a dtype, which costs a copy there
 and one back; larger ones go as they are.
@@ -47,7 +47,7 @@ Collective = Callable[[collective_world.Array], None]
 @final
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """What travels in one call."""
+    """The arrays that travel in one call."""
 
     caller: str
     """The function that the user called."""
@@ -64,7 +64,7 @@ class Plan:
 
     @property
     def number(self) -> int:
-        """What stands for the plan in a compiled program; the same in all processes."""
+        """A constant for the plan in a compiled program; the same in all processes."""
         digest = hashlib.blake2b(
             repr((self.caller, self.op, self.leaves, self.buffers, self.visitor, self.watched)).encode(), digest_size=8
         )
@@ -162,7 +162,7 @@ def computes_here() -> bool:
 
 
 def wait_for_steps() -> None:
-    """Wait until the device has made all calls that were asked for. To be called before a collective of the host's
+    """Wait until the device has made all calls that were requested. To be called before a collective of the host's
     own."""
     if not computes_here():  # on CPUs a step is over when it returns: see `JaxConfig`
         jax.effects_barrier()

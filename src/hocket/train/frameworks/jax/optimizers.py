@@ -1,4 +1,4 @@
-"""What a training function calls between the gradients and the step."""
+"""The functions for a training function between the gradients and the step."""
 
 from __future__ import annotations
 

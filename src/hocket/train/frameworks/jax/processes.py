@@ -112,7 +112,7 @@ def _get_library() -> Any:
 
 
 def _connect(address: str, rank: int, size: int, timeout_s: int, interface: str) -> None:
-    """What ``jax.distributed.initialize`` does, but for the service, and for a handler of SIGTERM."""
+    """Do as ``jax.distributed.initialize`` does, but without the service, and without a handler of SIGTERM."""
     library, state = _get_library(), distributed.global_state
     client = library.get_distributed_runtime_client(
         address,

@@ -16,7 +16,7 @@ NAMED = 3
 
 
 class Leaf(NamedTuple):
-    """What an array is, without its numbers. Can be pickled, and compared between ranks."""
+    """The kind of an array, without its numbers. Can be pickled, and compared between ranks."""
 
     name: str
     """Its path, such as ``params/dense/kernel``."""

@@ -1,6 +1,6 @@
 """Chooses the Keras backend of the ranks, and joins them.
 
-Which backend Keras has is settled when a process imports it, by KERAS_BACKEND. So the ranks are told before the
+Which backend Keras has is settled when a process imports it, by KERAS_BACKEND. So the ranks learn it before the
 training function arrives, whose code may name Keras. All ranks of a session share one backend
 (`hocket.train.frameworks.keras_preloads`).
 """
@@ -30,7 +30,7 @@ BACKENDS: Final = ("tensorflow", "torch", "jax")
 @keywords.explained()
 @dataclass(frozen=True, kw_only=True)
 class KerasConfig(backend.BackendConfig):
-    """What the ranks' Keras computes with, and how long they wait for each other.
+    """The ranks' Keras: its backend, and how long they wait for each other.
 
     Raises:
         ValueError: The backend is unknown, or `timeout_s` is not positive.

@@ -1,4 +1,4 @@
-"""What a step of a prepared model exchanges with the other ranks: gradients, and what losses are means of."""
+"""The exchange of a prepared model's step with the other ranks: gradients, and the counts that losses are means of."""
 
 from __future__ import annotations
 

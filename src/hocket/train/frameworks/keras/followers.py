@@ -30,7 +30,7 @@ _STOPPERS: Final = (keras.callbacks.TerminateOnNaN, keras.callbacks.LambdaCallba
 
 
 class Prepared(Protocol):
-    """What follows ``fit``: a prepared model."""
+    """A follower of ``fit``: a prepared model."""
 
     exchange: exchanges.Exchange
     """What its steps exchange."""

@@ -45,8 +45,8 @@ def prepare_arrays(
 
     *Going on.* The position goes into each checkpoint that is reported, and after a restart, with any number of ranks,
     the first ``fit`` goes on there, with the rows that were not trained on. Write
-    ``fit(data, initial_epoch=data.epoch, epochs=...)``. For evaluation the position does not matter, and each row is
-    looked at once.
+    ``fit(data, initial_epoch=data.epoch, epochs=...)``. For evaluation the position does not matter, and exactly one
+    rank sees each row, once.
 
     Args:
         x: The inputs: an array, or a dict, list or tuple of arrays that have equally many rows. The same in all ranks.

@@ -138,16 +138,17 @@ class _Prepared:
         self._world = state.world
         self.runtime = strategy.open_next(state.runtime)
         self._host_model = variables.ModelVariables(model)
-        #: What spreads it over the ranks; None with another strategy than `Sharded`.
+        #: The layouts that spread it over the ranks; None with another strategy than `Sharded`.
         self._spread: Any = sharding.open_model(self.runtime, model, state.world)
-        #: What exchanges gradients and losses.
+        #: The exchange of gradients and losses.
         self.exchange = exchanges.Exchange(model, self.runtime, state.world)
         self._originals: dict[str, Any] = {}
         self._watch = state.watch
         self._is_in_epoch = False
         #: Whether the strategy has begun, for ``train_on_batch``.
         self._has_begun = False
-        #: What layers count, as the ranks had it in common last, and whether they have what layers keep in common now.
+        #: The counts of layers, as the ranks had them in common last, and whether they have the layers' state in common
+        #: now.
         self._counts: Sequence[Any] = ()
         self._is_level = True
         #: Whether the ranks read the same rows in this pass; None if that is not known. ``fit`` may know.

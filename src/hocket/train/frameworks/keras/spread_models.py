@@ -73,7 +73,7 @@ class SpreadModel:
         self._functions: dict[str, Any] = {}
         #: How each weight is spread, by the number of its object; empty as long as nothing is.
         self._known: dict[int, NamedSharding] = {}
-        #: What is read now, and how many of its batches were. None in `predict`.
+        #: The loader in use, and the number of its batches so far. None in `predict`.
         self._data: loaders.PreparedArrays | None = None
         self._step = 0
         self.account = spread_usage.Account(settings)
@@ -93,7 +93,7 @@ class SpreadModel:
 
     @functools.cached_property
     def _whole(self) -> NamedSharding:
-        """Of what each rank has all."""
+        """The layout of values that each rank has whole."""
         return NamedSharding(backend.get_mesh(self._mesh), PartitionSpec())
 
     @functools.cached_property

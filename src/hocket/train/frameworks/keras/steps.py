@@ -46,7 +46,7 @@ class Owner(Protocol):
 
 
 class _Place(threading.local):
-    """What the thread computes now."""
+    """The step that the thread computes now."""
 
     is_inside: bool = False
     """Whether an optimizer steps with gradients that are averaged already."""

@@ -62,7 +62,7 @@ def write_flat(given: Sequence[Any], flat: Array) -> None:
 
 @final
 class ModelVariables(strategies.HostModel):
-    """What a model trains, as host arrays.
+    """The trained variables of a model, as host arrays.
 
     Args:
         model: Its variables may be made later.
@@ -110,6 +110,6 @@ class ModelVariables(strategies.HostModel):
 
     @property
     def own_average(self) -> str:
-        """What of the optimizer averages the weights over time."""
+        """The part of the optimizer that averages the weights over time."""
         optimizer = self._get_model().optimizer
         return f"{type(optimizer).__name__}(use_ema=True)" if getattr(optimizer, "use_ema", False) else ""

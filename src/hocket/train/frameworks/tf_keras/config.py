@@ -20,7 +20,7 @@ PRELOADED: Final = "hocket.train.frameworks.tf_keras.preload"
 @keywords.explained()
 @dataclass(frozen=True, kw_only=True)
 class TensorflowConfig(backend.BackendConfig):
-    """What each rank is in the cluster, and which Keras ``tf.keras`` is.
+    """The role of each rank in the cluster, and which Keras ``tf.keras`` is.
 
     Raises:
         TypeError: `chief` or `legacy_keras` is no bool.

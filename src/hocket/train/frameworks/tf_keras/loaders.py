@@ -1,4 +1,4 @@
-"""What becomes of a data set of TensorFlow's that is a rank's own already."""
+"""Data sets of TensorFlow's that are a rank's own already."""
 
 from __future__ import annotations
 

@@ -48,7 +48,7 @@ _LEAST: Final = 0.001  # a bundle must hold something
 @keywords.explained()
 @dataclass(frozen=True, kw_only=True)
 class ParameterServers:
-    """What there is besides the workers, for ``TensorflowTrainer(strategy=...)``.
+    """The servers, and other processes beside the workers, for ``TensorflowTrainer(strategy=...)``.
 
     ``"parameter_server"`` is short for one server.
 

@@ -5,7 +5,7 @@ jemalloc (pyarrow's), both of which see to forks themselves; TensorFlow starts i
 gRPC's with the first server. Measured with TensorFlow 2.21.
 
 The import of TensorFlow brings a Keras along, by the environment. Keras 3 must not be it: it would choose its own
-backend then, for all ranks of the session. So the other one is asked for.
+backend then, for all ranks of the session. So the environment names the other one.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import os
 
 from hocket.train.frameworks import tf_config
 
-tf_config.be_quiet()  # it is asked once in a process, before the fork
+tf_config.be_quiet()  # TensorFlow reads it once in a process, before the fork
 _before = os.environ.get(tf_config.LEGACY_KERAS)
 os.environ[tf_config.LEGACY_KERAS] = "1"
 try:

@@ -163,7 +163,7 @@ def _build_cursor(
 
 
 class Rows(NamedTuple):
-    """What a prepared loader reads."""
+    """The rows of a prepared loader."""
 
     cursor: cursor_module.Cursor
     sampler: samplers.LedgerSampler

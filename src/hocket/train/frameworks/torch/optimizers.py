@@ -1,4 +1,4 @@
-"""What a training function calls around the backward pass and the step."""
+"""The functions for a training function around the backward pass and the step."""
 
 from __future__ import annotations
 

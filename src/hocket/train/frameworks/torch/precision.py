@@ -18,7 +18,7 @@ GROWTH_STEPS: Final = 2000
 
 @final
 class Precision:
-    """What a rank computes in.
+    """The precision of a rank's numbers.
 
     Args:
         dtype: The forward pass's. float16 has few exponents, so losses are scaled up before the backward pass, and

@@ -1,4 +1,4 @@
-"""What one rank has prepared, from the start of its training function to the end.
+"""The prepared objects of one rank, from the start of its training function to the end.
 
 See `hocket.train.frameworks.contract`.
 """

@@ -1,4 +1,4 @@
-"""What a DataLoader asks for indices, and which samplers of torch a ledger can stand for.
+"""The samplers that a DataLoader asks for indices, and those of torch that a ledger can stand for.
 
 A sampler says in which order rows are read, and a ledger can replace it only if that is *each row of a known set once*,
 as it stands or shuffled. Of torch's samplers these are `SequentialSampler`, `RandomSampler` without replacement,
@@ -33,7 +33,7 @@ class Plan:
 
 @dataclass(frozen=True, kw_only=True)
 class Batching:
-    """How a loader makes batches, wherever that was said: in its own arguments, or in torch's `BatchSampler`."""
+    """A loader's way to make batches, by its own arguments or by torch's `BatchSampler`."""
 
     sampler: object
     batch_size: int | None

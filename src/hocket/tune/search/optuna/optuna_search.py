@@ -3,7 +3,7 @@
 The search's trials are trials of an Optuna study. A proposal depends on the seed, on its number and on what the study
 holds (`Randomness` sees to that). A search that goes on after a crash has a new study: its trials are put into it as
 they were proposed, without asking the sampler, if the sampler looks at nothing but trials. Samplers that leave notes in
-the study when they propose (CMA-ES, NSGA-II, grids, quasi-random sequences) are asked again, in the same order.
+the study when they propose (CMA-ES, NSGA-II, grids, quasi-random sequences) propose again, in the same order.
 
 Akiba, Sano, Yanase, Ohta and Koyama, "Optuna: A Next-generation Hyperparameter Optimization Framework", 2019. The
 default sampler is the Tree-structured Parzen Estimator of Bergstra, Bardenet, Bengio and Kégl, "Algorithms for
@@ -104,7 +104,7 @@ class OptunaSearch(searcher.Searcher):
         self._early: list[dict[str, Any]] = []
         #: How many trials were proposed or restored; the number of the next.
         self._proposed = 0
-        #: Optuna's ids of trials, and those of them that it was told the result of.
+        #: Optuna's ids of trials, and those of them whose result it knows.
         self._ids: dict[str, int] = {}
         self._told: set[str] = set()
         #: Trials that the storage had before, by our ids.

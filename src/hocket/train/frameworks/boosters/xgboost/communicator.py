@@ -1,7 +1,7 @@
 """XGBoost's collectives (Rabit) in the ranks: one of them has the tracker, through which all find each other.
 
 XGBoost brings its own sockets: the tracker listens where rank 0 can be reached, on loopback if all ranks are on one
-machine, and each rank on a port of its own. Nobody is asked who they are, so the network between the nodes must be
+machine, and each rank on a port of its own. No peer has to prove who it is, so the network between the nodes must be
 one's own.
 
 A rank that fails does not leave: others that wait for it would take that for the end of the training. They get an error
@@ -22,7 +22,7 @@ _JOIN_SECONDS = 5
 
 
 class _Here:
-    """What this rank was given, and what it runs for all."""
+    """This rank's given environment, and the servers that it runs for all."""
 
     arguments: dict[str, Any] | None = None
     tracker: Any = None

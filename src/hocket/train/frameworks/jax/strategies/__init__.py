@@ -1,4 +1,4 @@
-"""What JAX makes of the strategies of `hocket.train.strategies`.
+"""The strategies of `hocket.train.strategies` in JAX.
 
 `strategy` has what an override does; `all_reduce`, `local_sgd` and `parameter_server` are three of them, inside the
 compiled step; `sharded` is one program over all ranks; `on_arrays` drives any other strategy. `averaging` is what they

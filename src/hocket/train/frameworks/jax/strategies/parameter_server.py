@@ -50,7 +50,7 @@ class ParameterServerState(NamedTuple):
 
 
 class ServerOptimizer(NamedTuple):
-    """What `prepare_optimizer` makes of an optimizer of `hocket.ps`: the same as optax has."""
+    """The result of `prepare_optimizer` for an optimizer of `hocket.ps`: it has the methods of optax's."""
 
     init: Any
     update: Any

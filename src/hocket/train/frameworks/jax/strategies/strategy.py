@@ -1,4 +1,4 @@
-"""What an override of a strategy does in JAX: to gradients, and to an optimizer.
+"""The override of a strategy in JAX: its effect on gradients, and on an optimizer.
 
 JAX's programs are functions, so an override keeps nothing: what it must remember between steps is in the optimizer's
 state, which the program carries along, and which is saved with it. What has no override works on host arrays
@@ -55,7 +55,7 @@ class Exchange(strategies.NativeStrategy):
 
     @property
     def random_rank(self) -> int | None:
-        """What stands for the rank in random keys of its own, if not its number: where ranks compute one program
+        """The rank's number in random keys of its own, if not its own number: where ranks compute one program
         together, all must have the same. Default: None."""
         return None
 

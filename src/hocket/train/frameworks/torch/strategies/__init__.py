@@ -1,4 +1,4 @@
-"""What PyTorch makes of the strategies of `hocket.train.strategies`.
+"""The strategies of `hocket.train.strategies` in PyTorch.
 
 `strategy` has what an override does; `all_reduce`, `local_sgd` and `parameter_server` (with `tables` and
 `served_optimizers`) are three of them, on torch's own tensors; `on_arrays` drives any other strategy. `averaging`,

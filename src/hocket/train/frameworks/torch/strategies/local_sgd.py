@@ -111,7 +111,7 @@ class _Meetings:
         #: By parameter, what the ranks had in common last, as wide as its mean; empty without an outer optimizer.
         self._anchors: dict[torch.Tensor, torch.Tensor] = {}
         self._outer: torch.optim.Optimizer | None = None
-        #: What was loaded and waits for the anchors.
+        #: The loaded state that waits for the anchors.
         self._loaded: Mapping[str, object] | None = None
         self._hooks = [
             optimizer.register_state_dict_post_hook(self._add_state),

@@ -79,7 +79,7 @@ def _put_back(array: Array, tensor: torch.Tensor) -> None:
 
 @final
 class TorchModel(strategies.HostModel):
-    """What an optimizer steps, as host arrays.
+    """The parameters of an optimizer, as host arrays.
 
     Args:
         optimizer: It may get more parameters later.

@@ -41,7 +41,7 @@ class Exchange(strategy.Exchange):
         self._client = ps_client.open_client(settings, "torch.TorchTrainer")
         self._models: list[torch.nn.Module] = []
         self._tables: dict[torch.Tensor, torch.nn.Embedding] = {}
-        #: What the servers hold, of dense parameters and of tables.
+        #: The variables of the servers, for dense parameters and for tables.
         self._served: dict[torch.Tensor, Any] = {}
         self._optimizers: list[torch.optim.Optimizer] = []
         #: Gradients of a step that is being taken.

@@ -329,7 +329,7 @@ def _make_whole(tensor: torch.Tensor) -> torch.Tensor:
 
 
 class _Once(torch.autograd.Function):
-    """What modules that compute with parts return."""
+    """Return the output of modules that compute with parts."""
 
     @staticmethod
     def forward(_: object, value: torch.Tensor) -> torch.Tensor:

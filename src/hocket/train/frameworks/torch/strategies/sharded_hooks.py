@@ -22,7 +22,7 @@ _KINDS: Final = (
 
 @final
 class Hooks:
-    """Those of one model.
+    """The hooks of one model.
 
     They must be functions: a copy of a module has the same functions, and copies of anything else.
     """

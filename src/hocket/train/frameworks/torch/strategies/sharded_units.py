@@ -66,7 +66,7 @@ class Part:
 
 
 class _Use(torch.autograd.Function):
-    """What layers compute with, of what the rank keeps."""
+    """The tensors that layers compute with, made of those that the rank keeps."""
 
     @staticmethod
     def forward(ctx: Any, unit: Unit, *kept: torch.Tensor) -> tuple[torch.Tensor, ...]:
@@ -108,7 +108,7 @@ _reduce: Final[Callable[..., tuple[torch.Tensor | None, ...]]] = _Reduce.apply
 
 @dataclasses.dataclass(frozen=True)
 class _Opened:
-    """What there is while a unit computes."""
+    """The state while a unit computes."""
 
     values: Mapping[int, torch.Tensor]
     """What layers compute with, by the numbers of the parameters as objects."""
@@ -295,7 +295,7 @@ class Unit:
 
 @final
 class Again:
-    """What was put together for the backward pass that is under way: of one unit at a time."""
+    """The parameters put together for the backward pass that is under way: of one unit at a time."""
 
     def __init__(self) -> None:
         self._unit: Unit | None = None

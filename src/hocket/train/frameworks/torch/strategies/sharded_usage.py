@@ -25,7 +25,8 @@ COMPARED: Final = "compared"
 
 @final
 class Meter:
-    """What one rank counts, from when its model is spread to the last step of an optimizer that has its parameters."""
+    """The counts of one rank, from when its model is spread to the last step of an optimizer that has its
+    parameters."""
 
     def __init__(self) -> None:
         self._now = dict.fromkeys((GATHERED, GATHERED_AGAIN, REDUCED, COMPARED), 0)

@@ -1,8 +1,8 @@
 """Parameters that something else uses than the module that has them.
 
 Attention takes its output layer's weights, a list of parameters has no forward pass, a decoder multiplies by the
-weights of an embedding. No hook of the owner tells of such a use. So while modules compute, torch's functions are
-looked at: what takes a parameter as the rank keeps it gets what layers compute with.
+weights of an embedding. No hook of the owner tells of such a use. So while modules compute, a mode
+looks at torch's functions: one that takes a parameter as the rank keeps it gets the tensor that layers compute with.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What an override of a strategy does in PyTorch: to a model, to an optimizer, and at a step.
+"""The override of a strategy in PyTorch: its effect on a model, on an optimizer, and at a step.
 
 The training function calls none of it: `prepare_model`, `prepare_optimizer` and the optimizer's own ``step`` do.
 All-reduce wraps the model. Local SGD leaves the model alone and works after the step. A parameter server fetches before

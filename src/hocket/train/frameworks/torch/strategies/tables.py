@@ -41,7 +41,7 @@ def find_tables(model: torch.nn.Module, min_rows: int) -> Iterator[tuple[torch.n
 
 @final
 class ServedEmbedding(torch.nn.Embedding):
-    """What becomes of an embedding.
+    """The fate of an embedding.
 
     Its weight has the shape and the place that it had, and no memory: a gradient is sparse, and has the rows of the
     batch.
