@@ -20,6 +20,8 @@ LONG_TESTS := tests/matrix $(addprefix tests/engine/ray/test_,client.py cluster.
 RAY_TESTS := $(addprefix tests/core/test_,ray_program.py options.py dag.py)
 # Those that draw examples: the same ones each time, but in test-long.
 RANDOM_TESTS = $(shell grep -rl '^from hypothesis' tests --include='test_*.py')
+# Those that import a framework, or ask whether it is there, when they are collected.
+FRAMEWORK_TESTS = $(shell grep -rlE '^( *with .*|    )?(import|from) (torch|keras|jax|tensorflow|ray|optax|lightning|xgboost)\b|^[a-z_]+ = pytest.importorskip' tests --include='test_*.py')
 # What they share is ordered by barriers, as on processors that show stores in any order.
 MEMORY_TESTS := tests/collective/test_host_group.py $(addprefix tests/ps/test_,gate.py rows.py store.py synchronous.py)
 PARITY_TESTS := tests/core tests/util tests/train tests/ps
@@ -30,7 +32,7 @@ PAGES := README.md $(wildcard docs/*.md docs/tutorials/*.md docs/coming_from/*.m
 NEWS_BASE ?= origin/main
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all test-long parity parity-local parity-inprocess parity-ray parity-page frameworks check format format-check lint types imports ages news docs doctest site dist wheel-test bench clean
+.PHONY: help demo test test-fast test-all test-long parity parity-local parity-inprocess parity-ray parity-page frameworks check format format-check lint types imports ages news docs doctest site dist wheel-test bench clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -96,9 +98,12 @@ COMPILE := -$(BIN)/python -m compileall -q src tests
 # It names and ends what hangs; see the file.
 PYTEST := $(BIN)/python tools/watch_tests.py --
 
-test: $(VENV)/.dev  ## run the tests of each room on the local engine, JOBS=3 at a time (10 minutes)
+test: $(VENV)/.dev  ## run the tests of each room on the local engine, JOBS=3 at a time (8 minutes)
 	$(COMPILE)
 	$(PYTEST) $(AT_A_TIME) -m 'not long and not thorough' $(addprefix --ignore=,$(LONG_TESTS)) $(ARGS)
+
+test-fast: $(VENV)/.dev  ## those that need no framework and wait for little, for each edit (2 minutes)
+	$(PYTEST) $(AT_A_TIME) -m 'not long and not thorough and not slow and not unhurried' $(addprefix --ignore=,$(LONG_TESTS) $(FRAMEWORK_TESTS)) $(ARGS)
 
 test-all: $(VENV)/.dev  ## those, the thorough ones, and the core's on the in-process engine: what CI runs (30 minutes)
 	$(COMPILE)
@@ -157,10 +162,11 @@ lint: $(VENV)/.dev  ## ruff, and plain prose on the pages and at the head of doc
 types: $(VENV)/.dev  ## mypy, strict
 	$(BIN)/mypy
 
-imports: $(VENV)/.dev  ## imports point down, none hides in a function, and packages name the modules they have
+imports: $(VENV)/.dev  ## imports point down, none hides in a function, packages name their modules, classes and folders are small
 	$(BIN)/lint-imports --no-logo
 	$(BIN)/python tools/check_imports.py
 	$(BIN)/python tools/check_rooms.py
+	$(BIN)/python tools/check_house.py
 
 ages: $(VENV)/.dev  ## pages that were made from results are not too old
 	$(BIN)/python tools/ages.py

@@ -73,6 +73,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         for why in lanes.list_reasons(item.nodeid):
             item.add_marker(pytest.mark.thorough(why))
+        for why in lanes.list_reasons(item.nodeid, lanes.UNHURRIED):
+            item.add_marker(pytest.mark.unhurried(why))
         reason = _find_reason(item, limits)
         if reason is not None:
             item.add_marker(pytest.mark.skip(reason=reason))

@@ -2,7 +2,7 @@
 
 `make test` is for somebody who has changed a line, and wants to know in minutes whether a room is still whole. So each
 room keeps its contract suite on the local engine, the tests of its own rules, and a few of its real kills. What is
-below runs in `make test-all`, which has everything.
+below runs in `make test-all`, which has everything. `make test-fast` is for each edit, and leaves out more.
 """
 
 from __future__ import annotations
@@ -139,8 +139,34 @@ THOROUGH: Mapping[str, Sequence[str]] = {
 """Beginnings of the tests' names, by the reason."""
 
 
-def list_reasons(nodeid: str) -> Iterator[str]:
-    """Yield why a test is thorough; nothing if it is not."""
-    for reason, beginnings in THOROUGH.items():
+UNHURRIED: Mapping[str, Sequence[str]] = {
+    "The in-process engine runs the same suite in a tenth of the time.": [
+        "tests/engine/test_contract.py::TestLocal",
+        "tests/test_first_use.py",
+        "tests/train/test_strategy_contract.py",
+    ],
+    "It waits for processes: their starts, their kills, their memory.": [
+        "tests/collective/test_host_group.py",
+        "tests/core/test_faults.py",
+        "tests/data/test_pools.py",
+        "tests/engine/test_store.py",
+        "tests/observe/test_dashboard.py",
+        "tests/observe/test_top.py",
+        "tests/ps/test_coordinator_life.py",
+        "tests/stores/test_cut_short.py",
+        "tests/test_shared_results.py",
+        "tests/util/test_multiprocessing.py",
+    ],
+    "It reads all sources, or compares hundreds of cases.": [
+        "tests/data/test_values.py",
+        "tests/test_shared_places.py",
+    ],
+}
+"""Those that `make test-fast` leaves out beside the thorough ones and those of frameworks, in the same form."""
+
+
+def list_reasons(nodeid: str, lane: Mapping[str, Sequence[str]] = THOROUGH) -> Iterator[str]:
+    """Yield why a test is thorough, or in another lane; nothing if it is not."""
+    for reason, beginnings in lane.items():
         if nodeid.startswith(tuple(beginnings)):
             yield reason

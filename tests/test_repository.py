@@ -241,6 +241,25 @@ def test_packages_that_name_what_is_not_there_are_found(tmp_path, capsys):
     assert "kitchen/__init__.py:1: `table` is no module here" in capsys.readouterr().out
 
 
+def test_what_is_hard_to_hold_in_mind_is_found(tmp_path, capsys):
+    check_house = runpy.run_path(str(ROOT / "tools" / "check_house.py"))["main"]
+    package = tmp_path / "kitchen"
+    package.mkdir()
+    (package / "__init__.py").touch()
+    (package / "oven.py").write_text("class Oven:\n" + "    x = 1\n" * 300)
+    assert check_house(package) == 0
+    (package / "table.py").write_text(
+        'from kitchen.oven import Oven\n\n\nclass Table(Oven):\n    """What is laid."""\n' + "    y = 1\n" * 300
+    )
+    (package / "drawer").mkdir()
+    for number in range(30):
+        (package / "drawer" / f"knife_{number}.py").touch()
+    assert check_house(package) == 1
+    found = capsys.readouterr().out.splitlines()
+    assert [line.partition(" has ")[2].partition(" ")[0] for line in found[:2]] == ["603", "30"]
+    assert "table.py:5: 'What'" in found[2]
+
+
 def test_local_imports_of_our_own_are_found(tmp_path, capsys):
     check_imports = runpy.run_path(str(ROOT / "tools" / "check_imports.py"))["main"]
     package = tmp_path / "hocket"

@@ -41,6 +41,19 @@ _OTHER_WORDS: Final = {
 """What other libraries, and older versions of Ray, call a keyword, or what is given for one."""
 
 
+def find_close(name: str, known: Iterable[str], likeness: float = 0.6) -> str:
+    """Return the name that was probably meant; empty if none is like it. All questions "Did you mean" ask it here.
+
+    Args:
+        name: What was written.
+        known: The names that there are.
+        likeness: From 0 to 1: as `difflib.get_close_matches` has it.
+    """
+    import difflib  # here, because a program without a mistake never needs it
+
+    return next(iter(difflib.get_close_matches(name, known, 1, likeness)), "")
+
+
 def suggest(name: str, known: Iterable[str], form: str = "{!r}") -> str:
     """Return the question whether another name was meant, after a space; nothing if none is like it.
 
@@ -50,17 +63,15 @@ def suggest(name: str, known: Iterable[str], form: str = "{!r}") -> str:
         form: How the other name is written.
 
     Example:
-        >>> from hocket._base import keywords
+        >>> from hocket import keywords
         >>> keywords.suggest("sed", ["seed", "num_blocks"])
         " Did you mean 'seed'?"
     """
-    import difflib  # here, because a program without a mistake never needs it
-
     names = list(known)
     other = _OTHER_WORDS.get(name)
-    longer = [one for one in names if one.startswith(f"{name}_")]
-    close = [other] if other in names else difflib.get_close_matches(name, names, 1) or longer
-    return f" Did you mean {form.format(close[0])}?" if close else ""
+    longer = next((one for one in names if one.startswith(f"{name}_")), "")
+    close = other if other in names else find_close(name, names) or longer
+    return f" Did you mean {form.format(close)}?" if close else ""
 
 
 def refuse(caller: str, name: str, known: Iterable[str], also: str = "") -> NoReturn:
@@ -102,9 +113,14 @@ def list_names(function: Callable[..., object]) -> list[str]:
     ]
 
 
-def guard(function: Callable[P, R]) -> Callable[P, R]:
+def guard(function: Callable[P, R], called: str = "") -> Callable[P, R]:
     """Return a function that refuses keywords which it does not have. From errors of this package that it raises,
-    frames of this package are taken; see `exceptions.hide_frames`."""
+    frames of this package are taken; see `exceptions.hide_frames`.
+
+    Args:
+        function: The function.
+        called: The name by which users call it. Default: its own.
+    """
     shown = list_names(function)
     names = frozenset(shown)
     takes_any = bool(function.__code__.co_flags & inspect.CO_VARKEYWORDS)
@@ -113,7 +129,7 @@ def guard(function: Callable[P, R]) -> Callable[P, R]:
 
     def call(*args: Any, **kwargs: Any) -> Any:
         if not takes_any and not names.issuperset(kwargs):
-            caller = f"{type(args[0]).__name__}()" if is_init else f"{function.__name__}()"
+            caller = f"{type(args[0]).__name__}()" if is_init else f"{called or function.__name__}()"
             tell(caller, next(name for name in kwargs if name not in names), shown)
         try:
             return function(*args, **kwargs)
@@ -134,7 +150,8 @@ def guard_methods(kind: K) -> K:
             continue
         if found.__module__.partition(".")[0] != __name__.partition(".")[0]:
             continue  # it belongs to a base class of somebody else's
-        guarded: Any = guard(found)
+        guarded: Any = guard(found, name)
+        guarded.__name__ = name
         guarded.__qualname__ = f"{kind.__qualname__}.{name}"
         guarded.__module__ = kind.__module__
         setattr(kind, name, guarded)
@@ -276,8 +293,6 @@ def _refuse(cls: type, known: _Known, args: tuple[object, ...], given: Mapping[s
 
 def _find(cls: type, name: str, value: object) -> tuple[str, bool]:
     """Return what is to be written in place of a keyword, empty if nobody knows, and whether it belongs elsewhere."""
-    import difflib  # here, because a program without a mistake never needs it
-
     known = _known[cls]
     if name in known.aliases:
         text = known.aliases[name]
@@ -285,9 +300,9 @@ def _find(cls: type, name: str, value: object) -> tuple[str, bool]:
     inside = _find_inside(known, name, value)
     if inside:
         return inside, True
-    close = difflib.get_close_matches(name, known.names, 1)
+    close = find_close(name, known.names)
     if close:
-        return f"{close[0]}={_show(value)}", False
+        return f"{close}={_show(value)}", False
     for outer, kind in known.nested.items():
         text, _ = _find(kind, name, value) if kind in _known else ("", False)
         if text:

@@ -682,7 +682,7 @@ def peek(end: channel.Channel) -> list[channel.Message]:
         return []
     found: list[channel.Message] = []
     while len(data) >= 4 and len(data) >= 4 + (size := int.from_bytes(data[:4], "little")):
-        found += channel._parse(memoryview(data)[4 : 4 + size])
+        found += channel._parse(memoryview(data)[4 : 4 + size], size)
         data = data[4 + size :]
     return found
 

@@ -17,7 +17,8 @@ import pytest
 
 import hocket
 from hocket import exceptions, ps
-from hocket.ps import closures, dispatcher, errors
+from hocket.ps import errors
+from hocket.ps.executor import closures, dispatcher
 from tests.conftest import ENGINE
 from tests.ps.conftest import Files
 

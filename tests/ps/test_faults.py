@@ -17,7 +17,9 @@ import pytest
 
 import hocket
 from hocket import ps
-from hocket.ps import dispatcher, errors, memory_owners, records, registry
+from hocket.ps import errors, registry
+from hocket.ps.executor import dispatcher
+from hocket.ps.stores import memory_owners, records
 from hocket.util import state
 from tests.ps.conftest import Files
 

@@ -19,7 +19,8 @@ import pytest
 from hypothesis import strategies as st
 
 from hocket import ps
-from hocket.ps import errors, gate, memory
+from hocket.ps import errors
+from hocket.ps.stores import gate, memory
 
 
 def make_gate(

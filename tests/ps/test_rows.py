@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 import hocket
 from hocket import ps
-from hocket.ps import errors, memory, records, rows
+from hocket.ps import errors
+from hocket.ps.stores import memory, records, rows
 
 DIM = 3
 START = ps.Uniform(-1, 1, seed=3)

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hocket import ps
-from hocket.ps import slices
+from hocket.ps.stores import slices
 
 
 def add_up(ids, values):

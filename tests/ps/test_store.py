@@ -13,7 +13,8 @@ import numpy as np
 import pytest
 
 from hocket import ps
-from hocket.ps import dense, errors, memory, records, rows, store
+from hocket.ps import errors
+from hocket.ps.stores import dense, memory, records, rows, store
 
 POINTS = ["begun", "prepared", "committed", "finished"]
 

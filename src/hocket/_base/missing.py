@@ -1,8 +1,8 @@
 """Names of Ray that are not here, and what to write instead: asking for one, or importing it, says so.
 
 The texts stand on the pages `docs/coming_from/ray.md` and `docs/data_names.md`, and a test holds these tables to
-them. A package calls `explain` for its names. `Finder` is asked last of all for modules of this package that nobody
-else has found.
+them. A package calls `explain` for its names. Python asks `Finder` last of all for modules of this package that no
+other finder has.
 
 Asking for an attribute that is not there is an AttributeError, so that `hasattr` and `getattr` with a default do what
 they should, and ``from hocket import serve`` is an ImportError. Both are one call of a module's ``__getattr__``, and

@@ -9,6 +9,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
+from hocket import keywords
+
 _WORKERS_ELSEWHERE: Final = re.compile(
     r"-np?(?P<count>\d*)|--(num|n|np|nprocs?|num[-_]proc|num[-_]procs|num[-_]workers|num[-_]processes|world[-_]size)"
 )
@@ -43,10 +45,7 @@ def _find_close(parser: argparse.ArgumentParser, name: str) -> tuple[str, str]:
         return "--workers", elsewhere["count"] or ""
     if not name.startswith("--"):
         return "", ""
-    import difflib  # here, because a command line without a mistake never needs it
-
-    close = difflib.get_close_matches(name.replace("_", "-"), known, 1, 0.75)
-    return (close[0] if close else ""), ""
+    return keywords.find_close(name.replace("_", "-"), known, 0.75), ""
 
 
 def list_options(parser: argparse.ArgumentParser) -> list[str]:

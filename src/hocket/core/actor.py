@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any, Concatenate, NoReturn, ParamSpec, TypeVar, Unpack, overload
 
-from hocket import exceptions
+from hocket import exceptions, keywords
 from hocket._base import texts
 from hocket.core import dag, environments, generators, options, placement, remote_function, session, typed
 from hocket.engine import contract, values
@@ -129,7 +129,7 @@ class ActorClass:
             ActorAlreadyExistsError: A living actor has the name.
             ActorUnschedulableError: It asks for more than the session can ever have.
         """
-        engine = contract.get_optional_current_engine() or session.get_engine()
+        engine = contract.current_engine or session.get_engine()
         record = self._record
         if not record.namespace:
             record = dataclasses.replace(record, namespace=engine.view.get_context().namespace)
@@ -315,18 +315,14 @@ class ActorHandle:
 
     def _explain_missing(self, name: str) -> str:
         """Return what is wrong with a name that is no method."""
-        import difflib  # here, because a program without a mistake never needs it
-
         known = sorted(known for known in self._methods if not known.startswith("_"))
         text = f"Actor class `{self._record.class_name}` has no method {name!r}. It has {known}."
         constructor = getattr(self._cls, "__init__", None)
         stored: tuple[str, ...] = getattr(getattr(constructor, "__code__", None), "co_names", ())
         if name in stored or (self._cls is not None and hasattr(self._cls, name)):
             return f"{text} An attribute of an actor cannot be read from outside: write a method that returns it."
-        close = difflib.get_close_matches(name, known, 1)
-        if close:
-            return f"{text} Did you mean {close[0]!r}?"
-        return f"{text} To read an attribute of an actor, write a method that returns it."
+        question = keywords.suggest(name, known)
+        return text + (question or " To read an attribute of an actor, write a method that returns it.")
 
     def __dir__(self) -> list[str]:
         return sorted({*super().__dir__(), *self._methods, *_SPECIAL_METHODS})
@@ -388,9 +384,10 @@ class ActorMethod:
             TypeError: The arguments do not fit the method, or one cannot travel.
             PendingCallsLimitExceeded: The actor has ``max_pending_calls`` unanswered calls of this caller.
         """
-        if self._signature is not None:
+        signature = self._signature
+        if signature is not None and (args or kwargs or not signature.takes_nothing):
             try:
-                self._signature.check(args, kwargs)
+                signature.check(args, kwargs)
             except TypeError as error:
                 exceptions.hide_frames(error, TypeError)
                 raise

@@ -6,6 +6,7 @@ import inspect
 from collections.abc import Iterable, Mapping, ValuesView
 from typing import Any
 
+from hocket import keywords
 from hocket._base import texts
 from hocket.core import actor, remote_function
 from hocket.engine import contract
@@ -52,25 +53,22 @@ def _holds_references(value: object) -> bool:
 
 
 def _is_in_task() -> bool:
-    engine = contract.get_optional_current_engine()
+    engine = contract.current_engine
     return engine is not None and engine.view.get_context().task_id is not None
 
 
 def explain_surplus(
-    name: str, surplus: tuple[object, ...], unknown: Mapping[str, object], keywords: tuple[str, ...]
+    name: str, surplus: tuple[object, ...], unknown: Mapping[str, object], known: tuple[str, ...]
 ) -> str:
     """Return what is wrong with arguments that `get` or `wait` does not take. Python's own message would name no
     keyword."""
-    import difflib  # here, because a program without a mistake never needs it
-
     if unknown:
         wrong = next(iter(unknown))
-        close = difflib.get_close_matches(wrong, keywords, 1)
-        hint = f"Did you mean {close[0]!r}?" if close else f"It has {' and '.join(map(repr, keywords))}."
-        return f"hocket.{name}() has no keyword {wrong!r}. {hint}"
+        hint = keywords.suggest(wrong, known) or f" It has {' and '.join(map(repr, known))}."
+        return f"hocket.{name}() has no keyword {wrong!r}.{hint}"
     if all(isinstance(one, contract.ObjectRef) for one in surplus):
         return f"hocket.{name}() takes several references as one list. Write hocket.{name}([first, second, ...])."
-    given = ", ".join(f"{keyword}={texts.safe_repr(one, 80)}" for keyword, one in zip(keywords, surplus, strict=False))
+    given = ", ".join(f"{keyword}={texts.safe_repr(one, 80)}" for keyword, one in zip(known, surplus, strict=False))
     return (
         f"hocket.{name}() takes one argument without a keyword, but received {1 + len(surplus)}. Write "
         f"hocket.{name}(refs, {given})."

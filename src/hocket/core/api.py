@@ -159,7 +159,12 @@ def get(object_refs: Any, *surplus: Any, timeout: float | None = None, **unknown
         if timeout is not None:
             _check_timeout(timeout)
         try:
-            return _fetch(session.get_open_engine(), (object_refs,), timeout)[0]
+            engine = contract.current_engine or session.get_open_engine()
+            try:
+                return engine.objects.get((object_refs,), timeout)[0]
+            except Exception as error:
+                _explain(engine, (object_refs,), error)
+                raise
         except (exceptions.HocketError, KeyboardInterrupt) as error:
             exceptions.hide_frames(error)
             raise
@@ -182,21 +187,21 @@ def get(object_refs: Any, *surplus: Any, timeout: float | None = None, **unknown
     # opened.
     try:
         engine = session.get_open_engine() if object_refs else session.get_engine()
-        return _fetch(engine, object_refs, timeout)
+        try:
+            return engine.objects.get(object_refs, timeout)
+        except Exception as error:
+            _explain(engine, object_refs, error)
+            raise
     except (exceptions.HocketError, KeyboardInterrupt) as error:
         exceptions.hide_frames(error)
         raise
 
 
-def _fetch(engine: contract.Engine, refs: Sequence[contract.AnyRef], timeout: float | None) -> list[object]:
-    """Return the values; explain one that has come and cannot be rebuilt in this process."""
-    try:
-        return engine.objects.get(refs, timeout)
-    except Exception as error:
-        if len(refs) > 1 and engine.unfetched is not None and not isinstance(error, exceptions.GetTimeoutError):
-            engine.unfetched.note_asked(refs)
-        if isinstance(error, exceptions.HocketError) or not undecodable.is_from_decoding(error):
-            raise
+def _explain(engine: contract.Engine, refs: Sequence[contract.AnyRef], error: Exception) -> None:
+    """Raise a better error than `get` has: for a value that has come and cannot be rebuilt in this process."""
+    if len(refs) > 1 and engine.unfetched is not None and not isinstance(error, exceptions.GetTimeoutError):
+        engine.unfetched.note_asked(refs)
+    if not isinstance(error, exceptions.HocketError) and undecodable.is_from_decoding(error):
         explained = undecodable.explain(_name_unopened(engine, refs), error)
         raise explained from explained.__cause__
 
@@ -424,5 +429,5 @@ def error_info() -> list[exceptions.ErrorRecord]:
         >>> [(record.error_type, record.message) for record in hocket.error_info()]
         [('ZeroDivisionError', 'division by zero')]
     """
-    engine = contract.get_optional_current_engine()
+    engine = contract.current_engine
     return [] if engine is None else engine.view.list_errors()

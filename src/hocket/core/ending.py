@@ -69,7 +69,7 @@ def _end(
     others: Sequence[contract.AnyRef],
     actors: Sequence[contract.ObjectRef[None]],
 ) -> None:
-    if contract.get_optional_current_engine() is not engine:
+    if contract.current_engine is not engine:
         return
     with contextlib.suppress(exceptions.HocketError):  # the session may end at the same moment
         for actor in actors:

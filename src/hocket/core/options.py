@@ -10,6 +10,7 @@ import inspect
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
+from hocket import keywords
 from hocket.core import amounts, environments, labels, placement
 from hocket.engine import contract
 from hocket.kernel import records, resources
@@ -205,10 +206,7 @@ def validate(given: Mapping[str, object], known: Mapping[str, Option], what: str
     for name, value in given.items():
         option = known.get(name)
         if option is None:
-            import difflib  # here, because a program without a mistake never needs it
-
-            close = difflib.get_close_matches(name, known, 1)
-            hint = f" Did you mean {close[0]!r}?" if close else ""
+            hint = keywords.suggest(name, known)
             raise ValueError(f"Invalid option keyword {name!r} for {what}.{hint} Valid ones are {sorted(known)}.")
         if value is None:
             continue

@@ -63,14 +63,15 @@ class RemoteFunction(Generic[P, T_co]):
             TypeError: The arguments do not fit the function's signature, or one cannot travel (`SerializationError`).
             TaskUnschedulableError: It asks for more than the session can ever have.
         """
-        try:
-            self._signature.check(args, kwargs)
-        except TypeError as error:
-            exceptions.hide_frames(error, TypeError)
-            raise
+        if args or kwargs or not self._signature.takes_nothing:
+            try:
+                self._signature.check(args, kwargs)
+            except TypeError as error:
+                exceptions.hide_frames(error, TypeError)
+                raise
         record = self._options
         try:
-            engine = contract.get_optional_current_engine() or session.get_engine()
+            engine = contract.current_engine or session.get_engine()
             exported = self._exported
             if exported is None or self._modules:
                 engine.tasks.expect_work(self._modules)
@@ -141,7 +142,7 @@ class RemoteFunction(Generic[P, T_co]):
 class Signature:
     """Checks arguments where they are given, so that a mistake is reported on the caller's own line."""
 
-    __slots__ = ("_least", "_most", "_name", "_signature")
+    __slots__ = ("_least", "_most", "_name", "_signature", "takes_nothing")
 
     def __init__(self, function: Callable[..., object], name: str, *, skip_first: bool = False) -> None:
         self._name = name
@@ -162,6 +163,8 @@ class Signature:
                 most = -1  # only the full check can tell
         self._signature = signature
         self._least, self._most = least, most
+        #: Whether a call without arguments fits: the usual case, known without a check.
+        self.takes_nothing = least == 0 <= most
 
     def __str__(self) -> str:
         return "(...)" if self._signature is None else str(self._signature)

@@ -64,7 +64,7 @@ class Scope:
         return handle
 
     def _check(self) -> None:
-        self._engine = contract.get_optional_current_engine()
+        self._engine = contract.current_engine
         if self._is_closed:
             self._end(waits=False)
             raise exceptions.TaskCancelledError("The loop that asked for this has ended.")

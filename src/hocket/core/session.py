@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import Any, Self
 
-from hocket import _base, exceptions
+from hocket import _base, exceptions, keywords
 from hocket._base import markup, texts
 from hocket.core import amounts, engines, environments
 from hocket.core import labels as core_labels
@@ -151,7 +151,7 @@ def init(
     if runtime_env is not None:
         _check_environment(runtime_env, kind)
     with _lock:
-        current = contract.get_optional_current_engine()
+        current = contract.current_engine
         if current is not None:
             return _describe_open(current, ignore_reinit_error)
         name = str.__str__(namespace) if namespace else f"anonymous-{os.urandom(4).hex()}"
@@ -177,7 +177,7 @@ def init(
             )
             if runtime_env:
                 opened.inherit(contract.Inherited(environments.format_environment(runtime_env)))
-        current = contract.get_optional_current_engine()
+        current = contract.current_engine
         if current is not None:  # a signal's handler was faster
             opened.close()
             return _describe_open(current, ignore_reinit_error)
@@ -324,10 +324,8 @@ def _check_keywords(given: Mapping[str, object]) -> None:
             "local_mode does not exist. Use hocket.init(engine='inprocess') to run everything in this process."
         )
     if unknown:
-        import difflib  # here, because a program without a mistake never needs it
-
         known = inspect.signature(init).parameters
-        close = [name for one in unknown for name in difflib.get_close_matches(one, known, 1)]
+        close = list(filter(None, [keywords.find_close(one, known) for one in unknown]))
         hint = f" Did you mean {', '.join(close)}?" if close else ""
         raise RuntimeError(
             f"Unknown keyword argument(s): {', '.join(unknown)}.{hint} See help(hocket.init) for those that exist."
@@ -349,7 +347,7 @@ def at_shutdown(function: Callable[[], object]) -> None:
 @exceptions.hide_frames_of
 def shutdown() -> None:
     """Close the session: every process ends, every object is gone. Calling it again does nothing."""
-    current = contract.get_optional_current_engine()
+    current = contract.current_engine
     if current is not None and current.is_closable:
         while _at_shutdown:
             function = _at_shutdown.pop()
@@ -358,7 +356,7 @@ def shutdown() -> None:
             except Exception:  # noqa: BLE001 (what is left of a library must not keep the processes)
                 _log.exception("%r, which was to be called before the session ends, has raised", function)
     with _lock:
-        current = contract.get_optional_current_engine()
+        current = contract.current_engine
         if current is None or not current.is_closable:
             return
         contract.set_current_engine(None)
@@ -399,12 +397,12 @@ def _show_unfetched(errors: list[tuple[str, BaseException]]) -> None:
 
 def is_initialized() -> bool:
     """Tell whether a session is open."""
-    return contract.get_optional_current_engine() is not None
+    return contract.current_engine is not None
 
 
 def get_engine() -> contract.Engine:
     """Return the engine of the session, opening a session if there is none."""
-    current = contract.get_optional_current_engine()
+    current = contract.current_engine
     if current is None:
         init(ignore_reinit_error=True)
         return contract.get_current_engine()
@@ -413,7 +411,7 @@ def get_engine() -> contract.Engine:
 
 def get_limits() -> Mapping[str, str]:
     """Return what the session's engine cannot do; without a session, that of the engine which the first use opens."""
-    current = contract.get_optional_current_engine()
+    current = contract.current_engine
     return engines.get_limits(_choose_engine(None, None)[0]) if current is None else current.limits
 
 
@@ -430,7 +428,7 @@ def check_environment(engine: contract.Engine, problem: str | None) -> None:
 
 def get_open_engine() -> contract.Engine:
     """Return the engine of the open session."""
-    current = contract.get_optional_current_engine()
+    current = contract.current_engine
     if current is None:
         raise exceptions.SessionClosedError(
             "No session is open. Call hocket.init() first. References of a session that was shut down are gone: run "
@@ -444,7 +442,7 @@ def _forget_in_fork() -> None:
     global _lock  # noqa: PLW0603 (another thread of the parent may have held the old one)
     _lock = threading.RLock()
     _at_shutdown.clear()
-    engine = contract.get_optional_current_engine()
+    engine = contract.current_engine
     if engine is not None:
         contract.set_current_engine(None)
         engine.cut_off()

@@ -1,12 +1,12 @@
 """The rows that training reads, and their order.
 
 A `Dataset` is rows in blocks (`blocks`, made of `columns`) and a plan (`plan`) of where they come from (`block_reads`)
-and what is done to them. To it, `operations` adds steps (`steps`; `calls` says who calls a user's function), and
-`tables` what needs all rows (`relations` and `aggregate` write the queries, `transport` brings columns to the engine
-for tables and back), and `splits` cuts it. It is streamed through tasks (`execution`). `creation` makes it of values,
-`readers` of files, `writers` makes files of it; `sources` knows what is in them. `feed` gives its batches a form, and
-`shard` is a rank's part. Arrow enters through `arrow`, pandas through `frames`, Spark through `spark`, and frameworks
-through `to_torch`, `to_tensorflow` and `to_jax`, each at its first use (`hocket.extras`).
+and what is done to them. Its methods are functions in `methods`, most of which add a step (`steps`; `calls` says who
+calls a user's function); `relations` and `aggregate` write the queries of those that need all rows, and `transport`
+brings columns to the engine for tables and back. It is streamed through tasks (`execution`). `creation` makes it of
+values, `readers` of files; `sources` knows what is in them. `shard` is a rank's part. Arrow enters through `arrow`,
+pandas through `frames`, Spark through `spark`, and frameworks through `to_torch`, `to_tensorflow` and `to_jax`, each
+at its first use (`hocket.extras`).
 
 `ledger` says which rows each rank takes at each step, from three numbers that are all there is to save; `order` is the
 shuffle behind it; `exact` adds up an evaluation so that the number of ranks cannot be seen in the result. These need
@@ -22,7 +22,6 @@ if _typing.TYPE_CHECKING:
     from hocket.data.blocks import Schema as Schema
     from hocket.data.calls import ActorPoolStrategy as ActorPoolStrategy
     from hocket.data.calls import TaskPoolStrategy as TaskPoolStrategy
-    from hocket.data.conversions import DatasetSummary as DatasetSummary
     from hocket.data.creation import from_arrow as from_arrow
     from hocket.data.creation import from_arrow_refs as from_arrow_refs
     from hocket.data.creation import from_blocks as from_blocks
@@ -44,7 +43,9 @@ if _typing.TYPE_CHECKING:
     from hocket.data.exact import ExactMean as ExactMean
     from hocket.data.ledger import Ledger as Ledger
     from hocket.data.ledger import Slice as Slice
-    from hocket.data.operations import RandomSeedConfig as RandomSeedConfig
+    from hocket.data.methods.conversions import DatasetSummary as DatasetSummary
+    from hocket.data.methods.rows import RandomSeedConfig as RandomSeedConfig
+    from hocket.data.methods.tables import GroupedData as GroupedData
     from hocket.data.preprocessors.base import Preprocessor as Preprocessor
     from hocket.data.readers import read_binary_files as read_binary_files
     from hocket.data.readers import read_csv as read_csv
@@ -66,7 +67,6 @@ if _typing.TYPE_CHECKING:
     from hocket.data.sources.sinks import BlockBasedFileDatasink as BlockBasedFileDatasink
     from hocket.data.sources.sinks import RowBasedFileDatasink as RowBasedFileDatasink
     from hocket.data.sources.writing import SaveMode as SaveMode
-    from hocket.data.tables import GroupedData as GroupedData
 
 _missing.explain(
     __name__,

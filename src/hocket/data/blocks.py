@@ -14,7 +14,8 @@ import numpy as np
 import numpy.typing as npt
 
 from hocket._base import texts
-from hocket.data import arrow, columns, frames
+from hocket.data import arrow, columns
+from hocket.data.arrow import frames
 
 Batch: TypeAlias = Any
 """A dict of numpy arrays, a pandas DataFrame, or an Arrow table."""

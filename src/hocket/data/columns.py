@@ -15,7 +15,8 @@ from typing import Any, Final, TypeAlias, final
 import numpy as np
 import numpy.typing as npt
 
-from hocket.data import arrow, frames
+from hocket.data import arrow
+from hocket.data.arrow import frames
 
 Column: TypeAlias = Any
 """A numpy array or an Arrow array. Arrow has no types to check against, and may be missing."""

@@ -11,7 +11,8 @@ import numpy as np
 
 from hocket import keywords
 from hocket._base import texts
-from hocket.data import arrow, block_reads, blocks, calls, columns, dataset, frames, plan, reading, settings
+from hocket.data import arrow, block_reads, blocks, calls, columns, dataset, plan, reading, settings
+from hocket.data.arrow import frames
 from hocket.data.execution import references
 from hocket.data.sources import custom, programs
 from hocket.data.spark import receiving

@@ -2,29 +2,15 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, TypeVar, final
 
 from hocket import keywords
 from hocket._base import markup, missing, texts
 from hocket.core import session
-from hocket.data import (
-    block_reads,
-    blocks,
-    calls,
-    conversions,
-    execution,
-    feed,
-    looking,
-    operations,
-    plan,
-    reading,
-    settings,
-    splits,
-    writers,
-)
-from hocket.data.spark import sending
+from hocket.data import block_reads, blocks, execution, plan, reading, settings
+from hocket.data.methods import batches, columns, conversions, looking, rows, splits, tables, writers
+from hocket.data.methods.contract import Batching
 
 T = TypeVar("T")
 
@@ -32,7 +18,7 @@ T = TypeVar("T")
 @missing.explain_attributes
 @keywords.guard_methods
 @final
-class Dataset(looking.Looking, operations.RowOperations, splits.Splits, conversions.Conversions, writers.Writers):
+class Dataset:
     """Rows in blocks, and the plan of what is done to them. Made by `from_items`, `read_parquet` and their like.
 
     A data set is a plan. It never changes: each method returns another one, and no step runs before rows are requested.
@@ -99,66 +85,83 @@ class Dataset(looking.Looking, operations.RowOperations, splits.Splits, conversi
     def _then(self, op: plan.Op) -> Dataset:
         return Dataset(self._plan.reads, (*self._plan.ops, op))
 
-    # --- the order and the number of blocks ---------------------------------------------------------------------------
+    _use_gpu = False
+    _may_lack_size = True
+    _row_batch_size: int | None = None
 
-    def random_shuffle(
-        self, *, seed: operations.Seed = None, num_blocks: int | None = None, **of_ray: object
-    ) -> Dataset:
-        """Put all rows into another order.
+    # --- steps of the plan --------------------------------------------------------------------------------------------
 
-        Where it comes last, training moves no row for it: the ledger computes another order for each epoch. A batch is
-        then of rows from all over the data.
+    map_batches = rows.map_batches
+    map = rows.map_rows
+    flat_map = rows.flat_map
+    filter = rows.filter_rows
+    limit = rows.limit
+    random_sample = rows.random_sample
+    select_columns = columns.select_columns
+    drop_columns = columns.drop_columns
+    rename_columns = columns.rename_columns
+    add_column = columns.add_column
+    with_column = columns.with_column
+    with_columns = columns.with_columns
+    random_shuffle = rows.random_shuffle
+    randomize_block_order = rows.randomize_block_order
+    repartition = rows.repartition
+    sort = tables.sort
+    groupby = tables.groupby
+    join = tables.join
+    union = tables.union
+    zip = tables.zip_columns
 
-        Args:
-            seed: Which order. Default: a random one, chosen now, so that this data set has the same order each time.
-            num_blocks: Into how many blocks they are cut then. Default: as before.
-            **of_ray: ``num_cpus`` and others of Ray's that say how it is scheduled: they have no effect.
+    # --- its execution ------------------------------------------------------------------------------------------------
 
-        Raises:
-            ValueError: The seed is no whole number, or negative.
-            TypeError: There is no such keyword.
-
-        Example:
-            >>> from hocket import data
-            >>> [row["id"] for row in data.range(6).random_shuffle(seed=1).take_all()]
-            [2, 3, 0, 4, 1, 5]
-        """
-        calls.read_options("random_shuffle", None, of_ray, ("seed", "num_blocks"))
-        shuffled = self._then(plan.Shuffle(operations.choose_seed(seed)))
-        return shuffled if num_blocks is None else shuffled.repartition(num_blocks)
-
-    def randomize_block_order(self, *, seed: operations.Seed = None) -> Dataset:
-        """Put the blocks into another order, and leave the rows of each where they are: cheaper than a shuffle.
-
-        Args:
-            seed: Which order. Default: a random one, chosen now, so that this data set has the same order each time.
-
-        Raises:
-            ValueError: The seed is no whole number, or negative.
-        """
-        return self._then(plan.BlockOrder(operations.choose_seed(seed)))
-
-    def repartition(
-        self, num_blocks: int | None = None, target_num_rows_per_block: int | None = None, *, shuffle: bool = False
-    ) -> Dataset:
-        """Cut the same rows, in the same order, into another number of blocks.
-
-        Args:
-            num_blocks: How many blocks.
-            target_num_rows_per_block: How many rows a block has, but for the last; in the place of `num_blocks`.
-            shuffle: Whether the rows are shuffled first; see `random_shuffle`.
-
-        Raises:
-            ValueError: A number is less than 1, or both are given, or neither.
-        """
-        if (num_blocks is None) == (target_num_rows_per_block is None):
-            raise ValueError(
-                "repartition() takes num_blocks or target_num_rows_per_block, and one of them. Write repartition(8)."
-            )
-        reading.check_count("num_blocks", num_blocks, 1)
-        reading.check_count("target_num_rows_per_block", target_num_rows_per_block, 1)
-        rows = self.random_shuffle() if shuffle else self
-        return rows._then(plan.Repartition(num_blocks, target_num_rows_per_block))
+    iter_batches = batches.iter_batches
+    iter_torch_batches = batches.iter_torch_batches
+    iter_jax_batches = batches.iter_jax_batches
+    iter_tf_batches = batches.iter_tf_batches
+    to_tf = batches.to_tf
+    iter_rows = batches.iter_rows
+    count = looking.count
+    show = looking.show
+    explain = looking.explain
+    stats = looking.stats
+    num_blocks = looking.num_blocks
+    schema = looking.schema
+    columns = looking.columns
+    take = looking.take
+    take_all = looking.take_all
+    take_batch = looking.take_batch
+    to_pandas = looking.to_pandas
+    to_arrow = looking.to_arrow
+    input_files = looking.input_files
+    size_bytes = looking.size_bytes
+    aggregate = tables.aggregate
+    unique = tables.unique
+    sum = tables.add_up
+    min = tables.find_least
+    max = tables.find_greatest
+    mean = tables.compute_mean
+    std = tables.compute_std
+    summary = conversions.summary
+    to_arrow_refs = conversions.to_arrow_refs
+    to_pandas_refs = conversions.to_pandas_refs
+    to_numpy_refs = conversions.to_numpy_refs
+    to_spark = conversions.to_spark
+    streaming_train_test_split = splits.streaming_train_test_split
+    split = splits.split
+    streaming_split = splits.streaming_split
+    split_at_indices = splits.split_at_indices
+    split_proportionately = splits.split_proportionately
+    train_test_split = splits.train_test_split
+    write_parquet = writers.write_parquet
+    write_csv = writers.write_csv
+    write_orc = writers.write_orc
+    write_json = writers.write_json
+    write_numpy = writers.write_numpy
+    write_tfrecords = writers.write_tfrecords
+    write_images = writers.write_images
+    write_webdataset = writers.write_webdataset
+    write_sql = writers.write_sql
+    write_datasink = writers.write_datasink
 
     def iterator(self) -> Dataset:
         """Return what has `iter_batches`: the data set itself. Here for programs written for Ray."""
@@ -175,29 +178,6 @@ class Dataset(looking.Looking, operations.RowOperations, splits.Splits, conversi
         kept = Dataset(self._store())
         kept._record = self._record
         return kept
-
-    def to_spark(self, spark: object, *, path: str | os.PathLike[str] | None = None) -> Any:
-        """Execute the plan, write Parquet files, and return a DataFrame of Spark's that reads them.
-
-        It has as many rows, in no order. Texts, numbers, times, decimals, lists, structs and missing values stay what
-        they are, but for unsigned numbers and halves, for which Spark has the next larger type.
-
-        Args:
-            spark: The ``SparkSession``.
-            path: A folder, empty or not there, that Spark's machines and this one see: ``s3a://bucket/rows``. Default,
-                if Spark runs on this machine alone: one among its temporary files, removed when this process ends.
-
-        Raises:
-            TypeError: It is no session of Spark's, or a column is of no type that Spark reads.
-            ValueError: A time has nanoseconds; or no path is given, and Spark runs on other machines.
-            FileExistsError: The folder has files.
-            MissingExtraError: PySpark is not installed.
-        """
-        with sending.open_target(spark, path) as folder:
-            place = folder.place
-            how = {"filesystem": place.filesystem, "mode": "error"}
-            self._write(sending.CALLER, place.path, sending.SparkParquet(), how)
-            return sending.build_frame(spark, folder)
 
     # --- reading ------------------------------------------------------------------------------------------------------
 
@@ -218,7 +198,7 @@ class Dataset(looking.Looking, operations.RowOperations, splits.Splits, conversi
     def _peek(self) -> blocks.Block:
         return execution.find_block(self._plan, _get_options())
 
-    def _loop(self, convert: Callable[[blocks.Block], T], batching: feed.Batching) -> Iterable[T]:
+    def _loop(self, convert: Callable[[blocks.Block], T], batching: Batching) -> Iterable[T]:
         def begin() -> Iterator[T]:
             executed = self._stream()
             stream: Iterator[blocks.Block] = map(execution.fetch, executed)

@@ -1,3 +1,3 @@
 """Rows in groups, under Ray's name of their module."""
 
-from hocket.data.tables import GroupedData as GroupedData
+from hocket.data.methods.tables import GroupedData as GroupedData

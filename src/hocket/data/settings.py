@@ -164,3 +164,26 @@ def lend(context: DataContext) -> Iterator[None]:
         yield
     finally:
         _lent.reset(token)
+
+
+# --- files that a task leaves out -------------------------------------------------------------------------------------
+
+_left_out: contextvars.ContextVar[list[str] | None] = contextvars.ContextVar("left_out", default=None)
+
+
+def note_left_out(path: str) -> None:
+    """Note that a file is left out because it cannot be read. A task reports it with its block's size."""
+    noted = _left_out.get()
+    if noted is not None:
+        noted.append(path)
+
+
+@contextlib.contextmanager
+def collect_left_out() -> Iterator[list[str]]:
+    """Give the paths of files that are left out in a block."""
+    noted: list[str] = []
+    token = _left_out.set(noted)
+    try:
+        yield noted
+    finally:
+        _left_out.reset(token)

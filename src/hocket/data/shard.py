@@ -21,7 +21,9 @@ import numpy as np
 
 from hocket import keywords
 from hocket._base import missing
-from hocket.data import blocks, cursor, dataset, execution, feed, ledger, loader, order, reading
+from hocket.data import blocks, cursor, dataset, execution, ledger, loader, order, reading
+from hocket.data.methods import batches
+from hocket.data.methods.contract import Batching
 
 T = TypeVar("T")
 
@@ -77,7 +79,7 @@ class Windows:
 @final
 @missing.explain_attributes
 @keywords.guard_methods
-class DataIterator(loader.WeighedLoader, feed.Feed):
+class DataIterator(loader.WeighedLoader):
     """A rank's part of a data set. Made by `hocket.train.get_dataset_shard`.
 
     Each loop over one of its batches is an epoch. All ranks take the same number of steps, and each row comes once in
@@ -161,7 +163,14 @@ class DataIterator(loader.WeighedLoader, feed.Feed):
 
     _may_lack_size = False
     _described = "shard"
-    _row_batch_size = 1
+    _row_batch_size: int | None = 1
+
+    iter_batches = batches.iter_batches
+    iter_torch_batches = batches.iter_torch_batches
+    iter_jax_batches = batches.iter_jax_batches
+    iter_tf_batches = batches.iter_tf_batches
+    to_tf = batches.to_tf
+    iter_rows = batches.iter_rows
 
     # --- where it is --------------------------------------------------------------------------------------------------
 
@@ -192,7 +201,7 @@ class DataIterator(loader.WeighedLoader, feed.Feed):
 
     # --- loops --------------------------------------------------------------------------------------------------------
 
-    def _loop(self, convert: Callable[[blocks.Block], T], batching: feed.Batching) -> Iterable[T]:
+    def _loop(self, convert: Callable[[blocks.Block], T], batching: Batching) -> Iterable[T]:
         assert batching.batch_size is not None, "checked"
         window = seed = 0
         # A loop that shuffles all rows need not shuffle windows.

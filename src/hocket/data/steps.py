@@ -20,7 +20,8 @@ import numpy.typing as npt
 
 from hocket import exceptions
 from hocket._base import texts
-from hocket.data import arrow, blocks, columns, frames
+from hocket.data import arrow, blocks, columns
+from hocket.data.arrow import frames
 from hocket.data.expressions import computing, tree
 
 

@@ -750,7 +750,8 @@ class Engine(abc.ABC):
         """
 
 
-_current: Engine | None = None
+current_engine: Engine | None = None
+"""The engine of this process's session, or None. Only `set_current_engine` sets it."""
 
 
 def build_closed_error(ref: ObjectRef[object]) -> exceptions.ObjectLostError:
@@ -766,14 +767,14 @@ def check_current(ref: AnyRef) -> None:
     Raises:
         ObjectLostError: Its session is closed.
     """
-    if ref._engine is not get_optional_current_engine():
+    if ref._engine is not current_engine:
         raise build_closed_error(ref)
 
 
 def set_current_engine(engine: Engine | None) -> None:
     """Make this the engine that unpickled references belong to; None closes."""
-    global _current  # noqa: PLW0603 (a process has one session: that is what the name `hocket.get` means)
-    _current = engine
+    global current_engine  # noqa: PLW0603 (a process has one session: that is what the name `hocket.get` means)
+    current_engine = engine
 
 
 def get_current_engine() -> Engine:
@@ -782,14 +783,9 @@ def get_current_engine() -> Engine:
     Raises:
         SessionClosedError: There is none.
     """
-    if _current is None:
+    if current_engine is None:
         raise exceptions.SessionClosedError(
             "No session is open in this process, so a reference cannot be used. Call hocket.init() first; references "
             "of an earlier session are gone."
         )
-    return _current
-
-
-def get_optional_current_engine() -> Engine | None:
-    """Return the engine of this process's session, or None."""
-    return _current
+    return current_engine

@@ -14,11 +14,14 @@ class Start(NamedTuple):
     worker: WorkerRecord
 
 
-class Run(NamedTuple):
-    """Send a worker a task or call."""
+class Run:
+    """Send a worker a task or call. The usual instruction, and no tuple: to make one takes one call."""
 
-    worker: WorkerRecord
-    task: TaskRecord
+    __slots__ = __match_args__ = ("worker", "task")
+
+    def __init__(self, worker: WorkerRecord, task: TaskRecord) -> None:
+        self.worker = worker
+        self.task = task
 
 
 class Cancel(NamedTuple):

@@ -40,6 +40,8 @@ def run(kernel: State, worker: WorkerRecord, task: TaskRecord) -> None:
     task.state = TaskState.RUNNING
     task.worker = worker
     worker.sent = task.number = worker.sent + 1
+    if worker.inflight:
+        kernel.may_stall = True
     worker.inflight[task.id] = task
     kernel.instructions.append(Run(worker, task))
 
@@ -88,12 +90,13 @@ def end_lease(kernel: State, worker: WorkerRecord) -> None:
     """Give the worker's resources back; it is idle then, unless it is dead or has run for the last time."""
     if worker.shape is not None:
         leases = kernel.leases[worker.shape]
-        leases.pop(worker.id, None)
+        if worker.id in leases:
+            del leases[worker.id]
         if not leases:
             del kernel.leases[worker.shape]
         worker.shape = None
     if worker.allocation is not None:
-        worker.allocation.give_back()
+        worker.allocation.pool.give(worker.allocation)
         worker.allocation = None
     if worker.state == WorkerState.LEASED:
         worker.state = WorkerState.IDLE
@@ -152,12 +155,9 @@ def unblock(kernel: State, worker: WorkerRecord, number: int = 0) -> None:
 
 def find_stalled(kernel: State) -> list[WorkerRecord]:
     """Return workers with tasks waiting behind a running one. The engine withdraws these where it sees no progress."""
-    stalled = []
-    for leases in kernel.leases.values():  # before each wait: in Python 3.11 a comprehension would be a call more
-        for worker in leases.values():
-            if len(worker.inflight) > 1 and not worker.recalled:
-                stalled.append(worker)  # noqa: PERF401
-    return stalled
+    crowded = [worker for leases in kernel.leases.values() for worker in leases.values() if len(worker.inflight) > 1]
+    kernel.may_stall = bool(crowded)
+    return [worker for worker in crowded if not worker.recalled]
 
 
 def withdraw(kernel: State, worker: WorkerRecord, begun: int) -> None:

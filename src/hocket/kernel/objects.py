@@ -97,10 +97,10 @@ def release_dropped(
         if object_id in interned:
             forget(object_id)
         record = objects.get(object_id)
-        if record is not None and record.count > 1:
+        if record is not None:
             record.count -= 1
-        else:
-            release(kernel, object_id)
+            if record.count <= 0:
+                _free(kernel, record)
 
 
 def drop_values(kernel: State, task_id: int, values: list[tuple[tuple[object, ...], tuple[int, ...]]]) -> None:

@@ -41,12 +41,21 @@ def dispatch_shape(kernel: State, shape: resources.Shape, queue: deque[TaskRecor
         pool = _find_pool(kernel, shape)
         if pool is not None:
             queue.popleft()
-            _start_on_idle(kernel, task, shape, pool)
+            _start_on_idle(kernel, task, shape, pool.take(shape.demand))
         elif task.kind == TaskKind.FUNCTION and (worker := _find_room(kernel, task, shape)) is not None:
             queue.popleft()
             leases.run(kernel, worker, task)
         else:
             return
+
+
+def start_at_once(kernel: State, task: TaskRecord, shape: resources.Shape) -> bool:
+    """Start a task, if it finds room now, past the empty queue of its shape; False if it has to stand there."""
+    allocation = None if shape.group_id else kernel.pool.take_if_fits(shape.demand)
+    if allocation is None:
+        return False
+    _start_on_idle(kernel, task, shape, allocation)
+    return True
 
 
 def _find_pool(kernel: State, shape: resources.Shape) -> resources.Pool | None:
@@ -74,8 +83,7 @@ def _find_room(kernel: State, task: TaskRecord, shape: resources.Shape) -> Worke
     return best
 
 
-def _start_on_idle(kernel: State, task: TaskRecord, shape: resources.Shape, pool: resources.Pool) -> None:
-    allocation = pool.take(shape.demand)
+def _start_on_idle(kernel: State, task: TaskRecord, shape: resources.Shape, allocation: resources.Allocation) -> None:
     worker = leases.take_idle(kernel, shape.environment, allocation.gpu_ids)
     worker.allocation = allocation
     if task.kind == TaskKind.CREATION:
@@ -90,7 +98,10 @@ def _start_on_idle(kernel: State, task: TaskRecord, shape: resources.Shape, pool
         return
     worker.state = WorkerState.LEASED
     worker.shape = shape
-    kernel.leases.setdefault(shape, {})[worker.id] = worker
+    if shape in kernel.leases:
+        kernel.leases[shape][worker.id] = worker
+    else:
+        kernel.leases[shape] = {worker.id: worker}
     leases.run(kernel, worker, task)
 
 
@@ -116,7 +127,7 @@ def go_on(kernel: State, worker: WorkerRecord, task: TaskRecord) -> None:
         _refill(kernel, worker, shape, queue)
     if not worker.inflight:
         leases.end_lease(kernel, worker)
-        if queue or kernel.pending_groups or len(kernel.queues) > 1:
+        if queue or kernel.pending_groups or (kernel.queues and (queue is None or len(kernel.queues) > 1)):
             dispatch(kernel)
 
 

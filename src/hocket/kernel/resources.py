@@ -124,6 +124,18 @@ class Pool:
                 return False
         return not self.gpu_free or self._pick_gpus(_get_units(demand, "GPU")) is not None
 
+    def take_if_fits(self, demand: Demand) -> Allocation | None:
+        """Take the demand, or return None if it does not fit now."""
+        if self.gpu_free:
+            return self.take(demand) if self.fits(demand) else None
+        free = self.free
+        for name, units in demand:
+            if free.get(name, 0) < units:
+                return None
+        for name, units in demand:
+            free[name] -= units
+        return Allocation(self, demand)
+
     def take(self, demand: Demand) -> Allocation:
         """Take the demand; the caller has checked that it fits."""
         free = self.free

@@ -101,6 +101,8 @@ class State(abc.ABC):
         self.groups: dict[int, GroupRecord] = {}
         #: The last ones that have been.
         self.removed_groups: deque[GroupRecord] = deque(maxlen=REMOVED_GROUPS)
+        #: Whether a worker may have a task behind a running one; see `leases.find_stalled`.
+        self.may_stall = False
         #: Living actors by namespace and name.
         self.names: dict[tuple[str, str], ActorRecord] = {}
         #: Names promised to workers that are about to create the actor.

@@ -58,8 +58,11 @@ def submit(kernel: State, task: TaskRecord) -> None:
     failed_value = _depend(kernel, task) if task.dependencies else None
     if task.kind == TaskKind.CREATION:
         actors.add_actor(kernel, task)
-    elif task.kind == TaskKind.CALL and not calls.join_row(kernel, task):
-        return
+    elif task.kind == TaskKind.CALL:
+        if failed_value is None and calls.run_at_once(kernel, task):
+            return
+        if not calls.join_row(kernel, task):
+            return
     if failed_value is not None:
         fail_with(kernel, task, failed_value)
     elif task.unresolved:
@@ -98,6 +101,8 @@ def make_ready(kernel: State, task: TaskRecord) -> None:
     if shape.group_id and leases.fail_if_group_is_gone(kernel, task):
         return
     queue = kernel.queues.get(shape)
+    if not queue and placing.start_at_once(kernel, task, shape):
+        return
     if queue is None:
         queue = kernel.queues[shape] = deque()
     queue.append(task)
@@ -139,13 +144,19 @@ def finish(
         record = known.get(object_id)
         if record is None:
             kernel.instructions.append(Free(object_id, value))
-        elif record.value is None:  # an actor that is built again has its value already
+        elif record.value is not None:  # an actor that is built again has its value already
+            pass
+        elif contained or record.watchers is not None or record.dependents is not None:
             objects.store(kernel, record, value, contained, value[0] == mark)
+        else:
+            record.value, record.failed, record.task = value, value[0] == mark, None
         object_id += 1
     if task.stream is not None:
         streams.end_stream(kernel, task.stream)
     _close_task(kernel, task, is_kept)
-    placing.go_on(kernel, worker, task)
+    actor = worker.actor
+    if actor is None or actor.queues or actor.unreachable:
+        placing.go_on(kernel, worker, task)
 
 
 def fail(
@@ -260,17 +271,23 @@ def note_direct_call(
 
 def _close_task(kernel: State, task: TaskRecord, is_kept: bool = True) -> None:
     task.state = TaskState.DONE
-    kernel.tasks.pop(task.id, None)
+    if task.id in kernel.tasks:
+        del kernel.tasks[task.id]
     if is_kept:
         if task.function is not None:
             task.runs = task.function.runs
         kernel.closed_tasks.append(task)
     actor = task.actor
     if actor is None or actor.creation is not task:  # else its arguments are needed again
-        objects.release_arguments(kernel, task)
+        if task.args is not None or task.dependencies or task.borrowed:
+            objects.release_arguments(kernel, task)
         task.function = None  # it may be remembered for longer than anybody can call the function
     if task.kind == TaskKind.CALL and actor is not None:
-        objects.release(kernel, actor.id)
+        record = kernel.objects.get(actor.id)
+        if record is not None and record.count > 1:
+            record.count -= 1
+        else:
+            objects.release(kernel, actor.id)
 
 
 def cancel(kernel: State, object_id: int, *, force: bool, recursive: bool) -> None:

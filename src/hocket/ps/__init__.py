@@ -3,10 +3,8 @@
 `cluster` says who takes part. `initializers` say what a variable begins with, and `optimizers` how a gradient changes
 it. `partitioners` say into how many shards it is cut, and `placement` which server holds which. These need numpy alone.
 
-`strategy` starts servers, and `base_strategy` is what a program does with them. `store` is where it happens: variables
-lie in memory that all processes of a machine share, and a push updates them there, in a transaction. `dense`
-and `rows` are the two kinds of variables in that memory, `gate` bounds how far workers run ahead of each other, and
-`scheduler` and `dispatcher` keep the workers busy.
+`strategy` starts servers, and `base_strategy` is what a program does with them. In `stores` a push updates variables:
+they lie in memory that all processes of a machine share. `executor` keeps the workers busy.
 """
 
 import typing as _typing
@@ -35,6 +33,7 @@ if _typing.TYPE_CHECKING:
     from hocket.ps.errors import PushTimeoutError as PushTimeoutError
     from hocket.ps.errors import ServerLostError as ServerLostError
     from hocket.ps.evaluation import SidecarEvaluator as SidecarEvaluator
+    from hocket.ps.executor.streams import InputContext as InputContext
     from hocket.ps.initializers import Constant as Constant
     from hocket.ps.initializers import Initializer as Initializer
     from hocket.ps.initializers import Normal as Normal
@@ -49,12 +48,11 @@ if _typing.TYPE_CHECKING:
     from hocket.ps.partitioners import MaxSize as MaxSize
     from hocket.ps.partitioners import MinSize as MinSize
     from hocket.ps.partitioners import Partitioner as Partitioner
-    from hocket.ps.records import Eviction as Eviction
     from hocket.ps.scope import get_strategy as get_strategy
     from hocket.ps.snapshots import Snapshot as Snapshot
+    from hocket.ps.stores.records import Eviction as Eviction
     from hocket.ps.strategy import ParameterServerStrategy as ParameterServerStrategy
     from hocket.ps.strategy import RemoteStrategy as RemoteStrategy
-    from hocket.ps.streams import InputContext as InputContext
     from hocket.ps.variable import ShardedVariable as ShardedVariable
     from hocket.ps.variable import Variable as Variable
 

@@ -18,12 +18,12 @@ from hocket.ps import (
     links,
     optimizers,
     partitioners,
-    records,
     registry,
     snapshots,
     variable,
 )
-from hocket.ps.memory import Array
+from hocket.ps.stores import records
+from hocket.ps.stores.memory import Array
 
 
 class BaseStrategy(abc.ABC):

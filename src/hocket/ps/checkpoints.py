@@ -24,8 +24,9 @@ from typing import Any, Final
 
 import numpy as np
 
-from hocket.ps import errors, initializers, links, placement, records, snapshots
-from hocket.ps.memory import Array
+from hocket.ps import errors, initializers, links, placement, snapshots
+from hocket.ps.stores import records
+from hocket.ps.stores.memory import Array
 from hocket.stores import atomic_folders, commits, local_files, manifests, names, places
 
 MANIFEST: Final = "manifest.json"

@@ -12,7 +12,7 @@ import threading
 from collections.abc import Iterator
 from typing import Final, final
 
-from hocket.ps import gate, records
+from hocket.ps.stores import gate, records
 
 
 @final

@@ -10,27 +10,14 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, NoReturn, final
 
 from hocket.core import actor, api, session
-from hocket.ps import (
-    base_strategy,
-    checks,
-    closure_context,
-    closures,
-    errors,
-    foreign,
-    gate,
-    handles,
-    links,
-    scheduler,
-    strategy,
-    streams,
-    worker,
-    workers,
-)
+from hocket.ps import base_strategy, checks, closure_context, errors, foreign, handles, links, strategy
+from hocket.ps.executor import closures, scheduler, streams, worker, workers
+from hocket.ps.stores import gate
 
 MAX_QUEUED: Final = 256 * 1024
 """How many closures may wait before `Coordinator.schedule` does. TensorFlow's number."""
 
-_NEEDED: Final = ("hocket.ps.worker", "hocket.ps.variable", "hocket.ps.embedding")
+_NEEDED: Final = ("hocket.ps.executor.worker", "hocket.ps.variable", "hocket.ps.embedding")
 """Modules that closures refer to: workers have them from their birth."""
 
 

@@ -15,8 +15,9 @@ from typing import Any, NoReturn, final
 
 import numpy as np
 
-from hocket.ps import checks, closure_context, dense, foreign, handles, links, placement, records, scope, slices
-from hocket.ps.memory import Array
+from hocket.ps import checks, closure_context, foreign, handles, links, placement, scope
+from hocket.ps.stores import dense, records, slices
+from hocket.ps.stores.memory import Array
 
 
 @final

@@ -6,7 +6,8 @@ from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 
-from hocket.ps import links, records
+from hocket.ps import links
+from hocket.ps.stores import records
 
 
 class Handle:

@@ -1,6 +1,6 @@
 """Links: the servers and the gate of a strategy, opened once in a process and found again by the strategy's key.
 
-A process reaches a server through its memory if the two share a machine: `hocket.ps.store.Store` does the work where
+A process reaches a server through its memory if the two share a machine: `stores.store.Store` does the work where
 the memory is. Elsewhere a proxy has the server do it, with the same methods, so a variable's code is the same in both.
 The gate is reached in the same two ways.
 """
@@ -20,8 +20,9 @@ import numpy as np
 from hocket import exceptions
 from hocket.core import actor
 from hocket.engine import events
-from hocket.ps import closure_context, dense, errors, gate, memory, records, remote, store
-from hocket.ps.memory import Array
+from hocket.ps import closure_context, errors, remote
+from hocket.ps.stores import dense, gate, memory, records, store
+from hocket.ps.stores.memory import Array
 
 _NOTED_SECONDS: Final = 1e-4
 """A pull or push that takes as long is noted among the session's events. Noting costs a hundredth of that."""

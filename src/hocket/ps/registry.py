@@ -20,22 +20,9 @@ import numpy.typing as npt
 
 from hocket.core import actor, api
 from hocket.engine import node
-from hocket.ps import (
-    dense,
-    errors,
-    gradient_accumulator,
-    initializers,
-    memory,
-    memory_owners,
-    optimizers,
-    partitioners,
-    placement,
-    records,
-    remote,
-    rows,
-    store,
-)
-from hocket.ps.memory import Array
+from hocket.ps import errors, initializers, optimizers, partitioners, placement, remote
+from hocket.ps.stores import dense, gradient_accumulator, memory, memory_owners, records, rows, store
+from hocket.ps.stores.memory import Array
 
 ASKABLE: Final = frozenset({"make_variable", "make_embedding", "list_made"})
 """What other processes may ask a registry for that is an actor."""

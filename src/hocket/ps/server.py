@@ -12,7 +12,9 @@ from typing import Any, Final, final
 
 from hocket._base import showing
 from hocket.core import actor
-from hocket.ps import gate, memory, remote, store, streams
+from hocket.ps import remote
+from hocket.ps.executor import streams
+from hocket.ps.stores import gate, memory, store
 
 _THREADS: Final = 64
 """How many requests a server answers at once, those that wait at the gate among them. A guess."""

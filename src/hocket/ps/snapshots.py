@@ -16,8 +16,9 @@ from typing import Any, Final, final
 
 import numpy as np
 
-from hocket.ps import gate, initializers, links, memory, records
-from hocket.ps.memory import Array
+from hocket.ps import initializers, links
+from hocket.ps.stores import gate, memory, records
+from hocket.ps.stores.memory import Array
 
 _HOLD_SECONDS: Final = 600.0
 

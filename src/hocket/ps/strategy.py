@@ -16,13 +16,9 @@ from hocket.ps import (
     checkpoints,
     embedding,
     foreign,
-    gate,
     links,
-    memory_owners,
-    mutex,
     optimizers,
     partitioners,
-    records,
     registry,
     scope,
     server,
@@ -31,7 +27,8 @@ from hocket.ps import (
 from hocket.ps import (
     cluster as cluster_module,
 )
-from hocket.ps.memory import Array
+from hocket.ps.stores import gate, memory_owners, mutex, records
+from hocket.ps.stores.memory import Array
 
 TIMEOUT_SECONDS: Final = 600.0
 """How long a pull or a push may wait for others. A guess: longer than any healthy step."""

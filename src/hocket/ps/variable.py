@@ -16,8 +16,9 @@ from typing import Any, NoReturn, final
 import numpy as np
 import numpy.lib.mixins
 
-from hocket.ps import checks, closure_context, foreign, handles, links, records, scope
-from hocket.ps.memory import Array
+from hocket.ps import checks, closure_context, foreign, handles, links, scope
+from hocket.ps.stores import records
+from hocket.ps.stores.memory import Array
 
 
 class BaseVariable(handles.Handle, numpy.lib.mixins.NDArrayOperatorsMixin, abc.ABC):

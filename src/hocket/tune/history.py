@@ -10,7 +10,8 @@ from typing import Any, Final, TypeAlias
 
 from hocket.stores import places, trust
 from hocket.train.checkpoints import checkpoint as checkpoints
-from hocket.tune import errors, log, result, scores
+from hocket.train.tracking import scores
+from hocket.tune import errors, log, result
 from hocket.tune import trial as trials
 from hocket.tune.run import results
 from hocket.tune.worker import orders

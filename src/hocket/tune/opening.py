@@ -15,11 +15,12 @@ from typing import Any, Final, TypeVar
 from hocket.core import session
 from hocket.stores import trust
 from hocket.train import configs as train_configs
-from hocket.tune import configs, display, encoding, errors, log, program_builder, stopper
+from hocket.tune import configs, encoding, errors, log, program_builder, stopper
 from hocket.tune.run import hosts, replay, settings
 from hocket.tune.run import search as searches
 from hocket.tune.schedulers import contract, fifo
 from hocket.tune.search import basic_variant, searcher
+from hocket.tune.shown import display
 
 T = TypeVar("T")
 

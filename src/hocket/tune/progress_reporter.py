@@ -1,6 +1,6 @@
 """Tables of a search while it runs, as programs written for Ray ask for them. The module's name is Ray's.
 
-Without a reporter a terminal has a few rows that show the search; see `hocket.tune.display`.
+Without a reporter a terminal has a few rows that show the search; see `hocket.tune.shown.display`.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, TypeAlias, final
 
 from hocket._base import texts
-from hocket.train.tracking import plain
+from hocket.train.tracking import plain, scores
 from hocket.train.tracking import values as flat_values
-from hocket.tune import callback, checks, scores
+from hocket.tune import callback, checks
 from hocket.tune import trial as trials
 
 Columns: TypeAlias = Sequence[str] | Mapping[str, str] | None

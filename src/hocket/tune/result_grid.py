@@ -13,12 +13,13 @@ from hocket import keywords
 from hocket._base import texts
 from hocket.stores import places
 from hocket.stores import trust as trust_module
-from hocket.train.tracking import plain
+from hocket.train.tracking import plain, scores
 from hocket.train.tracking import values as flat_values
-from hocket.tune import checks, errors, history, log, plots, scores, stored, tables
+from hocket.tune import checks, errors, history, log, stored
 from hocket.tune import result as results
 from hocket.tune import trial as trials
 from hocket.tune.run import results as reports
+from hocket.tune.shown import plots, tables
 
 _SCOPES: Final = ("last", "all", "avg", "last-5-avg", "last-10-avg")
 

@@ -91,7 +91,7 @@ class Metric:
     def _record(self, numbers: tuple[float, ...], tags: Mapping[str, str] | None) -> None:
         series = self._build_series(tags) if self._tag_keys else ()
         record = (self._kind, self._text_name, self._description, self._boundaries, series, numbers)
-        engine = contract.get_optional_current_engine()
+        engine = contract.current_engine
         if engine is None:
             _early.merge((record,))
         else:
@@ -297,7 +297,7 @@ def render_prometheus() -> str:
 
 def list_families() -> list[metrics.Family]:
     """Return what has been recorded, by name: copies, which nothing changes any more."""
-    engine = contract.get_optional_current_engine()
+    engine = contract.current_engine
     if engine is None:
         return _copy(_early)
     engine.metrics.record(_early.take())

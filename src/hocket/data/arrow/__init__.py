@@ -2,8 +2,8 @@
 
 A column of strings, lists, times or missing values is an Arrow array, because numpy could hold it as Python objects
 only: these are pickled one by one, where an Arrow array travels as a few buffers and is read in place. Where Arrow is
-not installed such columns are numpy arrays of objects, and do the same more slowly; only the functions of Arrow itself
-(files, tables) needs it.
+not installed such columns are numpy arrays of objects, and do the same more slowly; only functions of Arrow itself
+(files, tables) need it.
 """
 
 from hocket.data.arrow.building import build_array as build_array

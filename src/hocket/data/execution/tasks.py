@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final, Protocol, final
 
 from hocket.core import api, scopes, session
-from hocket.data import block_reads, blocks, plan, settings, skips
+from hocket.data import block_reads, blocks, plan, settings
 from hocket.data import steps as steps_module
 from hocket.engine import contract
 
@@ -67,7 +67,7 @@ def _run(
     read: block_reads.Read | blocks.Block, part: tuple[int, int] | None, number: int, work: _Work
 ) -> tuple[blocks.Block, Size]:
     """Read a block and take its steps. Runs in a task."""
-    with settings.lend(work.context), skips.collect() as left_out:
+    with settings.lend(work.context), settings.collect_left_out() as left_out:
         block = read if isinstance(read, blocks.Block) else read()
         block, size = work.take(block if part is None else block.cut(*part), number)
         return block, replace(size, left_out=tuple(left_out))
@@ -77,7 +77,10 @@ def _run_all(read: block_reads.ManyRead, number: int, work: _Work) -> Iterator[b
     """Read all blocks and take the steps of each; each is followed by its size. Runs in a task."""
     found = read.iter_blocks()
     for at in itertools.count():
-        with settings.lend(work.context), skips.collect() as left_out:  # not while it waits: its reader has its own
+        with (
+            settings.lend(work.context),
+            settings.collect_left_out() as left_out,
+        ):  # not while it waits: its reader has its own
             block = next(found, None)
             if block is None and not left_out:
                 return

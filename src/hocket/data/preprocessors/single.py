@@ -8,7 +8,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
 from hocket._base import texts
-from hocket.data import blocks, columns, frames
+from hocket.data import blocks, columns
+from hocket.data.arrow import frames
 from hocket.data.preprocessors import base
 
 

@@ -9,8 +9,9 @@ import numpy as np
 import numpy.typing as npt
 
 from hocket._base import texts
-from hocket.data import blocks, columns, to_torch
+from hocket.data import blocks, columns
 from hocket.data.preprocessors import stateless
+from hocket.data.tensors import to_torch
 
 
 @final

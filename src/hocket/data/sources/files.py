@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Protocol, final
 
-from hocket.data import blocks, settings, skips
+from hocket.data import blocks, settings
 from hocket.data.sources import choosing, filesystems
 
 logger = logging.getLogger(__name__)
@@ -89,7 +89,7 @@ class FilesRead:
                 yield block.add_constants(added) if added else block
         except _BROKEN as error:
             if self.on_error == "skip":
-                skips.note(file.path)
+                settings.note_left_out(file.path)
                 logger.warning("%s leaves out %r, which cannot be read: %s", self.caller, file.path, error)
                 return
             raise filesystems.explain(error, self.caller, file.path) from error

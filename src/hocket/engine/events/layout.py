@@ -85,7 +85,7 @@ class Kind(enum.IntEnum):
     CALL = 2
     CONSTRUCTOR = 3
     GET = 4
-    """A wait in `get`; the subject is the number of references."""
+    """A wait in `get` that took `MERGED_SECONDS` at least; the subject is the number of references."""
     PUT = 5
     """A large value that was put; the subject is its bytes."""
     DEATH = 6

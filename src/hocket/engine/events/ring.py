@@ -144,10 +144,14 @@ class EventRing:
         state: State = State.FINISHED,
         attempt: int = 0,
     ) -> None:
-        """Note what happened."""
-        self.flush()
-        word = self._find_word(kind, name)
-        word |= state << layout.STATE_SHIFT | min(attempt, 0xFFFF) << layout.ATTEMPT_SHIFT
+        """Note an event."""
+        if self._merged_count:
+            self.flush()
+        number = self._numbers.get(name)
+        word = kind << layout.KIND_SHIFT | state << layout.STATE_SHIFT
+        word |= self._find_number(name) if number is None else number
+        if attempt:
+            word |= min(attempt, 0xFFFF) << layout.ATTEMPT_SHIFT
         self._write(started, seconds, subject, word)
 
     def _write(self, started: float, seconds: float, subject: int, word: int) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 from hocket import exceptions
 from hocket.engine.events import Kind, reader
@@ -25,15 +25,9 @@ class LostWorker(NamedTuple):
     """Whether we wanted it to end."""
 
 
-class OwnSpan(NamedTuple):
-    """Something that the driver itself spent time on."""
-
-    kind: Kind
-    name: str
-    started: float
-    seconds: float
-    amount: int
-    """The subject of a record of the kind: references waited for, or bytes put."""
+OwnSpan: TypeAlias = tuple[Kind, str, float, float, int]
+"""Something that the driver itself spent time on: kind, name, start, seconds, and how many references it waited for or
+bytes it put. A plain tuple: each `get` that waits makes one."""
 
 
 @dataclass(kw_only=True, eq=False, repr=False)

@@ -154,15 +154,15 @@ def list_spans(facts: Facts) -> Iterator[Row]:
             started = find_state(facts, task)[1]
             if started:
                 yield _describe_span(facts, task, task.worker.id, started, now - started, None) | {"state": "RUNNING"}
-    for span in list(facts.spans):
+    for kind, name, began, seconds, amount in list(facts.spans):
         yield {
-            "name": span.name,
-            "type": _RECORDED_TYPES[span.kind],
+            "name": name,
+            "type": _RECORDED_TYPES[kind],
             "worker_id": 0,
             "pid": facts.driver_pid,
-            "started": span.started,
-            "seconds": span.seconds,
-            "amount": span.amount,
+            "started": began,
+            "seconds": seconds,
+            "amount": amount,
         }
 
 

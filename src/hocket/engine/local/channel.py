@@ -150,8 +150,7 @@ class Channel:
         """Send what is in the outbox without blocking; tell whether all of it is on its way."""
         if self.outbox:
             fds = self.outbox_fds
-            frames = build_frames(self.outbox)
-            frame = frames[0]
+            frame, *more = build_frames(self.outbox)
             self.outbox = []
             if fds:
                 self.outbox_fds = []
@@ -162,7 +161,7 @@ class Channel:
                     sent = self.sock.send(frame)
                 except BlockingIOError:
                     sent = 0
-                if sent == len(frame) and len(frames) == 1:
+                if sent == len(frame) and not more:
                     return True
                 self._unsent.append((memoryview(frame)[sent:], []))
             else:
@@ -171,7 +170,7 @@ class Channel:
                     self._unsent.append((memoryview(_EMPTY_FRAME), fds[:MAX_DESCRIPTORS]))
                     fds = fds[MAX_DESCRIPTORS:]
                 self._unsent.append((memoryview(frame), list(fds)))  # its own list: the outbox goes on with the other
-            self._unsent += [(memoryview(other), []) for other in frames[1:]]
+            self._unsent += [(memoryview(other), []) for other in more]
         return self._send_rest()
 
     def _send_rest(self) -> bool:
@@ -217,7 +216,7 @@ class Channel:
             self._partial += self._view[:count]
             return self._parse_partial()
         if count >= 4 and int.from_bytes(self._view[:4], "little") == count - 4:  # the usual case: one whole frame
-            found = _parse(self._view[4:count])
+            found = _parse(self._view[4:count], count - 4)
             self.received += len(found)
             return found
         self._partial += self._view[:count]
@@ -234,7 +233,7 @@ class Channel:
                     raise FrameError(f"a frame of {size} bytes was announced; the most is {MAX_FRAME_BYTES}")
                 if len(partial) - position - 4 < size:
                     break
-                messages += _parse(view[position + 4 : position + 4 + size])
+                messages += _parse(view[position + 4 : position + 4 + size], size)
                 position += 4 + size
         del partial[:position]
         self.received += len(messages)
@@ -296,8 +295,7 @@ def parse_all(encoded: memoryview) -> list[Message]:
     return messages
 
 
-def _parse(frame: memoryview) -> list[Message]:
-    size = len(frame)
+def _parse(frame: memoryview, size: int) -> list[Message]:
     if size < _START.size:
         is_list = frame == _EMPTY_FRAME[_LENGTH.size :]
     else:

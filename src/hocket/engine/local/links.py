@@ -130,7 +130,7 @@ class Links:
         self.by_worker: dict[int, Link] = {}
         self.by_fd: dict[int, Link] = {}
         #: Links with something unsent.
-        self.dirty: set[Link] = set()
+        self.dirty: dict[Link, None] = {}
 
     def add(self, link: Link) -> None:
         """Talk to a new worker."""
@@ -150,7 +150,7 @@ class Links:
     def remove(self, link: Link) -> None:
         """A worker is dead."""
         del self.by_worker[link.worker.id]
-        self.dirty.discard(link)
+        self.dirty.pop(link, None)
         link.close()
 
     def tell(self, worker_id: int, message: channel.Message) -> bool:
@@ -163,7 +163,7 @@ class Links:
     def post(self, link: Link, message: channel.Message) -> None:
         """Put a message in a worker's outbox, to be sent before the next wait."""
         link.channel.post(message)
-        self.dirty.add(link)
+        self.dirty[link] = None
 
     def send(self, link: Link, message: channel.Message) -> None:
         """Put a message in a worker's outbox, and send it."""
@@ -184,7 +184,8 @@ class Links:
         if is_sent == link.is_writable_watched and not link.is_closed:
             link.is_writable_watched = not is_sent
             self._poller.watch_writable(link.channel.fd, link.is_writable_watched)
-        self.dirty.discard(link)
+        if link in self.dirty:
+            del self.dirty[link]
 
     def close(self) -> None:
         """Give all sockets and pages back."""

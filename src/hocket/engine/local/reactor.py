@@ -226,7 +226,7 @@ class Reactor:
         me = threading.get_ident()
         was_nudged = False
         while True:
-            is_mine = False
+            is_mine = is_there = False
             try:
                 with self._lock:
                     if is_done():
@@ -247,16 +247,16 @@ class Reactor:
                     else:
                         self._sleep(left_s)
                 if is_mine:
-                    was_nudged = self._wait_and_handle(_find_sooner(limit_s, left_s)).was_nudged
+                    is_there, was_nudged = self._wait_and_handle(limit_s, left_s, is_done)
             finally:
-                if is_mine:
-                    self._pass_on()
-            if self.due:
+                if is_mine and self._holder == me:  # an exception has come in between
+                    with self._lock:
+                        self._pass_on()
+            if self.due or self._guard.noted:
                 self.run_due()
-            self._check()
-            if timeout_s == 0:
-                with self._lock:
-                    return is_done()
+                self._check()
+            if is_there or timeout_s == 0:
+                return is_there
 
     def handle_arrived(self) -> None:
         """Handle what has arrived, without waiting; nothing if another thread is at it."""
@@ -323,20 +323,34 @@ class Reactor:
             if self._closed:
                 self._condition.notify_all()
 
-    def _wait_and_handle(self, timeout_s: float | None) -> Woken:
-        """Wait for messages, or for handles to be dropped, and handle the messages; tell what has ended the wait."""
+    def _wait_and_handle(
+        self, limit_s: float | None, left_s: float | None, is_done: Callable[[], bool]
+    ) -> tuple[bool, bool]:
+        """Wait for messages as the holder of the role, handle them, and give the role up.
+
+        Returns:
+            Whether all is there, and whether another thread has left something unsent.
+        """
+        if limit_s is None or (left_s is not None and left_s < limit_s):
+            limit_s = left_s
+        bell = self.bell
         try:
-            events = self._epoll.poll(timeout_s if self.bell.hang() else 0)
+            events = self._epoll.poll(limit_s if bell.hang() else 0)
+        finally:
+            bell.take_down()
+        with self._lock:
+            try:
+                was_nudged = self._handle_all(events)
+                return is_done(), was_nudged
+            finally:
+                self._pass_on()
+
+    def _poll(self, timeout_s: float | None) -> list[tuple[int, int]]:
+        """Wait for messages, or for handles to be dropped; return the events."""
+        try:
+            return self._epoll.poll(timeout_s if self.bell.hang() else 0)
         finally:
             self.bell.take_down()
-        return self._handle_woken(events)
-
-    def _handle_woken(self, events: list[tuple[int, int]]) -> Woken:
-        with self._lock:
-            self.is_asleep = False
-            was_nudged, self._nudged = self._nudged, False
-            self._handle_all(events)
-        return Woken(bool(events), was_nudged and all(fd == self._wake_fd for fd, _ in events))
 
     def _wake(self) -> None:
         """End a wait. Called by finalizers and handlers of signals, without the lock."""
@@ -347,23 +361,29 @@ class Reactor:
         finally:
             self._waking.pop()
 
-    def _handle_all(self, events: list[tuple[int, int]]) -> None:
+    def _handle_all(self, events: list[tuple[int, int]]) -> bool:
+        """Handle what has come. Return whether the wait has ended because another thread has left something unsent.
+        Called with the lock held."""
+        self.is_asleep = False
+        was_nudged, self._nudged = self._nudged, False
         self._rounds += 1
         for fd, mask in events:
             if fd == self._wake_fd:
                 os.eventfd_read(fd)
                 self._poked = False
             else:
+                was_nudged = False
                 self._handle(fd, mask)
+        return was_nudged
 
     def _pass_on(self) -> None:
-        with self._lock:
-            self._holder = None
-            if self._sleepers or self._closed:
-                self._condition.notify_all()
-            if self._is_parked:
-                self._is_parked = False
-                self._unparked.set()
+        """Give the role up. Called with the lock held."""
+        self._holder = None
+        if self._sleepers or self._closed:
+            self._condition.notify_all()
+        if self._is_parked:
+            self._is_parked = False
+            self._unparked.set()
 
     # --- the background reader ----------------------------------------------------------------------------------------
 
@@ -430,17 +450,21 @@ class Reactor:
         finally:
             if is_hurried and usual_s > HURRY_SECONDS:
                 sys.setswitchinterval(usual_s)
-            self._pass_on()
+            with self._lock:
+                self._pass_on()
 
     def _wait_patiently(self, limit_s: float | None) -> Woken:
         """Wait for messages and handle them; tell what has ended the wait: nothing has come if a handle was dropped.
         Handles that are dropped one after another are waited for together."""
         if self.bell.has_rung:
             self.bell.has_rung = False
-            limit_s = DROP_SECONDS if limit_s is None else min(limit_s, DROP_SECONDS)
-            return self._handle_woken(self._epoll.poll(limit_s))
-        has_come, was_nudged = self._wait_and_handle(limit_s)
-        return Woken(has_come and not was_nudged and not self.bell.has_rung, was_nudged)
+            events = self._epoll.poll(DROP_SECONDS if limit_s is None else min(limit_s, DROP_SECONDS))
+            with self._lock:
+                return Woken(bool(events), self._handle_all(events))
+        events = self._poll(limit_s)
+        with self._lock:
+            was_nudged = self._handle_all(events)
+        return Woken(bool(events) and not was_nudged and not self.bell.has_rung, was_nudged)
 
     def cut_off(self) -> None:
         """In a fork: let go of the set. It is the parent's too, so nothing may be taken out of it."""
@@ -471,7 +495,3 @@ class Reactor:
         """Tell whether no other thread waits any more: a descriptor that is closed under a thread may be another one's
         by the time that it looks."""
         return not self._sleepers and self._holder in {None, threading.get_ident()}
-
-
-def _find_sooner(one_s: float | None, other_s: float | None) -> float | None:
-    return other_s if one_s is None else one_s if other_s is None else min(one_s, other_s)

@@ -93,7 +93,7 @@ class _Rebuilder:
         self._home = home
 
     def __call__(self, native: object) -> contract.AnyRef:
-        engine = contract.get_optional_current_engine()
+        engine = contract.current_engine
         if engine is None or not engine.is_closable:
             open_in_worker(*self._home)
             engine = contract.get_current_engine()
@@ -107,7 +107,7 @@ class _Rebuilder:
 def open_in_worker(namespace: str, session_id: str) -> None:
     """Open this worker's side of a session. A worker of Ray's runs work of one driver only, but that may open one
     session after another."""
-    known = contract.get_optional_current_engine()
+    known = contract.current_engine
     if isinstance(known, RayEngine) and known.session.session_id == session_id:
         return
     notes.failures.clear()

@@ -65,7 +65,7 @@ def identify(native: object) -> int:
 
 def get_native(ref: contract.ObjectRef[object]) -> Any:
     """Return Ray's handle of what our reference stands for."""
-    if ref._engine is not contract.get_optional_current_engine():
+    if ref._engine is not contract.current_engine:
         raise contract.build_closed_error(ref)
     return ref._native
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 import shutil
 import warnings
 from collections.abc import Sequence
@@ -15,7 +14,7 @@ from hocket.train import configs, errors, validation
 from hocket.train.checkpoints import checkpoint as checkpoint_module
 from hocket.train.checkpoints import kept, replica, reported, storage
 from hocket.train.rank import reports
-from hocket.train.tracking import plain
+from hocket.train.tracking import plain, scores
 
 _MOST_NUMBER: Final = 1 << 53
 """How many commits a run is believed to have made."""
@@ -282,21 +281,22 @@ class CheckpointManager:
 
     def sort_by_score(self) -> list[Committed]:
         """Return the committed checkpoints, best first; without a score, the newest first."""
-        key, order = self._config.checkpoint_score_attribute, self._config.checkpoint_score_order
-        if key is None:
-            return self.committed[::-1]
-        return sort_by_metric(self.committed, key, order)
+        return sort_by_metric(
+            self.committed, self._config.checkpoint_score_attribute, self._config.checkpoint_score_order
+        )
 
     def _remove_surplus(self) -> None:
         self._drop_copies()
-        keep = self._config.num_to_keep
-        if keep is None:
-            return
-        latest = self.committed[-1]
-        kept = self.sort_by_score()[:keep]
-        for record in list(self.committed):
+        config = self._config
+        kept = scores.choose_kept(
+            [record.metrics for record in self.committed],
+            config.num_to_keep,
+            config.checkpoint_score_attribute,
+            config.checkpoint_score_order,
+        )
+        for place, record in enumerate(list(self.committed)):
             is_pending = record.status is reported.ReportedCheckpointStatus.PENDING_VALIDATION
-            if record not in kept and record is not latest and not is_pending:
+            if place not in kept and not is_pending:
                 self.committed.remove(record)
                 storage.remove(self._storage, self._storage.path / record.name)
                 if self._replica is not None:
@@ -332,17 +332,9 @@ def _choose_positions(row: Sequence[reports.Report]) -> reports.Positions:
     return chosen
 
 
-def sort_by_metric(committed: Sequence[Committed], key: str, order: str) -> list[Committed]:
-    """Return checkpoints best first; those without a number for the key, and NaN, come last, and of equals the newer
-    first."""
-
-    def rank(record: Committed) -> tuple[float, int]:
-        value = plain.get_metric(record.metrics, key)
-        if not isinstance(value, int | float) or math.isnan(value):
-            return math.inf, -record.number
-        return (-value if order == "max" else value), -record.number
-
-    return sorted(committed, key=rank)
+def sort_by_metric(committed: Sequence[Committed], key: str | None, order: str) -> list[Committed]:
+    """Return checkpoints, which are given oldest first, best first; see `scores.sort_best_first`."""
+    return [committed[place] for place in scores.sort_best_first([one.metrics for one in committed], key, order)]
 
 
 def _describe(

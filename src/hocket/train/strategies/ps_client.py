@@ -34,9 +34,10 @@ import numpy.typing as npt
 from hocket import exceptions, ps
 from hocket._base import texts
 from hocket.collective import turns
-from hocket.ps import closure_context, gate, links, records
+from hocket.ps import closure_context, links
 from hocket.ps import errors as ps_errors
 from hocket.ps import strategy as strategy_module
+from hocket.ps.stores import gate, records
 from hocket.train import strategies
 from hocket.train.rank import worker_session
 from hocket.train.strategies import hosting, parameter_server, strategy

@@ -10,24 +10,17 @@ from pathlib import Path
 from hocket.stores import atomic_folders, names
 from hocket.train import configs as train_configs
 from hocket.train.checkpoints import storage
-from hocket.tune import scores
+from hocket.train.tracking import scores
 from hocket.tune.run import live_trial
 
 
 def choose_surplus(
     checkpoints: list[live_trial.SavedCheckpoint], config: train_configs.CheckpointConfig
 ) -> list[live_trial.SavedCheckpoint]:
-    """Return those that are not kept: all but the best, or the latest, of the number that is; never the latest."""
-    if config.num_to_keep is None or len(checkpoints) <= config.num_to_keep:
-        return []
-    name, order = config.checkpoint_score_attribute, config.checkpoint_score_order
-    by_score = sorted(
-        range(len(checkpoints)),
-        key=lambda position: (scores.score(checkpoints[position].metrics, name, order), position),
-        reverse=True,
-    )
-    kept = {*by_score[: config.num_to_keep], len(checkpoints) - 1}
-    return [one for position, one in enumerate(checkpoints) if position not in kept]
+    """Return those that are not kept; see `scores.choose_kept`."""
+    key, order = config.checkpoint_score_attribute, config.checkpoint_score_order
+    kept = scores.choose_kept([one.metrics for one in checkpoints], config.num_to_keep, key, order)
+    return [one for place, one in enumerate(checkpoints) if place not in kept]
 
 
 def remove(folder: Path, checkpoint: live_trial.SavedCheckpoint) -> None:

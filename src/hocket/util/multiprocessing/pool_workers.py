@@ -213,7 +213,7 @@ class PoolWorkers:
         self._kill(ended)
 
     def _kill(self, workers: Iterable[PoolWorker]) -> None:
-        if contract.get_optional_current_engine() is self._engine:
+        if contract.current_engine is self._engine:
             for worker in workers:
                 with contextlib.suppress(exceptions.HocketError):  # the session may end at the same moment
                     api.kill(worker.handle)
@@ -344,7 +344,7 @@ class PoolWorkers:
                 self._call_threads(spared=True)
 
     def _replace(self, worker: PoolWorker) -> PoolWorker | None:
-        if contract.get_optional_current_engine() is not self._engine:  # the session is over, and the pool with it
+        if contract.current_engine is not self._engine:  # the session is over, and the pool with it
             self.terminate()
             return None
         try:

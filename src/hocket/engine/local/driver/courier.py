@@ -92,16 +92,17 @@ class Courier:
             batch, kernel.instructions = kernel.instructions, []
             for instruction in batch:
                 if type(instruction) is Run:  # the usual one, without a call
-                    worker, task = instruction
-                    link = links_of.get(worker.id)
-                    if link is not None:
-                        self._send_task(link, task)
-                        dirty.add(link)
+                    try:
+                        link = links_of[instruction.worker.id]
+                    except KeyError:  # it is dead, which the kernel is about to hear
+                        continue
+                    self._send_task(link, instruction.task)
+                    dirty[link] = None
                 else:
                     handlers[type(instruction)](instruction)
         for link in list(dirty):
             outbox = link.channel.outbox
-            if urgent or len(outbox) >= BATCH or len(link.worker.inflight) <= len(outbox):
+            if urgent or len(link.worker.inflight) <= len(outbox) or len(outbox) >= BATCH:
                 self._links.flush(link)
         if dirty:
             self._waiters.poke()
@@ -119,7 +120,7 @@ class Courier:
         link = self._links.by_worker.get(abs(worker_id))
         if link is None:
             return
-        self._links.dirty.add(link)
+        self._links.dirty[link] = None
         if worker_id < 0:  # it does not want the value
             link.channel.outbox.append((messages.READY, object_id))
             return
@@ -219,7 +220,7 @@ class Courier:
             if options.shape is not records.DEFAULT_SHAPE or task.kind or task.attempt or not options.is_simple:
                 extra = task_facts.build_extra(link.worker, task)
             message = (messages.RUN, task.id, function.id, args, dependencies, borrowed, returns, name, extra)
-        if len(dependencies) > FEW:
+        if dependencies and len(dependencies) > FEW:
             self._post_long(link, task, message, descriptors)
         else:
             link.channel.outbox.append(message)

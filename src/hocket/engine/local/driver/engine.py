@@ -126,7 +126,7 @@ class DriverEngine(contract.Engine):
         self.resources = kernel_parts.KernelResources(session, self.floor, handles, feasibility)
         view = self.view = kernel_parts.KernelView(self, session, self.floor, self.parent)
         values = self.objects = objects.DriverObjects(
-            self, session, self.floor, self.store, made, self.parent, unfetched
+            self, session, self.floor, self.store, made, self.parent.spans, unfetched
         )
         self.tasks = tasks.DriverTasks(
             self, session, self.floor, values, self.functions, feasibility, names, self.parent, made

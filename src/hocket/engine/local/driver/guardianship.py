@@ -82,7 +82,7 @@ class Guardianship:
 
     def note(self, kind: events.Kind, name: str, started: float, seconds: float, amount: int) -> None:
         """Write down what the driver spent time on; see `events.note`."""
-        self.spans.append(inspection.OwnSpan(kind, name, started, seconds, amount))
+        self.spans.append((kind, name, started, seconds, amount))
 
     def write_spans(self) -> None:
         """Put what the driver spent time on among the events of all."""

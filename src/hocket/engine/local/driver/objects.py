@@ -5,13 +5,15 @@ from __future__ import annotations
 import pickle
 import time
 import weakref
+from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, Final, final
 
 from hocket import exceptions
-from hocket.engine import contract, events, interrupts, kernel_parts, rules, values
+from hocket.engine import contract, events, inspection, interrupts, kernel_parts, rules, values
+from hocket.engine.events import layout
 from hocket.engine.local import driver_store, payloads, reactor
-from hocket.engine.local.driver import floor, guardianship
+from hocket.engine.local.driver import floor
 from hocket.kernel import records
 from hocket.kernel.records import DRIVER, TaskKind
 
@@ -29,7 +31,7 @@ class DriverObjects(contract.Objects):
         base: What carries out.
         store: The objects in shared memory.
         waiters: Those who wait.
-        spans: Where the time of puts and gets is noted.
+        spans: Takes the times of puts and gets.
         unfetched: Errors that nobody has fetched.
     """
 
@@ -40,7 +42,7 @@ class DriverObjects(contract.Objects):
         base: floor.Floor,
         store: driver_store.DriverStore,
         waiters: reactor.Reactor,
-        spans: guardianship.Guardianship,
+        spans: deque[inspection.OwnSpan],
         unfetched: kernel_parts.Unfetched,
     ) -> None:
         self._engine, self._session, self._kernel, self._floor = engine, session, session.kernel, base
@@ -56,7 +58,7 @@ class DriverObjects(contract.Objects):
             started = time.perf_counter()
             payload, stored = self.store_buffers(encoded, contained)
             seconds = time.perf_counter() - started
-            self._spans.note(events.Kind.PUT, "put", started, seconds, payloads.measure(payload))
+            self._spans.append((events.Kind.PUT, "put", started, seconds, payloads.measure(payload)))
             if stored is not None:
                 return stored
         else:
@@ -99,8 +101,7 @@ class DriverObjects(contract.Objects):
 
     def get(self, refs: Sequence[contract.AnyRef], timeout_s: float | None) -> list[Any]:
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
-        objects, engine = self._kernel.objects, self._engine
-        found = []
+        objects, engine, count = self._kernel.objects, self._engine, len(refs)
         started = 0.0
         for ref in refs:
             record = objects.get(ref._id)
@@ -109,14 +110,17 @@ class DriverObjects(contract.Objects):
             if record.value is None:
                 started = started or time.perf_counter()
                 self._wait_for(record, refs, deadline, timeout_s)
-            found.append(record)
         if started:
-            self._spans.note(events.Kind.GET, "get", started, time.perf_counter() - started, len(refs))
-        if len(found) < values.MANY:
-            result = [self._open(record) for record in found]
+            seconds = time.perf_counter() - started
+            if seconds >= layout.MERGED_SECONDS:
+                self._spans.append((events.Kind.GET, "get", started, seconds, count))
+        if count == 1:
+            result = [self._open(objects[refs[0]._id])]
+        elif count < values.MANY:
+            result = [self._open(objects[ref._id]) for ref in refs]
         else:
             with values.hold_collector():
-                result = [self._open(record) for record in found]
+                result = [self._open(objects[ref._id]) for ref in refs]
         if self._guard.noted:
             self._guard.check()
         return result

@@ -63,9 +63,9 @@ class Rounds:
             self._parent.write_spans()
         if self._session.end is not None:
             return CLOSED_SECONDS
-        now = time.monotonic()
-        limit_s = self._watch.look(now)
-        stalled = self._kernel.find_stalled()
+        now, due_at = time.monotonic(), self._watch.due_at
+        limit_s = due_at - now if now < due_at else self._watch.look(now)
+        stalled = self._kernel.find_stalled() if self._kernel.may_stall else None
         if not stalled:
             return limit_s
         for worker in stalled:
@@ -98,6 +98,6 @@ class Rounds:
         if mask & reactor.READABLE:
             self._pool.hear(link)
             if link.channel.outbox:  # answers to what it asked
-                self._links.dirty.add(link)
+                self._links.dirty[link] = None
         if self._kernel.instructions or self._links.dirty:
             self._floor.carry_out()

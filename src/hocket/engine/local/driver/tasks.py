@@ -74,7 +74,8 @@ class DriverTasks(contract.Tasks):
         else:
             encoded, top = None, _NOTHING
         stored = self._objects.store_buffers(encoded) if encoded is not None and encoded.buffers else None
-        record = self._kernel.functions.get(function.id) or self._add_function(function)
+        known = self._kernel.functions
+        record = known[function.id] if function.id in known else self._add_function(function)
         with self._lock:
             if self._session.end is not None:
                 raise self._session.end
@@ -85,7 +86,9 @@ class DriverTasks(contract.Tasks):
             returns, ids = options.num_returns, self._session.ids
             task_id = next(ids) if returns == 1 else self._session.make_ids(returns)
             refs = self._submit(TaskRecord(task_id, record, *arguments, options))
-        self._after_submit(refs)
+        self._since_read += 1
+        if self._since_read >= READ_EVERY or self._guard.noted:
+            self._after_submit(refs)
         return refs
 
     def create_actor(
@@ -110,6 +113,7 @@ class DriverTasks(contract.Tasks):
             task = TaskRecord(next(self._session.ids), record, *arguments, options.creation, kind=TaskKind.CREATION)
             task.actor_options = options
             ref = self._engine.handles.remember(self._submit(task)[0])
+        self._since_read += 1
         self._after_submit()
         return contract.ActorInfo(ref=ref, options=options)
 
@@ -136,7 +140,9 @@ class DriverTasks(contract.Tasks):
             task.actor = self._kernel.actors.get(actor._id) or checks.get_actor(self._kernel, actor._id)
             task.method = method
             refs = self._submit(task)
-        self._after_submit(refs)
+        self._since_read += 1
+        if self._since_read >= READ_EVERY or self._guard.noted:
+            self._after_submit(refs)
         return refs
 
     def cancel(self, ref: contract.ObjectRef[object], *, force: bool, recursive: bool) -> None:
@@ -153,8 +159,8 @@ class DriverTasks(contract.Tasks):
         return [contract.ObjectRef(object_id, self._engine) for object_id in range(task.id, task.id + returns)]
 
     def _after_submit(self, refs: Sequence[contract.AnyRef] = ()) -> None:
-        """Read what has come now and then. What a handler raises here loses the references, and ends their task."""
-        self._since_read += 1
+        """Read the arrived messages now and then. An exception of a handler loses the references, and ends their
+        task."""
         if self._since_read >= READ_EVERY:
             self._since_read = 0
             with self._lock:

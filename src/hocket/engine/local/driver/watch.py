@@ -63,8 +63,9 @@ class Watch:
     ) -> None:
         self._kernel, self._links, self._parent = session.kernel, links_of, parent
         self._pool, self._search, self._courier = pool, search, carrier
-        #: When to look after the rest, and since when all workers are idle.
-        self._next_look = 0.0
+        #: The time of the next look.
+        self.due_at = 0.0
+        #: Since when all workers are idle.
         self._idle_since = 0.0
         self._waiting_since: dict[resources.Shape, float] = {}
         #: Since when a task has stood alone in a worker that does not start it, by the worker and the task's number.
@@ -73,11 +74,9 @@ class Watch:
         self._told: set[resources.Shape] = set()
 
     def look(self, now: float) -> float | None:
-        """Do what is due; return after how many seconds to be called again, or None for not before something
-        happens."""
-        if now < self._next_look:
-            return self._next_look - now
-        self._next_look = now + LOOK_SECONDS
+        """Look after the rest, as `due_at` asks; return after how many seconds to be called again, or None for not
+        before something happens."""
+        self.due_at = now + LOOK_SECONDS
         kernel = self._kernel
         is_blocked = any(worker.waits for worker in kernel.workers.values())
         is_waiting = any(kernel.queues.values())

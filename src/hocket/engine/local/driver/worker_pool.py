@@ -65,7 +65,7 @@ class WorkerPool:
         self._links.add(link)
         link.channel.post(self._setup)
         guardian.spawn(worker.id, theirs, link.page)
-        self._links.dirty.add(link)
+        self._links.dirty[link] = None
 
     def _lose_unborn(self, worker: records.WorkerRecord, death: exceptions.Death) -> None:
         with self._session.lock:
@@ -85,7 +85,7 @@ class WorkerPool:
                     faults.plan.reach("hub.in_handle")
                 self._inbox.handle(link, received)
                 if link.channel.outbox:  # an answer to what it asked
-                    self._links.dirty.add(link)
+                    self._links.dirty[link] = None
                 return
         except Exception as error:  # noqa: BLE001
             # Whatever a worker says, it must not bring the session down: a message that makes no sense ends its sender.

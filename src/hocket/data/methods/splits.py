@@ -1,0 +1,208 @@
+"""Several data sets of one: parts of its rows."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import math
+import secrets
+from collections.abc import Iterable, Sequence
+from typing import Any, Literal
+
+from hocket.data import calls, execution, plan, reading, steps
+from hocket.data.methods import rows, tables
+from hocket.data.methods.contract import Self
+
+MAX_PARTS = 100_000
+"""Into how many parts a data set can be split."""
+
+
+def streaming_train_test_split(
+    self: Self,
+    test_size: float,
+    *,
+    split_type: Literal["hash", "random"] = "random",
+    hash_column: str | None = None,
+    seed: int | None = None,
+    **of_ray: object,
+) -> tuple[Self, Self]:
+    """Return two data sets: to train with, and to test with. Nothing is executed; each reads all rows and keeps its
+    own.
+
+    Args:
+        test_size: The probability with which a row is one of the second.
+        split_type: ``"random"``; or ``"hash"``, by the values of a column, so that rows of one value stay together,
+            also in another data set.
+        hash_column: Which column.
+        seed: Which rows. Default: random ones, chosen now.
+        **of_ray: Keywords of Ray's that say how it is scheduled: they have no effect.
+
+    Raises:
+        ValueError: The size cannot be, or the keywords contradict each other.
+
+    Example:
+        >>> from hocket import data
+        >>> train, test = data.range(100).streaming_train_test_split(0.2, seed=3)
+        >>> train.count() + test.count()
+        100
+    """
+    own = ("test_size", "split_type", "hash_column", "seed")
+    calls.check_scheduling("streaming_train_test_split", of_ray, own)
+    if not _is_share(test_size):
+        raise ValueError(f"test_size must be a share between 0 and 1, but received {test_size!r}. Write 0.2.")
+    if split_type not in {"hash", "random"} or (split_type == "hash") != (hash_column is not None):
+        raise ValueError(
+            "split_type must be 'random', or 'hash' with a hash_column, but received "
+            f"split_type={split_type!r}, hash_column={hash_column!r}."
+        )
+    if split_type == "hash" and seed is not None:
+        raise ValueError("A seed is for split_type='random': hashes are always the same. Leave it out.")
+    reading.check_count("seed", seed, 0)
+    chosen = secrets.randbelow(1 << 31) if seed is None else int(seed)
+    step = functools.partial(steps.take_share, share=test_size, seed=chosen, column=hash_column)
+    parts = [
+        self._then(
+            plan.Step(
+                apply=functools.partial(step, is_test=is_test),
+                name=f"streaming_train_test_split({test_size})",
+                keeps_rows=False,
+                is_numbered=True,
+            )
+        )
+        for is_test in (False, True)
+    ]
+    return parts[0], parts[1]
+
+
+def split(self: Self, n: int, *, equal: bool = False, locality_hints: object = None) -> list[Self]:
+    """Execute the plan, and return parts of rows that follow one another. They differ by one row at most.
+
+    Args:
+        n: How many parts.
+        equal: Whether to leave out up to ``n - 1`` rows at the end, so that they do not differ.
+        locality_hints: For programs written for Ray: has no effect.
+
+    Raises:
+        ValueError: The number is less than 1, or more than `MAX_PARTS`.
+    """
+    reading.check_count("n", n, 1, "split(2)", most=MAX_PARTS)
+    source = execution.Source(self._store(), None)
+    total = source.num_rows
+    total -= total % n if equal else 0
+    return _cut(self, source, [total * number // n for number in range(n + 1)])
+
+
+def streaming_split(self: Self, n: int, *, equal: bool = False, locality_hints: object = None) -> list[Self]:
+    """Return parts for readers in other tasks and actors; as `split`.
+
+    Each can be sent, and be looped over any number of times, without waiting for the others. (In Ray, all wait for
+    each other at each epoch. In training, `hocket.train.get_dataset_shard` gives each rank its part.)
+
+    Raises:
+        ValueError: The number is less than 1.
+    """
+    return split(self, n, equal=equal, locality_hints=locality_hints)
+
+
+def split_at_indices(self: Self, indices: Sequence[int]) -> list[Self]:
+    """Execute the plan, and return the parts between some rows.
+
+    Args:
+        indices: Before which rows it is cut; not falling.
+
+    Raises:
+        ValueError: They fall, or there are none.
+
+    Example:
+        >>> from hocket import data
+        >>> [part.count() for part in data.range(10).split_at_indices([2, 5])]
+        [2, 3, 5]
+    """
+    several: object = indices
+    given = list(several) if isinstance(several, Iterable) else []
+    for index in given:
+        reading.check_count("each of indices", index, 0, "split_at_indices([10])")
+    if not given or given != sorted(given):
+        raise ValueError(f"indices must be rising row numbers, but received {given}. Write split_at_indices([10]).")
+    source = execution.Source(self._store(), None)
+    return _cut(self, source, [0, *(min(index, source.num_rows) for index in given), source.num_rows])
+
+
+def split_proportionately(self: Self, proportions: Sequence[float]) -> list[Self]:
+    """Execute the plan, and return parts that have these shares of the rows, and one with the rest.
+
+    Raises:
+        ValueError: The shares are not above 0, or not below 1 together.
+    """
+    several: object = proportions
+    given = list(several) if isinstance(several, Iterable) else []
+    if not given or not all(_is_share(one) for one in given) or sum(given) >= 1:
+        raise ValueError(
+            f"proportions must be above 0, and less than 1 together, but received {given}. Write "
+            "split_proportionately([0.8]) for 80 and 20 %."
+        )
+    source = execution.Source(self._store(), None)
+    ends = [math.floor(source.num_rows * share + 1e-9) for share in itertools.accumulate(given)]
+    return _cut(self, source, [0, *ends, source.num_rows])
+
+
+def train_test_split(
+    self: Self, test_size: float, *, shuffle: bool = False, seed: int | None = None, stratify: str | None = None
+) -> tuple[Self, Self]:
+    """Execute the plan, and return two parts: to train with, and to test with.
+
+    Args:
+        test_size: How many rows the second one has; below 1, which share of them.
+        shuffle: Whether rows are shuffled first.
+        seed: How they are shuffled.
+        stratify: A column: both parts have the same share of each of its values. `test_size` is a share then, and
+            the rows are sorted by it.
+
+    Raises:
+        ValueError: The size cannot be, or `shuffle` and `stratify` are both given.
+
+    Example:
+        >>> from hocket import data
+        >>> [part.count() for part in data.range(10).train_test_split(0.2)]
+        [8, 2]
+    """
+    is_count = isinstance(test_size, int) and not isinstance(test_size, bool) and test_size >= 1
+    if not is_count and not _is_share(test_size):
+        raise ValueError(
+            f"test_size must be a share between 0 and 1, or a number of rows, but received {test_size!r}. Write "
+            "train_test_split(0.2)."
+        )
+    if stratify is not None:
+        if shuffle or is_count:
+            raise ValueError("stratify needs test_size as a share, and no shuffle. Write stratify='y' alone.")
+        return _split_groups(self, stratify, float(test_size))
+    whole = (rows.random_shuffle(self, seed=seed) if shuffle else self)._store()
+    source = execution.Source(whole, None)
+    size = int(test_size) if is_count else math.ceil(source.num_rows * test_size - 1e-9)
+    if size >= source.num_rows:
+        raise ValueError(f"test_size={test_size} leaves nothing of {source.num_rows} rows to train with.")
+    train, test = _cut(self, source, [0, source.num_rows - size, source.num_rows])
+    return train, test
+
+
+def _cut(self: Self, source: execution.Source, ends: Sequence[int]) -> list[Self]:
+    cuts = itertools.pairwise(ends)
+    return [self._build(execution.cut_parts(source.parts, start, stop)) for start, stop in cuts]
+
+
+def _split_groups(self: Self, column: str, share: float) -> tuple[Self, Self]:
+    """Return a part of each group, and the rest of it."""
+
+    def cut(group: Any, *, is_test: bool) -> object:
+        size = len(next(iter(group.values())))
+        train = size - math.floor(size * share + 1e-9)
+        return {name: values[train:] if is_test else values[:train] for name, values in group.items()}
+
+    groups = tables.groupby(self._build(self._store()), column)
+    parts = (groups.map_groups(cut, fn_kwargs={"is_test": flag}) for flag in (False, True))
+    train, test = (self._build(part._store()) for part in parts)
+    return train, test
+
+
+def _is_share(value: object) -> bool:
+    return reading.is_number(value, 0, 1) and value not in (0, 1)

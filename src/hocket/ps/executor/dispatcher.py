@@ -1,0 +1,444 @@
+"""The dispatcher of a worker: a thread that keeps its worker busy.
+
+It takes closures from the scheduler's queue, as many at once as the worker ends in a few milliseconds, sends them, and
+sends the next before the first have come back, so that a worker never waits for the coordinator. A worker that is
+faster takes more.
+
+**A worker's death.** The dispatcher starts another process for the same worker and sends it what was not answered, in
+the same order and with the same numbers. Pushes that were applied before are known by them and dropped, and each
+dataset goes on where it was (`streams`). So a closure can run more than once, but what it does to variables happens
+once. A closure never moves to another worker once it was sent.
+
+**The end.** Closures that have not ended are cancelled, those that run too: their workers are killed. It comes with
+`close`, with the session's end, and when nobody holds the coordinator any more.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from typing import Any, Final, final
+
+from hocket import exceptions
+from hocket._base import texts
+from hocket.core import api
+from hocket.engine import contract, unsendable, values
+from hocket.ps import errors, links
+from hocket.ps.executor import closures, scheduler, streams, worker
+
+DEPTH: Final = 2
+"""How many batches a worker has at once: one that it runs, and one that waits there."""
+
+BATCH_SECONDS: Final = 0.005
+"""How long a batch should take: short, so that workers share evenly what is left, and long against the 100 us that
+sending costs. A guess."""
+
+MAX_BATCH: Final = 256
+
+MAX_FUNCTIONS: Final = 2 * MAX_BATCH
+"""How many functions a worker knows at once: those of a batch, and as many that may come again."""
+
+_AHEAD_SECONDS: Final = 0.1
+"""A worker whose closures take longer gets the next one when it has ended this one: there is little to be gained, and
+another may be free sooner. A guess."""
+
+IDLE_SECONDS: Final = 1.0
+"""How long after the last closure was scheduled a synchronous step goes on without workers that have none, if nobody
+waits for closures: the program may be about to schedule theirs. A guess."""
+
+MAX_DEATHS: Final = 20
+"""How many workers in a row may die in the middle of one closure, before the closure is given up. A guess: preemption
+kills a few, a closure that crashes its process kills all."""
+
+_RETRY_SECONDS: Final = 0.01
+
+_log = logging.getLogger("hocket.ps")
+
+
+@final
+class WorkerProcess:
+    """A worker's process, and what it was taught. One that replaces it begins with nothing."""
+
+    def __init__(self, index: int, settings: worker.Settings) -> None:
+        self._handle = worker.start(index, settings)
+        self.description: Final[contract.ObjectRef[worker.Description]] = self._handle.describe.remote()
+        self.known: Final[dict[int, None]] = {}
+        """Functions that it knows, least recently used first."""
+        self.opened: Final[set[int]] = set()
+        """Datasets and values that it has."""
+
+    def learn(self, function: closures.Function) -> None:
+        """Have it know a function."""
+        if function.number not in self.known:
+            self._handle.learn.remote(function.number, function.ref)
+        else:
+            del self.known[function.number]
+        self.known[function.number] = None
+
+    def open_input(
+        self, number: int, source: contract.ObjectRef[object], context: streams.InputContext, position: int
+    ) -> None:
+        """Have it open a dataset, or make a value."""
+        self._handle.open_input.remote(number, source, context, position)
+        self.opened.add(number)
+
+    def forget(self, inputs: Sequence[int]) -> None:
+        """Have it let go of datasets and values, and of functions that are too many."""
+        forgotten = [number for number in inputs if number in self.opened]
+        self.opened.difference_update(forgotten)
+        too_many = list(self.known)[: max(0, len(self.known) - MAX_FUNCTIONS)]
+        for known in too_many:
+            del self.known[known]
+        if too_many or forgotten:
+            self._handle.forget.remote(too_many, forgotten)
+
+    def run(self, calls: Sequence[worker.Call]) -> contract.ObjectRef[worker.Batch]:
+        """Have it run closures; return a reference to what becomes of them."""
+        ref: contract.ObjectRef[worker.Batch] = self._handle.run.remote(calls)
+        return ref
+
+    def end(self) -> None:
+        """End it now."""
+        try:
+            api.kill(self._handle)
+        except Exception:  # the session is closed, which has ended it
+            return
+
+
+@final
+class WorkerDispatcher:
+    """The thread that keeps a worker busy, and the worker's process.
+
+    Args:
+        queue: Where closures come from.
+        link: The strategy's servers. Where its steps are synchronous, its gate is told whether the worker has something
+            to do.
+        index: Which worker.
+        settings: Of all workers.
+    """
+
+    def __init__(
+        self, queue: scheduler.ClosureScheduler, link: links.Link, index: int, settings: worker.Settings
+    ) -> None:
+        self.state: Final = scheduler.WorkerState(index)
+        self._scheduler = queue
+        self._link = link
+        self._settings = settings
+        self._sequence = settings.first_sequence
+        self._is_synchronous = link.address.is_synchronous
+        self._is_idle = False
+        if self._is_synchronous:
+            queue.before_work.append(self._say_busy)
+        self._is_dead = False
+        """Whether somebody has found the worker dead."""
+        self._contexts: dict[int, streams.InputContext] = {}
+        """What each dataset was told when it was first opened: it is told the same when a worker is replaced."""
+        self._seconds: float | None = None
+        """How long a closure takes here, about; None until one has ended."""
+        self._process: WorkerProcess
+        self._start()
+        self._thread = threading.Thread(target=self._run, name=f"hocket-ps-dispatcher-{index}", daemon=True)
+
+    def begin(self) -> None:
+        """Take closures, from now on."""
+        self._thread.start()
+
+    def describe(self) -> worker.Description:
+        """Return who its worker is; waits for one that is being replaced."""
+        while True:
+            process = self._process
+            try:
+                found: worker.Description = api.get(process.description)
+            except exceptions.ActorError:
+                with self._scheduler.condition:
+                    if self._scheduler.is_closed:
+                        raise
+                    if process is self._process:
+                        self._is_dead = True
+                        self._scheduler.condition.notify_all()
+                        self._scheduler.condition.wait(_RETRY_SECONDS)
+            else:
+                return found
+
+    def leave(self) -> None:
+        """End once the worker has done what it has."""
+        with self._scheduler.condition:
+            self.state.is_leaving = True
+            if self._is_synchronous:
+                self._scheduler.before_work.remove(self._say_busy)
+            self._scheduler.condition.notify_all()
+        self._thread.join()
+        self._process.end()
+
+    def stop(self) -> None:
+        """End now; the scheduler is closed."""
+        self._process.end()
+        if threading.current_thread() is not self._thread and self._thread.ident is not None:
+            self._thread.join()
+        with self._scheduler.condition:
+            self._abandon()
+            self.state.cancel_private(scheduler.AT_CLOSE)
+
+    # -- the thread --
+
+    def _run(self) -> None:
+        while True:
+            try:
+                if self._step():
+                    return
+            except Exception as error:  # our own mistake must not let the user wait for ever
+                _log.exception("The dispatcher of worker %d goes on after an error of its own", self.state.index)
+                with self._scheduler.condition:
+                    for closure in self._take_sent():
+                        self._scheduler.end(closure, None, error)
+
+    def _step(self) -> bool:
+        """Send, or receive; return whether the dispatcher is at its end."""
+        queue, state = self._scheduler, self.state
+        with queue.condition:
+            while not (queue.is_closed or state.is_leaving or state.sent or self._is_dead or self._has_turn()):
+                queue.condition.wait(self._rest())
+            if queue.is_closed or (state.is_leaving and not state.sent):
+                state.cancel_private("its worker was removed.")
+                return True
+            if self._is_dead and not state.sent:
+                state.sent.append((None, []))
+            batch = queue.take(state, self._choose_size()) if self._may_take() else []
+            queue.release_inputs()
+        if batch:
+            self._say_busy()
+            self._send([(self._make_call(closure), closure) for closure in batch])
+            if self._may_take() and queue.has_work(state):
+                return False
+        if state.sent:
+            self._receive()
+        return False
+
+    def _has_turn(self) -> bool:
+        """Tell whether there is something for the worker. In a synchronous step each worker has a part: one that has
+        done its own lets the others have theirs first."""
+        queue, state = self._scheduler, self.state
+        return queue.has_work(state) and (not self._is_synchronous or queue.goes_first(state))
+
+    def _rest(self) -> float | None:
+        """Have synchronous steps go on without this worker, which has nothing to do, if no more can be meant for the
+        step; return after how many seconds to ask again."""
+        queue = self._scheduler
+        left = queue.scheduled_at + IDLE_SECONDS - time.monotonic()
+        if not self._is_synchronous or self._is_idle or queue.has_work(self.state):
+            return None
+        if left > 0 and not queue.is_awaited:
+            return left
+        self._is_idle = True
+        self._link.set_idle(self.state.index, is_idle=True)
+        return None
+
+    def _say_busy(self) -> None:
+        """Have synchronous steps wait for this worker: there is work, or it has some."""
+        if self._is_idle:
+            self._is_idle = False
+            self._link.set_idle(self.state.index, is_idle=False)
+
+    def _may_take(self) -> bool:
+        """Tell whether the worker may have more than it has."""
+        if self.state.is_leaving:
+            return False
+        if not self.state.sent:
+            return True
+        if self._seconds is None or self._seconds > _AHEAD_SECONDS or len(self.state.sent) >= DEPTH:
+            return False
+        if self._is_synchronous and self._scheduler.count_queued() < len(self._scheduler.workers):
+            return False  # each worker's part of a step is for itself, also if it has not ended its last one
+        return not self._scheduler.has_idle()  # who has nothing to do goes first
+
+    def _choose_size(self) -> int:
+        if self._seconds is None or self._is_synchronous:
+            return 1  # in a synchronous step a second one would wait for workers that might have none
+        fair = -(-self._scheduler.count_queued() // (DEPTH * max(1, len(self._scheduler.workers))))
+        return max(1, min(fair, int(BATCH_SECONDS / max(self._seconds, 1e-6)), MAX_BATCH))
+
+    def _make_call(self, closure: closures.Closure) -> worker.Call:
+        self._sequence += 1
+        assert closure.function is not None, "it has not ended"
+        return worker.Call(self._sequence, closure.function.number, closure.args, closure.kwargs)
+
+    def _send(self, batch: scheduler.Batch) -> None:
+        try:
+            self._teach([closure for _, closure in batch])
+            ref: contract.ObjectRef[worker.Batch] | None = self._process.run([call for call, _ in batch])
+        except exceptions.ActorError:  # dead already: the next read of the answer shows it
+            ref = None
+        except Exception as error:  # an argument that cannot be sent
+            if len(batch) > 1:
+                for one in batch:
+                    self._send([one])
+                return
+            closure = batch[0][1]
+            with self._scheduler.condition:
+                self._scheduler.end(closure, None, _explain(closure, error))
+            return
+        with self._scheduler.condition:
+            self.state.sent.append((ref, batch))
+            if self._is_synchronous:
+                self._scheduler.condition.notify_all()  # others need not let this worker go first any more
+
+    def _teach(self, batch: list[closures.Closure]) -> None:
+        """Send the worker what it does not know yet of what closures need, and have it forget what is needed no
+        more."""
+        process, state = self._process, self.state
+        released = []
+        while state.released:
+            number = state.released.popleft()
+            state.positions.pop(number, None)
+            state.empty.discard(number)
+            self._contexts.pop(number, None)
+            released.append(number)
+        for closure in batch:
+            assert closure.function is not None, "it has not ended"
+            process.learn(closure.function)
+            for number in closure.streams - process.opened:
+                count = max(self._scheduler.num_workers, state.index + 1)
+                context = self._contexts.setdefault(number, streams.InputContext(count, state.index))
+                source = self._scheduler.inputs.sources[number][0]
+                process.open_input(number, source, context, state.positions.get(number, 0))
+        process.forget(released)
+
+    def _receive(self) -> None:
+        ref, batch = self.state.sent[0]
+        try:
+            if ref is None:
+                raise exceptions.ActorUnavailableError("the worker died before it could be asked")
+            found: worker.Batch = api.get(ref)
+        except exceptions.ActorError as error:
+            self._replace(error)
+            return
+        except Exception as error:  # the session is closed, or an argument cannot be read there
+            self._divide(batch, error)
+            return
+        seconds = max(found.seconds, 1e-7) / len(batch)
+        self._seconds = seconds if self._seconds is None else self._seconds + 0.3 * (seconds - self._seconds)
+        index = self.state.index
+        ended = [
+            (closure, answer, *_read(closure, answer, index))
+            for (_, closure), answer in zip(batch, found.answers, strict=True)
+        ]
+        queue = self._scheduler
+        with queue.condition:
+            self.state.sent.popleft()
+            queue.seconds += found.seconds
+            self.state.positions.update(found.positions)
+            for closure, answer, value, failure in ended:
+                if answer.kind == worker.OUT_OF_DATA and not answer.pushes and not closure.is_private:
+                    queue.return_undrawn(closure, self.state, answer.value)
+                else:
+                    queue.end(closure, value, failure)
+
+    def _divide(self, batch: scheduler.Batch, error: Exception) -> None:
+        """Some argument of a batch could not be read in the worker, so nothing of it ran: send each closure alone,
+        and give up the one that it was."""
+        with self._scheduler.condition:
+            self.state.sent.popleft()
+            if len(batch) == 1 or self._scheduler.is_closed or not isinstance(error, exceptions.TaskError):
+                for _, closure in batch:
+                    self._scheduler.end(closure, None, error)
+                return
+        for _, closure in batch:  # with new numbers: the next batch may have run already
+            self._send([(self._make_call(closure), closure)])
+
+    def _take_sent(self) -> Iterator[closures.Closure]:
+        """Yield what the worker has, which it has no more."""
+        while self.state.sent:
+            for _, closure in self.state.sent.popleft()[1]:
+                yield closure
+
+    def _abandon(self) -> None:
+        for closure in self._take_sent():
+            self._scheduler.abandon(closure)
+
+    # -- a worker's death --
+
+    def _replace(self, error: exceptions.ActorError) -> None:
+        """Start another process, and send it what was not answered."""
+        queue = self._scheduler
+        with queue.condition:
+            if queue.is_closed:
+                self._abandon()
+                return
+            queue.restarts += 1
+            batches = [batch for _, batch in self.state.sent]
+            self.state.sent.clear()
+            first = batches[0]
+            if first:
+                self._suspect(first[0][1], error)
+            # Alone, so that the next death shows which it is.
+            batches[:1] = [[one] for one in first if one[1].function is not None]
+        self._link.gate.forget(self.state.index)
+        try:
+            self._start()
+        except Exception as failure:  # the session is closed, or there is no room
+            with queue.condition:
+                for batch in batches:
+                    for _, closure in batch:
+                        queue.end(closure, None, failure)
+            return
+        for batch in batches:
+            self._send(batch)
+
+    def _suspect(self, closure: closures.Closure, error: exceptions.ActorError) -> None:
+        """Count a death for a closure: a worker died when this was the first that it had not answered."""
+        closure.deaths += 1
+        if closure.deaths >= MAX_DEATHS:
+            failure = errors.ClosureError(
+                f"{closure.name} was given up: {closure.deaths} workers in a row died in the middle of it. The last "
+                f"one: {error}"
+            )
+            self._scheduler.end(closure, None, failure)
+
+    def _start(self) -> None:
+        process = WorkerProcess(self.state.index, self._settings)
+        with self._scheduler.condition:
+            self._process, self._is_dead = process, False
+            is_late = self._scheduler.is_closed
+        if is_late:
+            process.end()
+
+
+def _read(closure: closures.Closure, answer: worker.Answer, index: int) -> tuple[object, Exception | None]:
+    """Return a closure's value, or its error."""
+    try:
+        if answer.kind == worker.VALUE:
+            return worker.read_value(answer.value), None
+        if answer.kind == worker.OUT_OF_DATA:
+            return None, errors.OutOfDataError(
+                f"{closure.name} ran out of data on worker {index} after it had pushed {answer.pushes} times. Draw "
+                "before the first push."
+            )
+        error = _unwrap(values.decode(answer.value))
+        if answer.kind == worker.BAD_INPUT:
+            BaseException.add_note(
+                error, f"(it was raised by the dataset or value of worker {index} that {closure.name} uses)"
+            )
+        return None, error
+    except Exception as failure:  # a user's class may raise anything when it is read
+        unreadable = errors.ClosureError(
+            f"What {closure.name} returned or raised cannot be read here: {texts.describe(failure)}"
+        )
+        unreadable.__cause__ = failure
+        return None, unreadable
+
+
+def _explain(closure: closures.Closure, error: Exception) -> Exception:
+    """Return why a closure cannot be sent, in words that name the argument."""
+    try:
+        values.encode((closure.args, dict(closure.kwargs)), closure.name, unsendable.explain_arguments)
+    except Exception as better:  # a user's __reduce__ may raise anything
+        return better
+    return error
+
+
+def _unwrap(error: object) -> Exception:
+    """Return what the user's code raised, as an error that tells where."""
+    found: Any = error.as_instanceof_cause() if isinstance(error, exceptions.TaskError) else error
+    return found  # type: ignore[no-any-return]  # what can be sent is an Exception

@@ -1,0 +1,153 @@
+"""The datasets and values that workers have of their own, as the coordinator keeps them.
+
+Each has a number, and a *source* that makes it in a worker (`streams`). What the user holds, an iterator or a value,
+has a holder that goes with the last copy of it; then the coordinator has the workers drop theirs. Passes over
+datasets are remembered in the order of their beginning, so that a checkpoint can say where each is, and a program that
+begins again goes on there.
+"""
+
+from __future__ import annotations
+
+import collections
+import itertools
+import weakref
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, final
+
+from hocket.core import actor, api
+from hocket.engine import contract
+from hocket.ps import errors
+from hocket.ps.executor import streams
+from hocket.ps.stores import memory
+
+
+@final
+class Inputs:
+    """All datasets and values of a coordinator. Changes under the scheduler's lock, but for `released`."""
+
+    def __init__(self) -> None:
+        self.sources: Final[dict[int, tuple[contract.AnyRef, memory.Memory | None]]] = {}
+        """What makes each: a reference to it, and what must be kept for it."""
+        self.released: Final[collections.deque[int]] = collections.deque()
+        """Those that nobody holds any more. Filled at any moment, without the lock."""
+        self._numbers = itertools.count()
+        self._passes: list[int] = []
+        self._counts: dict[int, int] = {}
+        """How many items each pass over a sequence has."""
+        self._restored: list[Any] = []
+        """Where the passes of the run before were."""
+
+    def add(self, source: contract.ObjectRef[object], kept: memory.Memory | None = None) -> tuple[int, object]:
+        """Note what makes a dataset or a value; return its number, and what ends it when it goes."""
+        number = next(self._numbers)
+        self.sources[number] = source, kept
+        holder = _Holder()
+        weakref.finalize(holder, self.released.append, number).atexit = False
+        if kept is not None:
+            weakref.finalize(holder, kept.close).atexit = False
+        return number, holder
+
+    def begin_calls(
+        self, source: contract.ObjectRef[streams.FromFunction], positions: Mapping[int, dict[int, int]]
+    ) -> streams.PerWorkerIterator:
+        """Begin a pass over what a function returns.
+
+        Args:
+            source: A reference to a `streams.FromFunction`.
+            positions: How many items of each pass each worker has drawn, by worker. Changed for a pass that goes on
+                from a checkpoint.
+        """
+        restored = self._take_restored("positions")
+        number, holder = self.add(source)
+        if restored is not None:
+            begun = {int(worker): position for worker, position in restored["positions"].items()}
+            if set(begun) != set(positions):
+                raise errors.CheckpointMismatchError(
+                    f"A dataset of a function was read by the workers {sorted(begun)}, and there are "
+                    f"{sorted(positions)}. Start as many workers as before, or make the dataset of a sequence, which "
+                    "is dealt to any number."
+                )
+            for worker, position in begun.items():
+                positions[worker][number] = position
+        self._passes.append(number)
+        return streams.PerWorkerIterator(number, holder)
+
+    def begin_deal(
+        self, items: contract.ObjectRef[Sequence[object]], count: int, handle: actor.ActorHandle
+    ) -> streams.PerWorkerIterator:
+        """Begin a pass over a sequence."""
+        restored = self._take_restored("left")
+        if restored is not None and restored["count"] != count:
+            raise errors.CheckpointMismatchError(
+                f"A dataset had {restored['count']} items when the checkpoint was written, and has {count}. Use the "
+                "same."
+            )
+        kept = memory.create(streams.count_deal_bytes(count), "deal")
+        streams.build_deal(kept, count, None if restored is None else restored["left"])
+        number, holder = self.add(api.put(streams.FromSequence(items, count, kept.ref, handle)), kept)
+        self._counts[number] = count
+        self._passes.append(number)
+        return streams.PerWorkerIterator(number, holder)
+
+    def take_released(self) -> list[int]:
+        """Forget those that nobody holds any more; return which."""
+        taken = []
+        while self.released:
+            number = self.released.popleft()
+            self.sources.pop(number, None)
+            taken.append(number)
+        return taken
+
+    def describe_passes(self, positions: Mapping[int, Mapping[int, int]]) -> list[object]:
+        """Return where each pass is, as JSON can hold it; None for one that nobody holds any more.
+
+        Args:
+            positions: How many items of each pass each worker has drawn in closures that ended, by worker.
+        """
+        return [
+            self._describe(number, {worker: drawn.get(number, 0) for worker, drawn in positions.items()})
+            for number in self._passes
+        ]
+
+    def restore(self, passes: Sequence[object]) -> None:
+        """Have the passes that are begun from now on go on where those of `describe_passes` were."""
+        self._restored = list(passes)
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether a pass was begun."""
+        return bool(self._passes)
+
+    def close(self) -> None:
+        """Give up all memory."""
+        for _, kept in self.sources.values():
+            if kept is not None:
+                kept.close()
+        self.sources.clear()
+
+    def _describe(self, number: int, positions: Mapping[int, int]) -> dict[str, object] | None:
+        if number not in self.sources:
+            return None
+        _, kept = self.sources[number]
+        if kept is None:
+            return {"positions": {str(worker): position for worker, position in positions.items()}}
+        count = self._counts[number]
+        return {"left": streams.Deal(kept.ref, count).list_left(positions), "count": count}
+
+    def _take_restored(self, kind: str) -> Any:
+        """Return where the next pass begins; None: at its beginning."""
+        if len(self._passes) >= len(self._restored):
+            return None
+        kept = self._restored[len(self._passes)]
+        if kept is not None and kind not in kept:
+            raise errors.CheckpointMismatchError(
+                f"Dataset {len(self._passes)} was {'a function' if kind == 'left' else 'a sequence'} when the "
+                "checkpoint was written. Begin the same datasets in the same order."
+            )
+        return kept
+
+
+class _Holder:
+    """Goes with the last iterator or value that has it."""
+
+    __slots__ = ("__weakref__",)

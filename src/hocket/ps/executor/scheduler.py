@@ -1,0 +1,477 @@
+"""The scheduler of closures: which of them wait, which the workers have, and what became of them.
+
+It starts no thread and asks no worker. The coordinator gives it closures; each worker's dispatcher
+(`hocket.ps.executor.dispatcher`) takes them from it, and says how they ended.
+
+**An error.** No further closure is sent; what was sent is waited for; what waits is cancelled. Then `join`, `done` or
+`schedule` raises all errors in one group, once, and the scheduler works on.
+"""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import math
+import threading
+import time
+import weakref
+from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Set as AbstractSet
+from typing import Any, Final, TypeAlias, final
+
+from hocket.engine import contract, interrupts
+from hocket.ps import errors
+from hocket.ps.executor import closures, inputs, streams, worker
+
+_AFTER_FAILURE: Final = (
+    "another closure failed before it. What failed is raised by join(), done() or schedule(), once; schedule it "
+    "again then."
+)
+
+AT_CLOSE: Final = "the coordinator was closed, or the session has ended. What it did to variables before, it did."
+"""Why closures are cancelled at the end."""
+
+Batch: TypeAlias = list[tuple[worker.Call, closures.Closure]]
+"""Closures that are sent to a worker together, each with its call."""
+
+
+@final
+class SchedulerCondition(threading.Condition):
+    """The lock of a scheduler; knows how many of those who schedule closures wait for some now.
+
+    `wait_for` is theirs, `wait` everybody's.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.num_awaiting = 0
+
+    @contextlib.contextmanager
+    def awaited(self) -> Iterator[None]:
+        """Wait in a block, with the lock held."""
+        self.num_awaiting += 1
+        self.notify_all()
+        try:
+            yield
+        finally:
+            self.num_awaiting -= 1
+
+    def wait_for(self, predicate: Callable[[], object], timeout: float | None = None) -> Any:
+        """Wait until a predicate holds; return whether it does."""
+        found = predicate()
+        if found:
+            return found
+        with self.awaited():
+            return super().wait_for(predicate, timeout)
+
+
+@final
+class Queue:
+    """Closures that wait for a worker, in the order of scheduling; a worker without data for some passes these over.
+
+    There is a queue for each set of streams that closures draw from: the same workers can run the closures of one
+    queue.
+
+    Example:
+        >>> queue = Queue()
+        >>> len(queue), queue.pop(frozenset())
+        (0, None)
+    """
+
+    def __init__(self) -> None:
+        self._queues: dict[frozenset[int], collections.deque[closures.Closure]] = {}
+        self._count = 0
+
+    def __len__(self) -> int:
+        return self._count
+
+    def put(self, closure: closures.Closure) -> None:
+        """Put a closure behind the others."""
+        self._queues.setdefault(closure.streams, collections.deque()).append(closure)
+        self._count += 1
+
+    def put_back(self, closure: closures.Closure) -> None:
+        """Put a closure before the others."""
+        self._queues.setdefault(closure.streams, collections.deque()).appendleft(closure)
+        self._count += 1
+
+    def has(self, empty: AbstractSet[int]) -> bool:
+        """Tell whether there is one for a worker whose streams in `empty` have no more."""
+        return any(streams.isdisjoint(empty) for streams in self._queues)
+
+    def pop(self, empty: AbstractSet[int]) -> closures.Closure | None:
+        """Take the first one for a worker."""
+        fitting = [streams for streams in self._queues if streams.isdisjoint(empty)]
+        if not fitting:
+            return None
+        first = min(fitting, key=lambda streams: self._queues[streams][0].number)
+        queue = self._queues[first]
+        closure = queue.popleft()
+        if not queue:
+            del self._queues[first]
+        self._count -= 1
+        return closure
+
+    def remove(self, stream: int) -> list[closures.Closure]:
+        """Take all that draw from a stream."""
+        return self._take([streams for streams in self._queues if stream in streams])
+
+    def clear(self) -> list[closures.Closure]:
+        """Take all."""
+        return self._take(list(self._queues))
+
+    def _take(self, sets: list[frozenset[int]]) -> list[closures.Closure]:
+        taken = [closure for streams in sets for closure in self._queues.pop(streams)]
+        self._count -= len(taken)
+        return sorted(taken, key=lambda closure: closure.number)
+
+
+@final
+class WorkerState:
+    """A worker as the scheduler knows it. Changes under the scheduler's lock."""
+
+    def __init__(self, index: int) -> None:
+        self.index: Final = index
+        self.is_leaving = False
+        self.num_taken = 0
+        """How many closures it has had."""
+        self.sent: Final[collections.deque[tuple[contract.ObjectRef[worker.Batch] | None, Batch]]] = collections.deque()
+        """Batches that the worker has, each with a reference to its answer."""
+        self.private: Final[collections.deque[closures.Closure]] = collections.deque()
+        """Closures for this worker alone."""
+        self.empty: Final[set[int]] = set()
+        """Streams from which the worker has drawn everything."""
+        self.positions: Final[dict[int, int]] = {}
+        """How many items of each dataset it has drawn in closures that ended."""
+        self.released: Final[collections.deque[int]] = collections.deque()
+        """Datasets and values that it need not keep."""
+
+    def list_sent(self) -> list[closures.Closure]:
+        """Return the closures that the worker has."""
+        return [closure for _, batch in self.sent for _, closure in batch]
+
+    def cancel_private(self, reason: str) -> None:
+        """End the closures for this worker alone, without having run them."""
+        while self.private:
+            self.private.popleft().cancel(reason)
+
+
+@final
+class ClosureScheduler:
+    """The closures of a coordinator, of which `max_queued` may wait. All fields change under `condition`."""
+
+    def __init__(self, max_queued: int) -> None:
+        self.condition: Final = SchedulerCondition()
+        self.workers: Final[dict[int, WorkerState]] = {}
+        self.num_workers = 0
+        """How many workers there ever were; the next one's index."""
+        self.inputs: Final = inputs.Inputs()
+        self.failures: list[Exception] = []
+        self.finished = 0
+        self.restarts = 0
+        self.out_of_data = 0
+        self.seconds = 0.0
+        self.last_end = time.monotonic()
+        """When a closure ended, or the first began after none was left."""
+        self.is_closed = False
+        self.scheduled_at = -math.inf
+        """When the last closure was scheduled."""
+        self.before_work: Final[list[Callable[[], None]]] = []
+        """Called, with the lock held, before there is work that was not there before."""
+        self._is_polled = False
+        self._max_queued = max_queued
+        self._queue = Queue()
+        self._blocked: dict[int, closures.Closure] = {}
+        """Closures that wait for values, by number."""
+        self._ready: collections.deque[closures.Closure] = collections.deque()
+        """Those whose values are there now."""
+        self._open: set[int] = set()
+        """Closures that have not ended, by number."""
+        self._count = 0
+        self._lowest = 0
+        """No open closure has a lower number."""
+
+    # -- the coordinator's side --
+
+    def schedule(
+        self, function: closures.Function, args: tuple[object, ...], kwargs: Mapping[str, object], drawn: frozenset[int]
+    ) -> closures.RemoteValue:
+        """Put a closure into the queue."""
+        with self.condition:
+            self._wait(lambda: bool(self.failures) or len(self._queue) + len(self._blocked) < self._max_queued)
+            self.raise_failures(wait=True)
+            result = closures.RemoteValue(self.condition, function.name)
+            closure = closures.Closure(self._count, function.name, function, args, kwargs, drawn, weakref.ref(result))
+            self.scheduled_at, self._is_polled = time.monotonic(), False
+            for tell in self.before_work:
+                tell()
+            if not self._open:
+                self.last_end = time.monotonic()
+            self._count += 1
+            self._open.add(closure.number)
+            try:
+                if closure.watch():
+                    self._ready.append(closure)
+                    self._settle()
+                else:
+                    self._blocked[closure.number] = closure
+            except BaseException:  # a Ctrl-C: nobody has the result, and nobody must wait for it
+                self._open.discard(closure.number)
+                raise
+            self.condition.notify_all()
+        return result
+
+    def ask_all(self, function: closures.Function, args: tuple[Any, ...]) -> list[closures.RemoteValue]:
+        """Have each worker run something before all that waits. It is no closure of the user's: nobody waits for it but
+        who holds the results."""
+        results = []
+        with self.condition:
+            self.check_open()
+            for _, one in sorted(self.workers.items()):
+                result = closures.RemoteValue(self.condition, function.name)
+                drawn = frozenset(one.number for one in args)
+                closure = closures.Closure(
+                    -1, function.name, function, args, {}, drawn, weakref.ref(result), is_private=True
+                )
+                one.private.append(closure)
+                results.append(result)
+            self.condition.notify_all()
+        return results
+
+    def join(self, timeout: float | None) -> bool:
+        """Wait until all closures that are there now have ended; return whether they have."""
+        with self.condition:
+            last = self._count
+            is_over = self._wait(lambda: bool(self.failures) or self._find_lowest() >= last, timeout)
+            self.raise_failures(wait=True)
+            return is_over
+
+    def is_done(self) -> bool:
+        """Tell whether nothing is left to do."""
+        with self.condition:
+            if not self._is_polled:
+                self._is_polled = True
+                self.condition.notify_all()
+            self.check_open()
+            self.raise_failures(wait=False)
+            return not self._open
+
+    @property
+    def is_awaited(self) -> bool:
+        """Whether somebody waits for closures, or asks again and again whether they are done: no more come before."""
+        return self._is_polled or self.condition.num_awaiting > 0
+
+    def raise_failures(self, *, wait: bool) -> None:
+        """Raise what closures have raised, once no closure runs any more.
+
+        Args:
+            wait: Whether to wait for those that run; else nothing is raised as long as some do.
+        """
+        while self.failures:  # while it waits, another thread may raise them
+            self._cancel_waiting(_AFTER_FAILURE)
+            if self._open:
+                if not wait:
+                    return
+                self._wait(lambda: not self._open or not self.failures)
+                continue
+            failures, self.failures = self.failures, []
+            raise errors.ClosureFailures(f"{len(failures)} of the scheduled closures failed", failures)
+
+    def statistics(self) -> dict[str, int | float]:
+        """Return counts."""
+        with self.condition:
+            return {
+                "queued_closures": len(self._queue) + len(self._blocked),
+                "inflight_closures": self.count_sent(),
+                "finished_closures": self.finished,
+                "scheduled_closures": self._count,
+                "recoverable_worker_failure_count": self.restarts,
+                "out_of_data": self.out_of_data,
+                "closure_execution_seconds": self.seconds,
+            }
+
+    def count_sent(self) -> int:
+        """Return how many closures the workers have."""
+        return sum(len(batch) for one in self.workers.values() for _, batch in one.sent)
+
+    def close(self) -> None:
+        """Take no closure any more, and cancel those that wait."""
+        with self.condition:
+            self.is_closed = True
+            self._cancel_waiting(AT_CLOSE)
+            self.condition.notify_all()
+
+    def remove_worker(self, index: int) -> None:
+        """Forget a worker that has done what it had. Called with the lock held."""
+        del self.workers[index]
+        for stream in set().union(*(other.empty for other in self.workers.values())):
+            self._end_if_undrawn(stream)  # it may have been the last with data for them
+        self._settle()
+        self.condition.notify_all()
+
+    def describe(self) -> dict[str, Any]:
+        """Return how far it is, as JSON can hold it, for `restore`."""
+        with self.condition:
+            return {"finished": self.finished, "passes": self.inputs.describe_passes(self._list_positions())}
+
+    def restore(self, kept: Mapping[str, Any]) -> None:
+        """Go on where another scheduler was."""
+        self.inputs.restore(kept["passes"])
+        self.finished = int(kept["finished"])
+
+    def begin_calls(self, source: contract.ObjectRef[streams.FromFunction]) -> streams.PerWorkerIterator:
+        """Begin a pass over what a function returns. See `inputs.Inputs.begin_calls`."""
+        with self.condition:
+            return self.inputs.begin_calls(source, self._list_positions())
+
+    def _list_positions(self) -> dict[int, dict[int, int]]:
+        return {index: one.positions for index, one in self.workers.items()}
+
+    # -- the dispatchers' side, under the lock --
+
+    def take(self, worker: WorkerState, count: int) -> list[closures.Closure]:
+        """Return closures for a worker: its own, or else such as anybody may run."""
+        if worker.private:
+            return [worker.private.popleft()]
+        if self.failures:
+            return []
+        taken: list[closures.Closure] = []
+        while len(taken) < count and (closure := self._queue.pop(worker.empty)) is not None:
+            taken.append(closure)
+        if taken:
+            worker.num_taken += len(taken)
+            self.condition.notify_all()  # there is room in the queue
+        return taken
+
+    def count_queued(self) -> int:
+        """Return how many closures could be sent."""
+        return 0 if self.failures else len(self._queue)
+
+    def has_idle(self) -> bool:
+        """Tell whether some worker has nothing to do, though there is something for it."""
+        return any(not one.sent and self.has_work(one) for one in self.workers.values() if not one.is_leaving)
+
+    def goes_first(self, worker: WorkerState) -> bool:
+        """Tell whether no worker that has nothing to do, though there is something for it, has had fewer closures."""
+        return not any(
+            one.num_taken < worker.num_taken and not (one.sent or one.is_leaving) and self.has_work(one)
+            for one in self.workers.values()
+        )
+
+    def has_work(self, worker: WorkerState) -> bool:
+        """Tell whether there is something for a worker."""
+        return bool(worker.private) or (not self.failures and self._queue.has(worker.empty))
+
+    def end(self, closure: closures.Closure, value: Any, error: Exception | None) -> None:
+        """Note what became of a closure."""
+        self._note_end(closure, value, error)
+        self._settle()
+        self.condition.notify_all()
+
+    def abandon(self, closure: closures.Closure) -> None:
+        """Cancel a closure whose worker was ended in the middle of it, as all are at the end."""
+        self._cancel(closure, AT_CLOSE)
+        self.condition.notify_all()
+
+    def return_undrawn(self, closure: closures.Closure, worker: WorkerState, stream: int) -> None:
+        """Have another worker run a closure, or none, as this worker's stream is empty."""
+        worker.empty.add(stream)
+        if self.failures:
+            self._cancel(closure, _AFTER_FAILURE)
+        else:
+            self._queue.put_back(closure)
+        self._end_if_undrawn(stream)
+        self._settle()
+        self.condition.notify_all()
+
+    def release_inputs(self) -> None:
+        """Have the workers let go of datasets and values that nobody holds any more."""
+        for number in self.inputs.take_released():
+            for one in self.workers.values():
+                one.released.append(number)
+
+    def _end_if_undrawn(self, stream: int) -> None:
+        """End the closures that no worker has data for."""
+        if any(stream not in one.empty for one in self.workers.values() if not one.is_leaving):
+            return
+        for closure in self._queue.remove(stream):
+            self._end_undrawn(closure)
+
+    def _end_undrawn(self, closure: closures.Closure) -> None:
+        self.out_of_data += 1
+        error = errors.OutOfDataError(
+            f"{closure.name} did not run: no worker has items left in its dataset. Begin another pass: iterator = "
+            "iter(dataset)."
+        )
+        self._open.discard(closure.number)
+        self.last_end = time.monotonic()
+        self._ready += closure.finish(None, error)
+
+    def _note_end(self, closure: closures.Closure, value: object, error: Exception | None) -> None:
+        self._ready += closure.finish(value, error)
+        if closure.is_private:
+            return
+        self._open.discard(closure.number)
+        self.last_end = time.monotonic()
+        if error is None:
+            self.finished += 1
+        elif not self.is_closed:
+            self.failures.append(error)
+            self._cancel_waiting(_AFTER_FAILURE)
+
+    def _settle(self) -> None:
+        """Put closures into the queue whose values are there. One that cannot run for these may let others run, or
+        not."""
+        while self._ready:
+            closure = self._ready.popleft()
+            if closure.function is None:  # cancelled meanwhile
+                continue
+            self._blocked.pop(closure.number, None)
+            try:
+                closure.fill()
+            except (
+                errors.OutOfDataError
+            ):  # a value that it needs never came to be: it does not either, and this is no failure
+                self._end_undrawn(closure)
+            except Exception as error:  # a value that it needs is an error: so is it
+                self._note_end(closure, None, error)
+            else:
+                self._queue.put(closure)
+                for stream in closure.streams:
+                    self._end_if_undrawn(stream)
+
+    def _cancel_waiting(self, reason: str) -> None:
+        waiting = [*self._queue.clear(), *self._blocked.values()]
+        self._blocked.clear()
+        for closure in waiting:
+            self._cancel(closure, reason)
+        if waiting:
+            self.condition.notify_all()
+
+    def _cancel(self, closure: closures.Closure, reason: str) -> None:
+        self._open.discard(closure.number)
+        closure.cancel(reason)
+
+    def _find_lowest(self) -> int:
+        while self._lowest < self._count and self._lowest not in self._open:
+            self._lowest += 1
+        return self._lowest
+
+    def check_open(self) -> None:
+        """Refuse to go on when it is closed."""
+        if self.is_closed:
+            raise RuntimeError(
+                "The coordinator is closed, or its session has ended. Make a new one: ps.Coordinator(strategy)."
+            )
+
+    def _wait(self, predicate: Callable[[], bool], timeout: float | None = None) -> bool:
+        end = None if timeout is None else time.monotonic() + timeout
+        while True:
+            self.check_open()
+            if predicate():
+                return True
+            left = None if end is None else end - time.monotonic()
+            if left is not None and left <= 0:
+                return False
+            with self.condition.awaited():
+                self.condition.wait(interrupts.LOOK_SECONDS if left is None else min(left, interrupts.LOOK_SECONDS))

@@ -1,0 +1,104 @@
+"""Accumulates the gradients of a synchronous step: for each shard, a box for each worker.
+
+A worker puts its gradient into its own box, so nobody is in its way. When as many are there as a step needs, one worker
+takes the boxes' mean, in the order of the workers, and pushes it. So the sum does not depend on who came first, and a
+box outlives whoever filled it.
+"""
+
+from __future__ import annotations
+
+from typing import Final, final
+
+import numpy as np
+
+from hocket.collective import futex
+from hocket.ps.stores import memory, records, slices
+from hocket.ps.stores.memory import Array
+
+NUM_BOXES: Final = 128
+"""How many workers a synchronous step can have. Boxes that are not used cost nothing. A guess at more than anybody
+starts."""
+
+_MAX_ROWS: Final = 1 << 18
+"""How many different rows of a table a worker's gradient may have. A guess at more than any batch has."""
+
+ROUND, COUNT = range(2)
+
+
+def plan(spec: records.DenseSpec | records.TableSpec) -> memory.Plan:
+    """Lay out the boxes of a shard."""
+    layout = memory.Plan()
+    layout.add("headers", (NUM_BOXES, 8), np.int64)
+    if isinstance(spec, records.DenseSpec):
+        layout.add("values", (NUM_BOXES, int(np.prod(spec.shape, dtype=np.int64))), spec.dtype)
+    else:
+        room = min(spec.rows, _MAX_ROWS)
+        layout.add("ids", (NUM_BOXES, room), np.int64)
+        layout.add("values", (NUM_BOXES, room, spec.dim), spec.dtype)
+    return layout
+
+
+def build(kept: memory.Memory, spec: records.DenseSpec | records.TableSpec) -> None:
+    """Begin with empty boxes, in new memory."""
+    plan(spec).view(kept)["headers"][:, ROUND] = -1
+
+
+@final
+class GradientAccumulator:
+    """The boxes of a shard, as one process sees them."""
+
+    def __init__(self, spec: records.DenseSpec | records.TableSpec, kept: memory.Memory) -> None:
+        self._spec = spec
+        arrays = plan(spec).view(kept)
+        self._headers = arrays["headers"]
+        self._values = arrays["values"]
+        self._ids: Array | None = arrays.get("ids")
+
+    def put(self, worker: int, round_number: int, operation: records.Operation) -> None:
+        """Put a gradient into a worker's box."""
+        if worker >= NUM_BOXES:
+            raise ValueError(
+                f"Synchronous steps have room for {NUM_BOXES} workers, but this is worker {worker}. Use "
+                "max_staleness=0 or more instead."
+            )
+        header = self._headers[worker]
+        header[ROUND] = -1
+        futex.fence()
+        if self._ids is None:
+            np.copyto(self._values[worker], np.asarray(operation.value).reshape(-1))
+        else:
+            count = len(operation.ids)
+            if count > self._ids.shape[1]:
+                raise ValueError(
+                    f"A gradient of `{self._spec.name}` has {count} rows, but a synchronous step has room for "
+                    f"{self._ids.shape[1]}. Use smaller batches."
+                )
+            self._ids[worker, :count] = operation.ids
+            self._values[worker, :count] = operation.value
+            header[COUNT] = count
+        futex.fence()
+        header[ROUND] = round_number
+
+    def take_mean(self, number: int, round_number: int, workers: list[int]) -> records.Operation | None:
+        """Return what a step does to the shard; None if no gradient touches it.
+
+        Args:
+            number: The shard's.
+            round_number: Which step.
+            workers: Whose gradients count, rising.
+        """
+        found = [worker for worker in workers if self._headers[worker, ROUND] == round_number]
+        if not found:
+            return None
+        if self._ids is None:
+            total = self._values[found[0]].copy()
+            for worker in found[1:]:
+                np.add(total, self._values[worker], out=total)
+            np.divide(total, len(workers), out=total)
+            return records.Operation(number, "gradient", total)
+        counts = [int(self._headers[worker, COUNT]) for worker in found]
+        ids = np.concatenate([self._ids[worker, :count] for worker, count in zip(found, counts, strict=True)])
+        values = np.concatenate([self._values[worker, :count] for worker, count in zip(found, counts, strict=True)])
+        found_ids = slices.group(ids)
+        total = found_ids.sum_rows(values)
+        return records.Operation(number, "rows_gradient", total / np.asarray(len(workers), total.dtype), found_ids.ids)
