@@ -19,6 +19,7 @@ import pytest
 
 import hocket
 from hocket.core import engines
+from hocket.engine import contract
 from hocket.testing import EngineContract, Leftovers
 from hocket.util import state
 from tests import lanes, scheduling
@@ -153,21 +154,39 @@ class SharedRay:
 _SHARED_RAY = SharedRay()
 
 
+def do_nothing() -> None:
+    pass
+
+
 class CommonSession:
     """A session that tests use one after the other, of all their modules: its workers have imported what they need."""
 
     def __init__(self) -> None:
         self._opened: hocket.SessionContext | None = None
+        self._engine: contract.Engine | None = None
+        self._kind = ""
         self._before = Leftovers.look()
 
-    def open(self, num_cpus: int) -> hocket.SessionContext:
-        """Open it, if it is not open."""
-        if self._opened is not None and not hocket.is_initialized():
+    def open(self, kind: str) -> hocket.SessionContext:
+        """Open it, if it is not open for this kind of tests."""
+        if self._opened is not None and self._kind != kind:
             self.close()
         if self._opened is None:
-            self._before = Leftovers.look()
-            self._opened = hocket.init(num_cpus=num_cpus, engine="local")
+            self._before, self._kind = Leftovers.look(), kind
+            self._opened = hocket.init(num_cpus=SESSION_CPUS, engine="local")
+            self._engine = contract.current_engine
         return self._opened
+
+    def is_open(self) -> bool:
+        """Tell whether it is the session of this process, and works: a test may have shut it down and opened another
+        one, or ended its processes."""
+        if contract.current_engine is not self._engine:
+            return False
+        try:
+            hocket.get(hocket.remote(do_nothing).options(num_cpus=0).remote())
+        except hocket.exceptions.HocketError:
+            return False
+        return True
 
     def close(self) -> None:
         """Close it, and check that it leaves nothing behind."""
@@ -231,13 +250,15 @@ def interrupts_are_as_before() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def use_common_session() -> Iterator[hocket.SessionContext]:
+def use_common_session(kind: str) -> Iterator[hocket.SessionContext]:
     """Use a session that tests before this one have used, and leave nothing behind in it."""
-    context = _COMMON_SESSION.open(SESSION_CPUS)
+    context = _COMMON_SESSION.open(kind)
     try:
         yield context
-        if hocket.is_initialized():
+        if _COMMON_SESSION.is_open():
             wait_until_nothing_runs()
+        else:
+            _COMMON_SESSION.close()
     except BaseException:
         _COMMON_SESSION.close()
         raise
@@ -251,6 +272,12 @@ def has_common_session() -> bool:
 
 
 @pytest.fixture
+def common_session_kind() -> str:
+    """The kind of a test, if it needs another common session than others do: one process has one backend of Keras."""
+    return ""
+
+
+@pytest.fixture
 def fresh_session(shared_ray: SharedRay) -> Iterator[hocket.SessionContext]:
     """A session on two CPUs, of this test alone, that leaves nothing behind."""
     with open_session(ENGINE, shared_ray) as context:
@@ -258,10 +285,13 @@ def fresh_session(shared_ray: SharedRay) -> Iterator[hocket.SessionContext]:
 
 
 @pytest.fixture
-def session(shared_ray: SharedRay, has_common_session: bool) -> Iterator[hocket.SessionContext]:
-    """A session on two CPUs in which nothing is left behind."""
-    is_common = has_common_session and ENGINE == "local"
-    with use_common_session() if is_common else open_session(ENGINE, shared_ray) as context:
+def session(
+    request: pytest.FixtureRequest, shared_ray: SharedRay, has_common_session: bool, common_session_kind: str
+) -> Iterator[hocket.SessionContext]:
+    """A session on two CPUs in which nothing is left behind. Where workers write is settled when it is opened, so a
+    test that reads these lines has its own."""
+    is_common = has_common_session and ENGINE == "local" and "capfd" not in request.fixturenames
+    with use_common_session(common_session_kind) if is_common else open_session(ENGINE, shared_ray) as context:
         yield context
 
 
@@ -286,8 +316,8 @@ def any_session(
     request: pytest.FixtureRequest, shared_ray: SharedRay, has_common_session: bool
 ) -> Iterator[hocket.SessionContext]:
     """A session on two CPUs, on each engine, in which nothing is left behind."""
-    is_common = has_common_session and request.param == "local"
-    with use_common_session() if is_common else open_session(request.param, shared_ray) as context:
+    is_common = has_common_session and request.param == "local" and "capfd" not in request.fixturenames
+    with use_common_session("") if is_common else open_session(request.param, shared_ray) as context:
         yield context
 
 

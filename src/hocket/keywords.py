@@ -13,7 +13,6 @@ import inspect
 import sys
 import types
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any, Final, NoReturn, ParamSpec, TypeVar, final
 
 from hocket import exceptions
@@ -179,16 +178,22 @@ _MOST_LETTERS: Final = 60
 
 
 @final
-@dataclass(frozen=True, kw_only=True)
 class _Known:
-    """The arguments that a class takes."""
+    """The arguments that a class takes. No data class: `import hocket` would pay a millisecond for it.
 
-    names: Sequence[str]
-    """Its keywords, in order."""
-    most_positional: int
-    """How many of them need not be named."""
-    aliases: Mapping[str, str] = field(default_factory=dict)
-    nested: Mapping[str, type] = field(default_factory=dict)
+    Args:
+        names: Its keywords, in order.
+        most_positional: How many of them need not be named.
+        aliases: See `explained`, as for `nested`.
+        nested: See there.
+    """
+
+    __slots__ = ("aliases", "most_positional", "names", "nested")
+
+    def __init__(
+        self, names: Sequence[str], most_positional: int, aliases: Mapping[str, str], nested: Mapping[str, type]
+    ) -> None:
+        self.names, self.most_positional, self.aliases, self.nested = names, most_positional, aliases, nested
 
 
 _known: Final[dict[type, _Known]] = {}

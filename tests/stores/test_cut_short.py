@@ -18,7 +18,8 @@ import pytest
 
 from hocket import mesh
 from hocket.data import preprocessors
-from hocket.stores import atomic_folders, local_files, manifests
+from hocket.data.spark import manifest
+from hocket.stores import atomic_folders, local_files, manifests, places
 from hocket.testing import checkpoint_store_contract as suite
 from hocket.train.checkpoints import storage
 from hocket.tune.run import retention
@@ -121,6 +122,19 @@ class Manifest:
         return int(found["version"])
 
 
+class SparksNotes:
+    """The notes on files that Spark has written."""
+
+    def write(self, target: Path, version: int) -> None:
+        target.mkdir(exist_ok=True)
+        note = manifest.Record(path="part", rows=version, bytes=1, blake2b="00")
+        manifest.write(places.find_place(target, None, "the test"), [note])
+
+    def read(self, target: Path) -> int:
+        (found,) = manifest.read("the test", places.find_place(target, None, "the test"))
+        return found.rows
+
+
 class Case(NamedTuple):
     way: Way
     fewest: int
@@ -138,6 +152,7 @@ CASES = {
     ),  # what a killed write leaves has a name that no other write knows,
     "a small file": Case(File(), 3),
     "a manifest": Case(Manifest(), 3),
+    "Spark's notes": Case(SparksNotes(), 1),
 }
 
 

@@ -17,6 +17,10 @@ def here() -> Iterator[None]:
     hocket.shutdown()
 
 
+KERAS = "classic_trainer frameworks horovod_keras keras optimizer_oracle own_strategy parameter_server_keras tensorflow"
+"""Modules whose tests have several backends of Keras: a session has one."""
+
+
 @pytest.fixture(scope="module")
-def has_common_session() -> bool:
-    return True
+def has_common_session(request: pytest.FixtureRequest) -> bool:
+    return request.module.__name__.rpartition("test_")[2] not in KERAS.split()

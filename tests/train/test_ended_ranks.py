@@ -71,15 +71,24 @@ def stop_here() -> None:
     threading.Event().wait(600)  # until the stop has reached this thread, too
 
 
-def report_after(obstacle: Any) -> None:
+def begin_together(folder: Path) -> None:
+    """Wait until both ranks run: one whose process still starts would be named in another way."""
+    (folder / f"rank {train.get_context().get_world_rank()}").touch()
+    while len(list(folder.glob("rank ?"))) < 2:
+        os.sched_yield()
+
+
+def report_after(obstacle: Any, folder: Path) -> None:
+    begin_together(folder)
     train.report({"step": 0})
     if train.get_context().get_world_rank() == 1:
         obstacle()
-    with tempfile.TemporaryDirectory() as folder:
-        train.report({"step": 1}, checkpoint=train.Checkpoint(folder))
+    with tempfile.TemporaryDirectory() as saved:
+        train.report({"step": 1}, checkpoint=train.Checkpoint(saved))
 
 
-def meet_after(obstacle: Any) -> None:
+def meet_after(obstacle: Any, folder: Path) -> None:
+    begin_together(folder)
     if train.get_context().get_world_rank() == 1:
         obstacle()
     collective.barrier()
@@ -115,7 +124,7 @@ def test_a_rank_that_does_not_come_is_named_and_given_up(
         caplog.at_level(logging.WARNING, "hocket.train"),
         pytest.raises(train.WorkerGroupError, match=rf"^Rank 0 has waited for \d s {wait} The limit is ") as caught,
     ):
-        fit(lambda: function(obstacle), tmp_path)
+        fit(lambda: function(obstacle, tmp_path), tmp_path)
     assert re.search(where, str(caught.value))
     assert list(caught.value.worker_failures) == [1]
     notices = [record.getMessage() for record in caplog.records if "has waited for" in record.getMessage()]

@@ -38,6 +38,12 @@ pytestmark = [
 ]
 
 
+@pytest.fixture
+def common_session_kind(request: pytest.FixtureRequest) -> str:
+    given = getattr(request.node, "callspec", None)
+    return f"keras on {given.params.get('backend', 'torch') if given is not None else 'torch'}"
+
+
 def compare(config: dict[str, Any]) -> Any:
     return guides_keras.compare(config["names"])
 

@@ -164,8 +164,8 @@ class Reactor:
             owner: The engine, whose dropped handles end a wait.
             lock: Held around what it handles.
             build: Returns what handles it. Called once, with the reactor, which that may need itself.
-            guard: Whose pending handlers end waits, by `check`.
-            check: Called without the lock after each round of a waiting thread; may raise to end the wait.
+            guard: The guard against signals, whose pending handlers end waits.
+            check: Calls these, after a round of a waiting thread that has found some; may raise to end the wait.
             name: Of the background reader thread.
         """
         self._lock = lock

@@ -5,6 +5,7 @@ A forward pass fetches the rows that its batch names; the rank has no others.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, NoReturn, final
 
@@ -41,10 +42,11 @@ def find_tables(model: torch.nn.Module, min_rows: int) -> Iterator[tuple[torch.n
 
 @final
 class ServedEmbedding(torch.nn.Embedding):
-    """The fate of an embedding.
+    """An embedding whose rows are on servers.
 
     Its weight has the shape and the place that it had, and no memory: a gradient is sparse, and has the rows of the
-    batch.
+    batch. Where something else reads the weight, it is NaN: so a loss, a norm or an evaluation that needs the rows is
+    seen to be wrong. ``state_dict()`` has the rows.
     """
 
     _client: ps_client.Client
@@ -61,7 +63,8 @@ class ServedEmbedding(torch.nn.Embedding):
             )
         module.__class__ = ServedEmbedding
         weight = module.weight
-        weight.data = torch.zeros((1, 1), dtype=weight.dtype, device=weight.device).expand(weight.shape)
+        unknown = torch.full((1, 1), math.nan, dtype=weight.dtype, device=weight.device)
+        weight.data = unknown.expand(weight.shape)
         object.__setattr__(module, "_client", client)
         object.__setattr__(module, "_table", table)
 
