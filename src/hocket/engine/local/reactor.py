@@ -333,7 +333,7 @@ class Reactor:
         """
         if limit_s is None or (left_s is not None and left_s < limit_s):
             limit_s = left_s
-        bell = self.bell
+        bell = self.bell  # as in `_poll`, without the call
         try:
             events = self._epoll.poll(limit_s if bell.hang() else 0)
         finally:

@@ -102,6 +102,7 @@ class DriverObjects(contract.Objects):
     def get(self, refs: Sequence[contract.AnyRef], timeout_s: float | None) -> list[Any]:
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         objects, engine, count = self._kernel.objects, self._engine, len(refs)
+        found: list[records.ObjectRecord] = []
         started = 0.0
         for ref in refs:
             record = objects.get(ref._id)
@@ -110,17 +111,18 @@ class DriverObjects(contract.Objects):
             if record.value is None:
                 started = started or time.perf_counter()
                 self._wait_for(record, refs, deadline, timeout_s)
+            found += (record,)  # not `append`, which would be a call for each
         if started:
             seconds = time.perf_counter() - started
             if seconds >= layout.MERGED_SECONDS:
                 self._spans.append((events.Kind.GET, "get", started, seconds, count))
         if count == 1:
-            result = [self._open(objects[refs[0]._id])]
+            result = [self._open(found[0])]
         elif count < values.MANY:
-            result = [self._open(objects[ref._id]) for ref in refs]
+            result = [self._open(record) for record in found]
         else:
             with values.hold_collector():
-                result = [self._open(objects[ref._id]) for ref in refs]
+                result = [self._open(record) for record in found]
         if self._guard.noted:
             self._guard.check()
         return result
