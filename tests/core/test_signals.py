@@ -549,7 +549,7 @@ def test_handler_is_not_lost_where_python_forgets_exceptions(place: Callable[[Ca
     assert called
 
 
-@pytest.mark.needs("parallelism")
+@pytest.mark.needs("parallelism", "interrupted_sleep")
 def test_a_cancelled_task_is_ended_where_python_forgets_exceptions(
     session: hocket.SessionContext, tmp_path: Path
 ) -> None:
@@ -645,6 +645,7 @@ class Alarming(Exception):  # noqa: N818 (it says what it does)
             os.kill(os.getpid(), signal.SIGALRM)
 
 
+@pytest.mark.needs("every_interrupt")
 @pytest.mark.usefixtures("any_session", "alarm")
 def test_alarm_in_the_users_own_exception_is_raised_later(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Alarming, "are_built", 0)
