@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from _harness import OURS, Results, Row, Settings, is_asked, parse_settings, show
+from _harness import EARLIER, OURS, Results, Row, Settings, build_environment, is_asked, parse_settings, show
 from rich.progress import track
 
 KIB = 1024
@@ -200,10 +200,11 @@ def be_rank(rank: int, ranks: int, folder: Path, only: str, quick: bool) -> None
 # --- in the program that starts them ----------------------------------------------------------------------------------
 
 
-def run_ranks(ranks: int, settings: Settings, results: Results) -> None:
+def run_ranks(ranks: int, side: str, settings: Settings, results: Results) -> None:
+    """Measure in fresh processes, of this checkout or of the earlier commit."""
     with tempfile.TemporaryDirectory(prefix="hocket-bench-") as folder:
         command = [sys.executable, __file__, "rank", folder, str(ranks), settings.only, str(int(settings.quick))]
-        environment = {**os.environ, "OMP_NUM_THREADS": "1"}  # as torchrun sets it
+        environment = {**build_environment(side, settings), "OMP_NUM_THREADS": "1"}  # as torchrun sets it
         processes = [subprocess.Popen([*command, str(rank)], env=environment) for rank in range(ranks)]
         try:
             statuses = [process.wait(LIMIT_SECONDS) for process in processes]
@@ -212,10 +213,12 @@ def run_ranks(ranks: int, settings: Settings, results: Results) -> None:
                 process.kill()
                 process.wait()
         if any(statuses):
-            results.fail(f"{ranks} ranks", OURS, f"exit statuses {statuses}")
+            results.fail(f"{ranks} ranks", side, f"exit statuses {statuses}")
             return
-        for name, side, value in json.loads(Path(folder, "results").read_text()):
-            results.add(name, side, value)
+        for name, backend, value in json.loads(Path(folder, "results").read_text()):
+            shown = side if backend == OURS else backend
+            if shown in settings.sides:
+                results.add(name, shown, value)
 
 
 def main() -> int:
@@ -225,9 +228,11 @@ def main() -> int:
         return 0
     settings = parse_settings(__doc__.splitlines()[0], rounds=5, peers=("gloo",))
     results = Results(rows=[row for row in ROWS if settings.wants(row)], sides=settings.sides)
-    turns = [number for _ in range(settings.rounds) for number in (2, 4) if any(list_rows(number, settings.only))]
-    for number in track(turns, description="collective", disable=not sys.stderr.isatty()):
-        run_ranks(number, settings, results)
+    programs = (OURS, EARLIER) if settings.earlier is not None else (OURS,)
+    sizes = [number for number in (2, 4) if any(list_rows(number, settings.only))]
+    turns = [(number, side) for _ in range(settings.rounds) for number in sizes for side in programs]
+    for number, side in track(turns, description="collective", disable=not sys.stderr.isatty()):
+        run_ranks(number, side, settings, results)
     show(results, settings, title="Collectives")
     return results.exit_status
 
