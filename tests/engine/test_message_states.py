@@ -30,7 +30,9 @@ from tests.engine.stage import FUNCTION, Ask, Get, Item, Leave, Part, Player, St
 
 SCHEDULES = int(os.environ.get("HOCKET_TEST_SCHEDULES", "10"))
 FULL = 5000
-MOST_STEPS = 400
+MOST_STEPS = 4000
+"""What does not end in so many takes no end. Most need fewer than a hundred; one whose every move is drawn by lot may
+need a thousand, as a worker's row is taken back as often as the lot says so, and not after a time."""
 
 KEPT = ("_answers", "_deadlocks", "_ready", "_expected", "_watched", "_promised", "_private", "_receipts", "_arrived")
 """What a worker keeps for something that it waits for, or holds, and for nothing else. Two sets are not here: the
