@@ -17,7 +17,7 @@ from hocket.mesh import UNSHARDED, Layout
 pytest.importorskip("jax", reason="needs JAX: pip install 'hocket[jax]'")
 pytest.importorskip("safetensors", reason="needs safetensors: pip install safetensors")
 
-from hocket.train.jax import JaxTrainer
+from hocket.train.jax import JaxConfig, JaxTrainer
 
 pytestmark = [
     pytest.mark.slow,
@@ -30,9 +30,10 @@ DIMS = {"data": 2, "model": 2}
 WHOLE = np.arange(32.0, dtype="float32").reshape(8, 4)
 
 
-def fit(function: Any, path: Path, **config: Any) -> Any:
+def fit(function: Any, path: Path, joined: bool = True, **config: Any) -> Any:
     trainer = JaxTrainer(
         function,
+        jax_config=JaxConfig(distributed=joined),
         train_loop_config=config,
         scaling_config=train.ScalingConfig(num_workers=2, resources_per_worker={"CPU": 0.5}),
         run_config=train.RunConfig(storage_path=str(path)),
@@ -135,9 +136,7 @@ def test_a_process_that_dies_in_a_relayout_is_named(tmp_path: Path) -> None:
 
 
 def test_ranks_whose_jax_is_not_joined(tmp_path: Path) -> None:
-    """The trainer has not seen the name in the function."""
-
     def make(config: dict[str, Any]) -> str:
-        return read_error(lambda: getattr(mesh, config["name"])({"data": 2}, framework="jax"))
+        return read_error(lambda: mesh.create_distributed_mesh({"data": 2}, framework="jax"))
 
-    assert "There are 2 ranks, but their JAX is not joined" in fit(make, tmp_path, name="create_distributed_mesh")
+    assert "JaxTrainer(..., jax_config=JaxConfig(distributed=True))" in fit(make, tmp_path, joined=False)

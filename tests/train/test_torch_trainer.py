@@ -261,3 +261,7 @@ def test_bad_values_are_refused() -> None:
 def test_an_unknown_backend_fails_the_start(tmp_path: Path) -> None:
     with pytest.raises(train.WorkerGroupError, match=r"Rank \d of 2 raised .*smoke"):
         fit(look_at_group, tmp_path, torch_config=hocket_torch.TorchConfig(backend="smoke"))
+
+
+def test_the_compiler_is_loaded_for_every_function_wherever_it_names_an_optimizer() -> None:
+    assert "torch._dynamo" in hocket_torch.TorchConfig().list_modules(lambda: None)

@@ -10,9 +10,9 @@ import pytest
 
 import hocket
 from hocket import train
+from hocket.collective import meeting
 from hocket.collective.world import World
 from hocket.train import world
-from hocket.train.run import joining
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -71,11 +71,11 @@ def test_ranks_are_joined(tmp_path: Path, size: int) -> None:
 def test_ranks_are_joined_between_machines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hosts: list[str]) -> None:
     listed: list[Any] = []
 
-    def list_hosts(found: list[str], list_them: Any = joining._list_hosts) -> list[list[int]]:
+    def list_hosts(found: list[str], list_them: Any = meeting.group_by_host) -> list[list[int]]:
         listed.append(list_them(hosts))
         return list(listed[-1])
 
-    monkeypatch.setattr(joining, "_list_hosts", list_hosts)
+    monkeypatch.setattr(meeting, "group_by_host", list_hosts)
     check_all(fit(call_all, tmp_path, 3).return_value, 3)
     assert listed == [[[0, 2], [1]] if "a" in hosts else [[0], [1], [2]]]
 

@@ -3,8 +3,7 @@
 Ranks that find each other by themselves need somewhere to leave a few words: a `Store`. torch's stores are one;
 `ActorStore` needs nothing but a session. The first rank of a host makes the memory and says where it is.
 
-A controller that can call functions in the ranks needs no store: it asks each rank for `identify_host`, and
-`group_by_host` says which ranks can share memory.
+A controller that can call functions in the ranks needs no store: `meeting` is enough.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from collections.abc import Sequence
 from typing import Protocol, final
 
 from hocket import exceptions
-from hocket.collective import errors, futex, host_group, peer_monitor, segment
+from hocket.collective import errors, host_group, meeting, peer_monitor, segment
 from hocket.core import actor, api
 
 
@@ -30,28 +29,10 @@ class Store(Protocol):
         """Return the text under a name; waits until it is there."""
 
 
-def identify_host() -> str:
-    """Return a text that is equal in processes that can share memory; empty if ranks cannot wait in memory on this
-    system."""
-    return segment.identify_host() if futex.is_available() else ""
-
-
-def group_by_host(names: Sequence[str]) -> list[list[int]]:
-    """Return the ranks of each host, in the order of their first ones.
-
-    Args:
-        names: What `identify_host` returned in each rank. A rank whose name is empty is alone.
-    """
-    hosts: dict[str, list[int]] = {}
-    for rank, name in enumerate(names):
-        hosts.setdefault(name or f"rank {rank}", []).append(rank)
-    return list(hosts.values())
-
-
 def list_hosts(store: Store, rank: int, size: int) -> list[list[int]]:
     """Return the ranks of each host, in the order of their first ones. All ranks must call it."""
-    store.write(f"host/{rank}", identify_host())
-    return group_by_host([store.read(f"host/{other}").strip() for other in range(size)])
+    store.write(f"host/{rank}", meeting.identify_host())
+    return meeting.group_by_host([store.read(f"host/{other}").strip() for other in range(size)])
 
 
 def join(store: Store, rank: int, ranks: Sequence[int], *, timeout_s: float = 1800.0) -> host_group.HostGroup:

@@ -65,8 +65,8 @@ def create_distributed_mesh(
 ) -> meshes.Mesh:
     """Make a mesh of the devices of several processes; all of them call it, and all that computes on it.
 
-    In a rank of `JaxTrainer` JAX's processes are joined already, if the training function names this one; elsewhere
-    call ``jax.distributed.initialize`` first. With PyTorch it is the mesh of all ranks, as `create_mesh` makes it. The
+    ``JaxTrainer(..., jax_config=JaxConfig(distributed=True))`` joins JAX's processes; elsewhere call
+    ``jax.distributed.initialize`` first. With PyTorch it is the mesh of all ranks, as `create_mesh` makes it. The
     devices of a process are neighbours along the last axis.
 
     Args:

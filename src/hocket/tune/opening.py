@@ -107,7 +107,7 @@ def run(
 def _run_in_actors(search: searches.Search, described: program_builder.Described, setup: Setup) -> None:
     session.get_engine().tasks.expect_work(program_builder.list_modules(described))
     reuses = setup.tune.reuse_actors
-    hosts.ActorHost(
+    hosts.run_in_actors(
         search,
         described.program,
         reuses=described.is_function if reuses is None else reuses,
@@ -115,7 +115,7 @@ def _run_in_actors(search: searches.Search, described: program_builder.Described
         most=setup.tune.max_concurrent_trials or None,
         budget_s=setup.tune.budget_s,
         timeout_s=setup.tune.trial_timeout_s,
-    ).run()
+    )
 
 
 def _build_settings(

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import functools
 import inspect
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from hocket import train
-from hocket.train.frameworks.torch import mentions
 from hocket.tune import errors, parameters, resources, trainable
 from hocket.tune.worker import programs, trainer_program
 
@@ -102,9 +102,7 @@ def list_modules(described: Described) -> list[str]:
     given = described.trainable
     if isinstance(given, train.DataParallelTrainer):
         return [_OURS]
-    functions = vars(given).values() if inspect.isclass(given) else [given]
-    uses_torch = any(mentions.finds(function, "torch") for function in functions if callable(function))
-    return [_OURS, "torch"] if uses_torch else [_OURS]
+    return [_OURS, "torch"] if "torch" in sys.modules else [_OURS]
 
 
 def prepare(described: Described) -> None:

@@ -12,16 +12,18 @@ waits for these: so there a thread looks after the CPUs, and ends actors that ho
 from __future__ import annotations
 
 import contextlib
+import functools
 import math
 import threading
 import time
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Final, final
+from typing import Any, Final, Protocol, final
 
 from hocket import exceptions
 from hocket.core import actor, api, scopes, session
+from hocket.crew import contract, crew
 from hocket.data import block_reads, blocks, plan, settings, steps
 from hocket.data.execution import tasks
 from hocket.engine import node
@@ -43,11 +45,8 @@ take a second or two to start."""
 LOOK_SECONDS: Final = 2.0
 """How often it is looked whether a node was lost. A guess: Ray takes several seconds to learn it."""
 
-_LOSSES: Final = (exceptions.ActorError, exceptions.NodeDiedError, exceptions.WorkerCrashedError)
-"""What a call on an actor raises that is gone."""
 
-
-class _Member:
+class _Actor:
     """An actor of a pool. Its class has the name of the step."""
 
     _apply: Any = None
@@ -83,13 +82,15 @@ class Share:
 
 @final
 @dataclass(eq=False)
-class _Job:
+class Job:
     """A block that the pool was given and has not given back."""
 
     found: block_reads.Held | block_reads.Stored
-    refs: list[Any] = field(default_factory=list)
-    """On its block and its size; none as long as no actor has it."""
-    maker: _Actor | None = None
+    is_out: bool = False
+    """Whether an actor has it, or had it and is done."""
+    ref: Any = None
+    """On its block, when it is done."""
+    maker: _Member | None = None
     deaths: int = 0
     """How many actors died while they worked on it."""
     size: tasks.Size | None = None
@@ -97,175 +98,199 @@ class _Job:
 
 
 @final
-@dataclass(eq=False)
-class _Actor:
-    """An actor of a pool, as its driver sees it."""
+@dataclass(frozen=True, slots=True)
+class Given:
+    """The pool's user gives it a block."""
 
-    handle: actor.ActorHandle
+    job: Job
+
+
+@final
+@dataclass(eq=False)
+class _Member:
+    """An actor of a pool, as its policy sees it."""
+
     num_cpus: float
-    placed: Any
-    """The reference on its node."""
-    made: Any
-    """The reference that is there when it can take blocks."""
     node_id: str = ""
     is_ready: bool = False
     is_superfluous: bool = False
     """Whether the pool ended it because it held what tasks need."""
-    jobs: list[_Job] = field(default_factory=list)
+    jobs: list[Job] = field(default_factory=list)
     """What it works on, and what comes next."""
 
 
-class _Team:
-    """The actors of a pool, and its blocks.
+class Room(Protocol):
+    """The room that the pools of a plan share."""
+
+    @property
+    def tasks_hold_cpus(self) -> bool:
+        """Whether tasks of the plan hold CPUs."""
+
+    @property
+    def spans_nodes(self) -> bool:
+        """Whether some of it may be lost."""
+
+    @property
+    def shares(self) -> list[Share]:
+        """The limits of each pool at the start."""
+
+    def divide(self) -> list[Share]:
+        """Return the limits of each now."""
+
+    def describe(self) -> str:
+        """Say how much of it is left."""
+
+
+_PLACED: Final = "placed"
+_MADE: Final = "made"
+
+
+@final
+class PoolPolicy:
+    """Decides which actor gets which block of a pool, and how many there are.
 
     Args:
-        allotment: What it may have.
+        pool: What they do.
+        room: What it may have.
         index: Which of the plan's pools it is.
-        scope: Ends the actors if the loop ends early.
+        build: Starts an actor that holds so many CPUs.
+        now: The clock's seconds.
     """
 
-    def __init__(self, allotment: Allotment, index: int, scope: scopes.Scope) -> None:
-        self._allotment, self._index, self._scope = allotment, index, scope
-        self._pool, self._share = allotment.pools[index], allotment.shares[index]
-        session.get_engine().tasks.expect_work(["hocket.data.calls"])  # whose classes the actors get
-        self._actors: list[_Actor] = []
-        self._patience_s = ROOM_SECONDS * (BUSY if allotment.tasks_hold_cpus else 1)
+    is_over = False  # its user ends it
+
+    def __init__(
+        self, pool: plan.Pool, room: Room, index: int, build: Callable[[float], actor.ActorHandle], now: float
+    ) -> None:
+        self._pool, self._room, self._index, self._build = pool, room, index, build
+        self._share = room.shares[index]
+        self._members: list[_Member] = []
+        self._patience_s = ROOM_SECONDS * (BUSY if room.tasks_hold_cpus else 1)
         self._unborn = 0
         self._has_begun = False
-        self._changed_at = time.monotonic()
+        self._changed_at = now
         """When the pool began to wait, or an actor was placed or lost since."""
-        self._is_closed = threading.Event()
-        scope.at_end(self._is_closed.set)
-        self.jobs: deque[_Job] = deque()
+        self.jobs: deque[Job] = deque()
         """In the order of the blocks."""
-        if allotment.spans_nodes:
-            watch = threading.Thread(target=self._look_after_cpus, name="hocket-pool", daemon=True)
-            watch.start()
-
-    def begin(self) -> None:
-        """Start the first actors, which make what they need while the pool waits for blocks."""
-        while len(self._actors) < self._share.least:
-            self._add()
 
     @property
     def most_blocks(self) -> int:
         """How many blocks it may have."""
         return self._pool.blocks_per_actor * self._share.most
 
-    def take_first(self) -> block_reads.Stored:
-        """Wait for the first block, and return what became of it."""
-        first = self.jobs[0]
-        self._changed_at = time.monotonic()
-        while first.size is None and first.error is None:
-            self._assign()
-            self._wait()
-        self.jobs.popleft()
-        if first.error is not None:
-            raise first.error
-        assert first.size is not None
-        ref, size = first.refs[0], first.size
-        return block_reads.Stored(ref, size.num_bytes, 0, size.num_rows, size.types, size.left_out)
+    def begin_wait(self, now: float) -> None:
+        """Note that its user waits for the first block from now on."""
+        self._changed_at = now
 
-    def assign_next(self, found: block_reads.Held | block_reads.Stored) -> None:
-        """Have an actor take a block, if one has time."""
-        self.jobs.append(_Job(found))
-        self._assign()
+    def choose_superfluous(self, share: Share, living: Container[str]) -> list[_Member]:
+        """Return who is to be ended so that no more are left than a share allows. May be called by any thread.
 
-    def _assign(self) -> None:
-        self.begin()
-        self._has_begun = self._has_begun or self._find_gathering() <= 0
+        Args:
+            share: The limits.
+            living: The nodes that are there.
+        """
+        there = [one for one in list(self._members) if one.num_cpus and (not one.node_id or one.node_id in living)]
+        there.sort(key=lambda one: (one.is_superfluous, not one.is_ready))
+        chosen = [one for one in there[share.most if share.num_cpus else 0 :] if not one.is_superfluous]
+        for one in chosen:
+            one.is_superfluous = True
+        return chosen
+
+    def handle(self, event: contract.Event | Given, now: float) -> Iterator[contract.Action]:
+        """See `crew.contract.Policy`."""
+        if isinstance(event, Given):
+            self.jobs.append(event.job)
+            yield from self._assign(now)
+        elif isinstance(event, contract.TurnBegan):
+            yield from self._assign(now)
+        elif isinstance(event, contract.TurnEnded):
+            if not self._has_place and now >= self._changed_at + self._patience_s:
+                raise self._explain_no_room()
+        elif isinstance(event, contract.Answered):
+            self._note(event, now)
+        elif isinstance(event, contract.Lost):
+            yield from self._lose(event.member, event.error, now)
+        elif isinstance(event, contract.Failed) and isinstance(event.about, Job):
+            event.about.error = event.error
+            event.member.jobs.remove(event.about)
+        elif isinstance(event.error, exceptions.InfeasibleResourcesError):
+            self._members.remove(event.member)
+            yield contract.Stop(event.member)
+            self._make_do(event.error)
+        else:
+            raise event.error
+
+    def find_due(self, now: float) -> float | None:
+        """Return when to look again."""
+        if not self._has_place:
+            return self._changed_at + self._patience_s
+        left_s = math.inf if self._has_begun else self._find_gathering(now)
+        return None if left_s == math.inf else now + left_s
+
+    @property
+    def _has_place(self) -> bool:
+        return any(one.node_id or one.is_ready for one in self._members)
+
+    def _assign(self, now: float) -> Iterator[contract.Action]:
+        while len(self._members) < self._share.least:
+            yield from self._add()
+        self._has_begun = self._has_begun or self._find_gathering(now) <= 0
         for job in self.jobs if self._has_begun else ():
-            if job.refs or job.error is not None:
+            if job.is_out or job.error is not None:
                 continue
-            there = [one for one in self._actors if one.is_ready and len(one.jobs) < self._pool.blocks_per_actor]
+            there = [one for one in self._members if one.is_ready and len(one.jobs) < self._pool.blocks_per_actor]
             if not there:
-                if len(self._actors) < self._share.most and all(one.is_ready for one in self._actors):
-                    self._add()
+                if len(self._members) < self._share.most and all(one.is_ready for one in self._members):
+                    yield from self._add()
                 return
-            self._send(job, min(there, key=lambda one: len(one.jobs)))
+            yield self._send(job, min(there, key=lambda one: len(one.jobs)))
 
-    def _find_gathering(self) -> float:
+    def _find_gathering(self, now: float) -> float:
         """Return how many seconds the first actors may still wait for the others; 0 if there is nobody to wait for."""
-        late = [one for one in self._actors if not one.is_ready]
-        if any(one.node_id for one in late) or len(late) == len(self._actors):
+        late = [one for one in self._members if not one.is_ready]
+        if any(one.node_id for one in late) or len(late) == len(self._members):
             return math.inf
-        return max(0.0, self._changed_at + GATHER_SECONDS - time.monotonic()) if late else 0.0
+        return max(0.0, self._changed_at + GATHER_SECONDS - now) if late else 0.0
 
-    def _add(self) -> None:
-        pool, num_cpus = self._pool, self._share.num_cpus
-        options: dict[str, Any] = {**pool.resources, "num_cpus": num_cpus}
-        named = type(pool.name, (_Member,), {"__module__": _Member.__module__})
-        try:
-            handle = self._scope.own(api.remote(max_restarts=0, **options)(named).remote())
-        except exceptions.InfeasibleResourcesError as error:
-            self._make_do(error)
-            return
-        self._actors.append(_Actor(handle, num_cpus, handle.place.remote(), handle.make.remote(pool)))
+    def _add(self) -> Iterator[contract.Action]:
+        one = _Member(self._share.num_cpus)
+        self._members.append(one)
+        yield contract.Start(one, functools.partial(self._build, one.num_cpus))
+        yield contract.Call(one, "place", about=_PLACED)
+        yield contract.Call(one, "make", (self._pool,), about=_MADE)
 
     def _make_do(self, error: exceptions.HocketError) -> None:
         """Go on with the actors that are there, since there will not be another; without any, raise the error."""
-        if not self._actors:
+        if not self._members:
             raise error
-        self._share = replace(self._share, least=1, most=len(self._actors))
+        self._share = replace(self._share, least=1, most=len(self._members))
 
-    def _send(self, job: _Job, chosen: _Actor) -> None:
-        run: Any = chosen.handle.run.options(num_returns=2)
+    @staticmethod
+    def _send(job: Job, chosen: _Member) -> contract.Call:
         found = job.found
-        if isinstance(found, block_reads.Stored):
-            job.refs = run.remote(found.ref, (found.start, found.stop))
-        else:
-            job.refs = run.remote(found.block, None)
-        job.maker = chosen
+        args: Any = (
+            (found.ref, (found.start, found.stop)) if isinstance(found, block_reads.Stored) else (found.block, None)
+        )
+        job.is_out, job.maker = True, chosen
         chosen.jobs.append(job)
+        return contract.Call(chosen, "run", args, about=job, num_returns=2)
 
-    def _wait(self) -> None:
-        """Wait until something is known of an actor or a block."""
-        waits: dict[Any, tuple[_Actor, _Job | None]] = {}
-        for one in self._actors:
-            if not one.is_ready:
-                waits[one.made if one.node_id else one.placed] = one, None
-            waits.update({job.refs[1]: (one, job) for job in one.jobs})
-        left_s = math.inf if self._has_begun else self._find_gathering()
-        has_place = any(one.node_id for one in self._actors)
-        if not has_place:
-            left_s = max(0.0, self._changed_at + self._patience_s - time.monotonic())
-        there, _ = api.wait([*waits], timeout=None if left_s == math.inf else left_s)
-        if not there:
-            if not has_place:
-                raise self._explain_no_room()
-            return
-        self._take(there[0], *waits[there[0]])
-
-    def _take(self, ref: Any, one: _Actor, job: _Job | None) -> None:
-        """See to what has come of an actor: a block that it had, or how far it is made."""
-        try:
-            value = api.get(ref)
-        except exceptions.HocketError as error:
-            if isinstance(error, _LOSSES) and not isinstance(error, exceptions.TaskError):
-                self._lose(one, error)
-            elif job is None and isinstance(error, exceptions.InfeasibleResourcesError):
-                self._actors.remove(one)
-                self._make_do(error)
-            elif job is None:
-                raise
-            else:
-                job.error = error
-                one.jobs.remove(job)
-            return
-        if job is not None:
-            job.size = value
-            one.jobs.remove(job)
-        elif one.node_id:
+    def _note(self, event: contract.Answered, now: float) -> None:
+        one: _Member = event.member
+        if isinstance(event.about, Job):
+            event.about.ref, event.about.size = event.kept[0], event.value
+            one.jobs.remove(event.about)
+        elif event.about == _PLACED:
+            one.node_id, self._changed_at = event.value, now
+        else:
             one.is_ready = True
             self._unborn = 0
-        else:
-            one.node_id, self._changed_at = value, time.monotonic()
 
-    def _lose(self, lost: _Actor, error: exceptions.HocketError) -> None:
+    def _lose(self, lost: _Member, error: exceptions.HocketError, now: float) -> Iterator[contract.Action]:
         """Take the blocks back that a dead actor had, for others; also those that may be gone with its node."""
-        self._actors.remove(lost)
-        self._changed_at = time.monotonic()
-        self._end(lost)
+        self._members.remove(lost)
+        self._changed_at = now
+        yield contract.Stop(lost)
         running, lost.jobs = lost.jobs, []
         if running and not lost.is_superfluous:
             running[0].deaths += 1
@@ -275,11 +300,11 @@ class _Team:
             self._unborn += 1
             if self._unborn > MOST_RESTARTS * self._share.most:
                 raise self._explain_deaths(f"{self._unborn} actors before they had made what they need", error)
-        if self._allotment.spans_nodes:
+        if self._room.spans_nodes:
             running = [job for job in self.jobs if job.maker is lost]
-            self._share = self._allotment.divide()[self._index]
+            self._share = self._room.divide()[self._index]
         for job in running:
-            job.refs, job.maker, job.size = [], None, None
+            job.is_out, job.ref, job.maker, job.size = False, None, None, None
 
     def _explain_deaths(self, what: str, error: exceptions.HocketError) -> exceptions.ActorDiedError:
         return exceptions.ActorDiedError(
@@ -293,39 +318,8 @@ class _Team:
         held = node.format_resources({name: amount for name, amount in wanted.items() if amount})
         return exceptions.ActorUnschedulableError(
             f"`{self._pool.name}` has found no room for an actor in {self._patience_s:.0f} s: each holds {held}, and "
-            f"of {node.format_resources(api.cluster_resources())} there are "
-            f"{node.format_resources(api.available_resources())} left. Have its actors hold less, or end what holds "
-            "the rest."
+            f"{self._room.describe()}. Have its actors hold less, or end what holds the rest."
         )
-
-    def _look_after_cpus(self) -> None:
-        """End actors as long as they hold more than is the pool's after a loss. Runs in a thread."""
-        while not self._is_closed.wait(LOOK_SECONDS):
-            with contextlib.suppress(exceptions.HocketError):  # the loop meets the same
-                self._free_cpus()
-
-    def _free_cpus(self) -> None:
-        share = self._allotment.divide()[self._index]
-        if share == self._allotment.shares[self._index]:
-            return
-        living = {found["NodeID"] for found in api.nodes() if found["Alive"]}
-        there = [one for one in list(self._actors) if one.num_cpus and (not one.node_id or one.node_id in living)]
-        there.sort(key=lambda one: (one.is_superfluous, not one.is_ready))
-        for one in there[share.most if share.num_cpus else 0 :]:
-            if not one.is_superfluous:
-                one.is_superfluous = True
-                self._end(one)
-
-    def close(self) -> None:
-        """End the actors."""
-        self._is_closed.set()
-        for one in self._actors:
-            self._end(one)
-
-    def _end(self, one: _Actor) -> None:
-        with contextlib.suppress(exceptions.HocketError):  # it is gone, or the session is
-            if session.is_initialized():
-                self._scope.kill(one.handle)
 
 
 def run_pool(
@@ -344,29 +338,87 @@ def run_pool(
         options: The limits.
         scope: Of the execution.
     """
-    team = _Team(allotment, index, scope)
-    largest, is_over = 0, False
+    pool = allotment.pools[index]
+    session.get_engine().tasks.expect_work(["hocket.data.calls"])  # whose classes the actors get
+
+    def build(num_cpus: float) -> actor.ActorHandle:
+        held: dict[str, Any] = {**pool.resources, "num_cpus": num_cpus}
+        named = type(pool.name, (_Actor,), {"__module__": _Actor.__module__})
+        return scope.own(api.remote(max_restarts=0, **held)(named).remote())
+
+    policy = PoolPolicy(pool, allotment, index, build, time.monotonic())
+    team = crew.Crew(policy, kill=functools.partial(_kill, scope))
+    largest, is_over, is_closed = 0, False, threading.Event()
+    scope.at_end(is_closed.set)
+    if allotment.spans_nodes:
+        watch = threading.Thread(
+            target=_look_after_cpus, args=(policy, team, scope, allotment, index, is_closed), name="hocket-pool"
+        )
+        watch.daemon = True
+        watch.start()
     try:
-        team.begin()
+        team.tell(contract.TurnBegan())  # they make what they need while the pool waits for blocks
         while True:
-            while not is_over and _has_room(team, largest, options):
+            while not is_over and _has_room(policy, largest, options):
                 one = next(found, None)
                 if one is None:
                     is_over = True
                 else:
-                    team.assign_next(one)
-            if not team.jobs:
+                    team.tell(Given(Job(one)))
+            if not policy.jobs:
                 return
-            stored = team.take_first()
+            stored = _take_first(policy, team)
             largest = max(largest, stored.num_bytes, 1)
             yield stored
     finally:
+        is_closed.set()
         team.close()
 
 
-def _has_room(team: _Team, largest: int, options: settings.ExecutionOptions) -> bool:
-    count = len(team.jobs)
-    most = min(team.most_blocks, options.max_blocks_in_flight or team.most_blocks)
+def _take_first(policy: PoolPolicy, team: crew.Crew) -> block_reads.Stored:
+    """Wait for the first block, and return what became of it."""
+    first = policy.jobs[0]
+    policy.begin_wait(time.monotonic())
+    while first.size is None and first.error is None:
+        team.turn()
+    policy.jobs.popleft()
+    if first.error is not None:
+        raise first.error
+    size = first.size
+    assert size is not None, "it has ended"
+    return block_reads.Stored(first.ref, size.num_bytes, 0, size.num_rows, size.types, size.left_out)
+
+
+def _kill(scope: scopes.Scope, handle: actor.ActorHandle) -> None:
+    with contextlib.suppress(exceptions.HocketError):  # it is gone, or the session is
+        if session.is_initialized():
+            scope.kill(handle)
+
+
+def _look_after_cpus(
+    policy: PoolPolicy,
+    team: crew.Crew,
+    scope: scopes.Scope,
+    allotment: Allotment,
+    index: int,
+    is_closed: threading.Event,
+) -> None:
+    """End actors as long as they hold more than is the pool's after a loss. Runs in a thread."""
+    while not is_closed.wait(LOOK_SECONDS):
+        with contextlib.suppress(exceptions.HocketError):  # the loop meets the same
+            share = allotment.divide()[index]
+            if share != allotment.shares[index]:
+                living = {found["NodeID"] for found in api.nodes() if found["Alive"]}
+                for one in policy.choose_superfluous(share, living):
+                    handle = team.get_handle(one)
+                    one.is_superfluous = handle is not None  # else it is about to be started, and seen next time
+                    if handle is not None:
+                        _kill(scope, handle)
+
+
+def _has_room(policy: PoolPolicy, largest: int, options: settings.ExecutionOptions) -> bool:
+    count = len(policy.jobs)
+    most = min(policy.most_blocks, options.max_blocks_in_flight or policy.most_blocks)
     if not largest:  # two are enough to learn the size
         most = min(most, 2)
     return not count or (count < most and largest * (count + 1) <= options.get_bytes_in_flight())
@@ -395,6 +447,11 @@ class Allotment:
         self._for_tasks = task_cpus if self.tasks_hold_cpus else 0.0
         self.spans_nodes = bool(pools) and sum(bool(found["Alive"]) for found in api.nodes()) > 1
         """Whether some of it may be lost."""
+
+    def describe(self) -> str:
+        """Say how much of it is left."""
+        total, left = api.cluster_resources(), api.available_resources()
+        return f"of {node.format_resources(total)} there are {node.format_resources(left)} left"
 
     def divide(self) -> list[Share]:
         """Return what each may have now, if CPUs were lost since the start, be it a single actor; else what it had

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from hocket.collective import futex, host_group, peer_monitor, segment, turns
+from hocket.collective import host_group, peer_monitor, segment, turns
 from hocket.collective import world as collective_world
 from hocket.collective.world import World
 from hocket.core import actor
@@ -58,10 +58,6 @@ def _put(kept: tuple[World | None, segment.Segment | None]) -> None:
 
 LOCAL: Final = turns.Local(lambda: (_Here.world, _Here.memory), _put, lambda: (None, None))
 """Both, for ranks that take turns in one process."""
-
-
-def identify_host() -> str:
-    return segment.identify_host() if futex.is_available() else ""
 
 
 def find_host(hosts: Sequence[Sequence[int]], rank: int) -> Sequence[int]:

@@ -2,7 +2,7 @@
 
 `controller` takes a run (`training_run`) from its start to its end. Each start of the ranks is an `attempt`:
 `worker_group` starts them (`in_process` has its own), `backend` joins them, and `attempt_monitor` takes what they say
-until all have ended, from one `poll_loop`. `budget` says how many failures are too many.
+until all have ended, from one `crew.wait_loop`. `budget` says how many failures are too many.
 
 Behind the monitor: `question_resolver` answers ranks, `report_intake` and `report_book` put their reports together,
 `checkpoint_sender` sends them files, `validation_queue` validates checkpoints. Its policies look now and then:

@@ -1,7 +1,7 @@
-"""Follows the ranks of an attempt while the training function runs: the driver's parts behind one poll loop.
+"""Follows the ranks of an attempt while the training function runs: the driver's parts behind one wait.
 
-It waits for everything at once (`poll_loop`): each rank's function, each rank's next reports, the next chunk of files
-that a rank sends, the answer of a rank to a chunk that it was sent. What comes goes to the part that it is for:
+It waits for everything at once (`crew.wait_loop`): each rank's function, each rank's next reports, the next chunk of
+files that a rank sends, the answer of a rank to a chunk that it was sent. What comes goes to the part that it is for:
 reports to `report_intake`, requests for files to `checkpoint_sender`, questions to `question_resolver`, signals to
 `preemption_policy`. After each the policies look whether it is time for something.
 """
@@ -9,15 +9,15 @@ reports to `report_intake`, requests for files to `checkpoint_sender`, questions
 from __future__ import annotations
 
 import contextlib
-import functools
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import final
 
 from hocket import exceptions
 from hocket._base import texts
 from hocket.core import api
+from hocket.crew import wait_loop
 from hocket.train import errors
 from hocket.train.checkpoints import cache, storage
 from hocket.train.rank import equality, preemption_signals, questions, report_queue, reports
@@ -27,7 +27,6 @@ from hocket.train.run import (
     elasticity,
     failures,
     patience,
-    poll_loop,
     report_intake,
     roles,
     worker_group,
@@ -57,10 +56,12 @@ class AttemptMonitor:
         self._group = attempt.group
         self._runs = runs
         self._restarts = [0] * len(runs)
-        self._loop = poll_loop.PollLoop()
+        self._loop = wait_loop.WaitLoop()
         self._intake = report_intake.ReportIntake(attempt, self._loop)
         self._sender = checkpoint_sender.CheckpointSender(attempt, self._loop)
-        self._elasticity = elasticity.ElasticityPolicy(attempt.group, attempt.run.book)
+        self._elasticity = elasticity.ElasticityPolicy(
+            attempt.group.scaling, len(attempt.group), attempt.run.book, time.monotonic()
+        )
         self._blind = set(attempt.run.backend_config.list_blind_ranks(len(runs)))
         self._ended: set[int] = set()
         self._asked: dict[int, worker_group.Ref] = {}
@@ -90,17 +91,19 @@ class AttemptMonitor:
         here."""
         validations, preemption = self._attempt.validations, self._attempt.preemption
         validating = validations.start() if validations is not None else []
-        limits = [self._elasticity.seconds_left, preemption.seconds_left, self._patience.seconds_left]
-        limits.append(validations.seconds_left if validations is not None else None)
-        seconds = min([LOOK_SECONDS, *(limit for limit in limits if limit is not None)])
-        is_other = self._loop.wait_once(validating, seconds, self._restart)
+        moments = [self._elasticity.due, preemption.due, self._patience.due]
+        moments.append(validations.due if validations is not None else None)
+        before = time.monotonic()
+        due = min([before + LOOK_SECONDS, *(moment for moment in moments if moment is not None)])
+        is_other = self._loop.wait(max(0.0, due - before), validating)
+        now = time.monotonic()
         if is_other and validations is not None:
-            validations.settle()
+            validations.settle(now)
             self._attempt.answer()
-        preemption.look()
+        preemption.look(now)
         if preemption.info is None:
-            self._elasticity.look()
-        self._patience.look()
+            self._elasticity.look(now)
+        self._patience.look(now)
 
     # --- ranks --------------------------------------------------------------------------------------------------------
 
@@ -108,16 +111,26 @@ class AttemptMonitor:
         """Wait for what comes from a rank from now on."""
         run = self._runs[rank]
         if run is not None:
-            self._loop.add(run, functools.partial(self._group.get, rank), self._get_aside(rank))
+            self._wait_for(rank, run, self._group.get)
         self._ask_reports(rank)
 
-    def _get_aside(self, rank: int) -> int | None:
-        """Return the rank if the end does not wait for it; else None."""
-        return rank if self._group.roles and not self._group.roles[rank].is_awaited else None
+    def _wait_for(self, rank: int, ref: worker_group.Ref, serve: Callable[[int, worker_group.Ref], object]) -> None:
+        """Wait for a call of a rank, and serve it; a rank that the end does not wait for may be started again."""
+        is_awaited = not self._group.roles or self._group.roles[rank].is_awaited
+
+        def try_to_serve(ref: worker_group.Ref) -> None:
+            try:
+                serve(rank, ref)
+            except errors.WorkerGroupError as error:
+                if is_awaited:
+                    raise
+                self._restart(rank, error)
+
+        self._loop.add(ref, try_to_serve, owner=rank, is_awaited=is_awaited)
 
     def _ask_reports(self, rank: int) -> None:
         ref = self._asked[rank] = self._group.actors[rank].take_reports.remote()
-        self._loop.add(ref, functools.partial(self._take_batch, rank), self._get_aside(rank))
+        self._wait_for(rank, ref, self._take_batch)
 
     def _take_batch(self, rank: int, ref: worker_group.Ref) -> None:
         batch: list[report_queue.Item]

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import final
 
+from hocket.crew import wait_loop
 from hocket.train.checkpoints import cache, file_chunks, storage
 from hocket.train.run import attempt as attempt_module
-from hocket.train.run import poll_loop
 
 
 class _Delivery:
@@ -39,7 +39,7 @@ class _Delivery:
 class CheckpointSender:
     """Sends each checkpoint that ranks of an attempt ask for, once to a node."""
 
-    def __init__(self, attempt: attempt_module.Attempt, loop: poll_loop.PollLoop) -> None:
+    def __init__(self, attempt: attempt_module.Attempt, loop: wait_loop.WaitLoop) -> None:
         self._attempt = attempt
         self._group = attempt.group
         self._storage = attempt.run.run_storage

@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
-import time
-from typing import final
+from collections.abc import Callable
+from typing import Protocol, final
 
-from hocket.train.run import report_book, worker_group
+from hocket.train import configs
+from hocket.train.run import worker_group
+
+
+class Commits(Protocol):
+    """Knows of commits."""
+
+    @property
+    def commit_count(self) -> int:
+        """How many there have been."""
 
 
 class ResizeWanted(Exception):  # noqa: N818 (no error, but a way out)
@@ -21,32 +30,45 @@ class ElasticityPolicy:
     """Looks now and then whether an elastic group can be larger.
 
     A restart goes back to the last commit, so it is put off to the next.
+
+    Args:
+        scaling: How many ranks there may be.
+        size: How many there are.
+        book: Knows of commits.
+        now: The clock's seconds.
+        count_fitting: Returns how many more there is room for.
     """
 
-    def __init__(self, group: worker_group.WorkerGroup, book: report_book.ReportBook) -> None:
-        self._group = group
-        self._book = book
-        self._interval = group.scaling.elastic_resize_monitor_interval_s
-        self._is_on = len(group) < group.scaling.max_workers
-        self._due = time.monotonic() + self._interval
+    def __init__(
+        self,
+        scaling: configs.ScalingConfig,
+        size: int,
+        book: Commits,
+        now: float,
+        count_fitting: Callable[[configs.ScalingConfig], int] = worker_group.count_fitting,
+    ) -> None:
+        self._scaling, self._size = scaling, size
+        self._book, self._count_fitting = book, count_fitting
+        self._interval = scaling.elastic_resize_monitor_interval_s
+        self._is_on = size < scaling.max_workers
+        self._due = now + self._interval
         self._wanted_since: int | None = None
         """How many commits there were when it was found that it can be larger."""
 
     @property
-    def seconds_left(self) -> float | None:
+    def due(self) -> float | None:
         """When to look again; None for never."""
-        return max(0.0, self._due - time.monotonic()) if self._is_on else None
+        return self._due if self._is_on else None
 
-    def look(self) -> None:
+    def look(self, now: float) -> None:
         """Look if it is time."""
         if not self._is_on:
             return
         has_committed = self._wanted_since is not None and self._book.commit_count > self._wanted_since
-        if not has_committed and time.monotonic() < self._due:
+        if not has_committed and now < self._due:
             return
-        scaling = self._group.scaling
-        size = min(len(self._group) + worker_group.count_fitting(scaling), scaling.max_workers)
-        if size > len(self._group) and self._wanted_since is not None:
+        size = min(self._size + self._count_fitting(self._scaling), self._scaling.max_workers)
+        if size > self._size and self._wanted_since is not None:
             raise ResizeWanted(size)
-        self._wanted_since = self._book.commit_count if size > len(self._group) else None
-        self._due = time.monotonic() + self._interval
+        self._wanted_since = self._book.commit_count if size > self._size else None
+        self._due = now + self._interval

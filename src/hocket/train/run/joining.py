@@ -7,10 +7,10 @@ rank of each machine makes the memory, the others open it below ``/proc``.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import final
 
+from hocket.collective import meeting
 from hocket.train.rank import world
 from hocket.train.run import backend, worker_group
 
@@ -65,7 +65,7 @@ def find_addresses(group: worker_group.WorkerGroup) -> list[str]:
 def arrange(group: worker_group.WorkerGroup, timeout_s: float = TIMEOUT_SECONDS) -> None:
     """Join the ranks of a group. Called by the controller."""
     size = len(group)
-    hosts = _list_hosts(group.execute(world.identify_host, [()] * size))
+    hosts = meeting.group_by_host(group.execute(meeting.identify_host, [()] * size))
     made = {host[0]: group.call(host[0], world.make_memory, len(host)) for host in hosts if host[1:]}
     exchange = None
     if len(hosts) > 1:
@@ -80,11 +80,3 @@ def arrange(group: worker_group.WorkerGroup, timeout_s: float = TIMEOUT_SECONDS)
 def leave(group: worker_group.WorkerGroup) -> None:
     """Part the ranks of a group. Called by the controller."""
     group.execute(world.leave, [()] * len(group))
-
-
-def _list_hosts(found: Sequence[str]) -> list[list[int]]:
-    """Return the ranks of each machine; one that cannot share memory is alone."""
-    hosts: dict[str, list[int]] = {}
-    for rank, name in enumerate(found):
-        hosts.setdefault(name or f"rank {rank}", []).append(rank)
-    return list(hosts.values())

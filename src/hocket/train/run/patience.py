@@ -109,28 +109,25 @@ class Patience:
         self._next_notice = NOTICE_SECONDS
 
     @property
-    def seconds_left(self) -> float | None:
+    def due(self) -> float | None:
         """When to look again; None for never."""
-        if self._wait is None:
-            return None
-        return max(0.0, self._since + min(self._next_notice, _get_limit()) - time.monotonic())
+        return None if self._wait is None else self._since + min(self._next_notice, _get_limit())
 
     @property
     def stopped(self) -> tuple[int, ...]:
         """Which ranks' processes are stopped, of those on the driver's machine."""
         return self._stopped.find()
 
-    def look(self) -> None:
+    def look(self, now: float) -> None:
         """Look who waits; say so if it is time."""
         before, self._wait = self._wait, self._find() or self._find_stopped()
         if self._wait is None:
             return
-        now = time.monotonic()
         if before is None or before.number != self._wait.number:
             self._since, self._next_notice = now, NOTICE_SECONDS
         seconds = now - self._since
         if seconds >= _get_limit():
-            self._give_up(self._wait)
+            self._give_up(self._wait, seconds)
         elif seconds >= self._next_notice:
             self._next_notice = 2 * seconds
             where = self._describe(self._wait.shown)
@@ -140,10 +137,10 @@ class Patience:
         stopped = tuple([rank for rank in self.stopped if not self._has_ended(rank)])
         return Wait(("stopped", stopped[0]), "", (), stopped, "is stopped") if stopped else None
 
-    def _give_up(self, wait: Wait) -> None:
+    def _give_up(self, wait: Wait, seconds: float) -> None:
         rank = wait.shown
         message = (
-            f"{_tell(wait, time.monotonic() - self._since)} The limit is "
+            f"{_tell(wait, seconds)} The limit is "
             f"HOCKET_TRAIN_COLLECTIVE_TIMEOUT_S={LIMIT_SECONDS:g}: set it higher in the environment of the driver if "
             f"a rank may take so long.\n{self._describe(rank)}"
         )

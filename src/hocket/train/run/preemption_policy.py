@@ -68,19 +68,19 @@ class PreemptionPolicy:
         self._driver_told_at = time.monotonic()
 
     @property
-    def seconds_left(self) -> float | None:
+    def due(self) -> float | None:
         """When to look again; None for never."""
-        return None if self.info is None else max(0.0, self._deadline - time.monotonic())
+        return None if self.info is None else self._deadline
 
-    def look(self) -> None:
+    def look(self, now: float) -> None:
         """Look whether it is time to end the attempt."""
-        if not self.is_drivers and time.monotonic() >= self._driver_told_at + ECHO_SECONDS:
+        if not self.is_drivers and now >= self._driver_told_at + ECHO_SECONDS:
             self.take(0, preemption_signals.PreemptionSignal(is_drivers=True))
         if self.info is None:
             return
         if self._book.commit_count > self._commits_before:
             raise errors.PreemptionError(self.info)
-        if time.monotonic() >= self._deadline:
+        if now >= self._deadline:
             raise errors.PreemptionError(self.info, drain_timed_out=True)
 
     def judge(self, error: errors.WorkerGroupError) -> errors.TrainingFailedError:

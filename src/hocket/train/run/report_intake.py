@@ -9,11 +9,11 @@ from collections.abc import Sequence
 from typing import final
 
 from hocket.core import generators
+from hocket.crew import wait_loop
 from hocket.train import errors
 from hocket.train.checkpoints import file_chunks, storage
 from hocket.train.rank import reports, worker_session
 from hocket.train.run import attempt as attempt_module
-from hocket.train.run import poll_loop
 
 
 class _Queue:
@@ -31,7 +31,7 @@ class ReportIntake:
     """Hands the reports of an attempt to the book, and fetches the files of ranks that do not share the run's
     folder."""
 
-    def __init__(self, attempt: attempt_module.Attempt, loop: poll_loop.PollLoop) -> None:
+    def __init__(self, attempt: attempt_module.Attempt, loop: wait_loop.WaitLoop) -> None:
         self._attempt = attempt
         self._loop = loop
         self._queues = [_Queue() for _ in range(len(attempt.group))]

@@ -62,13 +62,11 @@ class ValidationQueue:
         return [self._running.ref]
 
     @property
-    def seconds_left(self) -> float | None:
-        """How much longer the running one may take; None if that is not limited."""
-        if self._running is None or self._running.deadline is None:
-            return None
-        return max(0.0, self._running.deadline - time.monotonic())
+    def due(self) -> float | None:
+        """When the running one must have ended; None if its time is not limited."""
+        return None if self._running is None else self._running.deadline
 
-    def settle(self) -> None:
+    def settle(self, now: float) -> None:
         """Note the outcome of the running one, if it has ended or its time is over."""
         running = self._running
         if running is None:
@@ -76,7 +74,7 @@ class ValidationQueue:
         metrics: reports.Metrics | None = None
         if api.wait([running.ref], timeout=0)[0]:
             status, metrics = self._read(running)
-        elif self.seconds_left == 0:
+        elif running.deadline is not None and now >= running.deadline:
             status = Status.VALIDATION_TIMEOUT
             api.cancel(running.ref, force=True)
             warn(running.record, f"took longer than timeout_s={running.record.task and running.record.task.timeout_s}")
@@ -96,8 +94,8 @@ class ValidationQueue:
     def finish(self) -> None:
         """Wait until nothing is left to validate."""
         while refs := self.start():
-            api.wait(refs, timeout=self.seconds_left)
-            self.settle()
+            api.wait(refs, timeout=None if self.due is None else max(0.0, self.due - time.monotonic()))
+            self.settle(time.monotonic())
 
     def abandon(self) -> None:
         """Cancel what runs; the next run of that name does it."""

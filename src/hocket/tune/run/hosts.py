@@ -1,6 +1,6 @@
 """Where trials run: in actors, each with what it holds, or in the caller's own process.
 
-`ActorHost` starts trials as long as there is room. Trials wait for room in the order in which the search gives
+`TrialPolicy` decides for a crew of actors. Trials wait for room in the order in which the search gives
 them, and none overtakes another: a trial that needs much is not kept waiting by many that need little.
 
 An actor whose trial has ended runs the next one that holds the same, unless each trial is to have a process of its own.
@@ -10,15 +10,18 @@ A trial whose process dies, or which says nothing for too long, fails alone.
 from __future__ import annotations
 
 import dataclasses
+import functools
+import itertools
 import math
 import pickle
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Final, final
 
 from hocket import exceptions
 from hocket.core import actor, amounts, api
+from hocket.crew import contract, crew
 from hocket.engine import node
 from hocket.tune import encoding, errors
 from hocket.tune import trial as trials
@@ -37,8 +40,18 @@ _PATIENCE_SECONDS: Final = 2.0
 """How long a process may take to start before those that are idle make room. A guess: most take a tenth of it."""
 
 
-_FEW: Final = 8
-"""Of so few trials, what else has happened is looked for in the next turn, which costs less than to look twice."""
+_EVENTS: Final = "events"
+"""The call that brings a trial's next events."""
+
+
+@dataclass(slots=True, eq=False)
+class _Process:
+    """A trial's process."""
+
+    member: int
+    held: Mapping[str, float]
+    introduction: orders.Introduction | None = None
+    """Which process it is; None as long as it starts."""
 
 
 @dataclass(slots=True, eq=False)
@@ -46,26 +59,197 @@ class _Running:
     """A trial that runs."""
 
     live: live_trial.LiveTrial
-    handle: actor.ActorHandle
-    ref: Any
-    """What has its next events."""
-    heard: float
-    """When it was heard of last; infinite as long as its process starts."""
-    held: Mapping[str, float] = field(default_factory=dict)
-    introduction: orders.Introduction | None = None
-    """Which process it is; None as long as it starts."""
-    begun: float = field(default_factory=time.monotonic)
+    process: _Process
+    begun: float
     """When it was given to its process."""
+    heard: float = math.inf
+    """When it was heard of last; infinite as long as its process starts."""
 
-    @property
-    def waits_long(self) -> bool:
-        """Whether its process has not started for so long that it may wait for what an idle one holds."""
-        return self.introduction is None and time.monotonic() - self.begun > _PATIENCE_SECONDS
+    def waits_long(self, now: float) -> bool:
+        """Tell whether its process has not started for so long that it may wait for what an idle one holds."""
+        return self.process.introduction is None and now - self.begun > _PATIENCE_SECONDS
 
 
 @final
-class ActorHost:
-    """Runs the trials of a search in actors.
+class TrialPolicy:
+    """Decides which trials run in which actors. It starts trials as long as there is room.
+
+    Args:
+        search: It decides about trials.
+        build: Starts an actor for a trial that holds so much.
+        total: How much of each resource there is.
+        reuses: Whether an actor runs one trial after another.
+        most: How many trials run at once at most.
+        deadline: When the search is over, in the clock's seconds; None: when it has nothing more to do.
+        timeout_s: Seconds that a trial may say nothing; None: as long as it likes.
+    """
+
+    def __init__(
+        self,
+        search: searches.Search,
+        build: Callable[[Mapping[str, float]], actor.ActorHandle],
+        total: Mapping[str, float],
+        *,
+        reuses: bool,
+        most: int | None,
+        deadline: float | None,
+        timeout_s: float | None,
+    ) -> None:
+        self._search, self._build, self._total = search, build, total
+        self._reuses, self._most = reuses, most
+        self._deadline, self._timeout_s = deadline, timeout_s
+        self._members = itertools.count()
+        self._running: dict[int, _Running] = {}
+        self._idle: list[_Process] = []
+        """What is left of trials that have ended: their processes, in the order in which they ended."""
+        self._used: dict[str, float] = {}
+        self._next: live_trial.LiveTrial | None = None
+        self._kill_at: float | None = None
+        self.is_over = False
+        """Whether nothing runs, and nothing is left to start."""
+
+    def handle(self, event: contract.Event, now: float) -> Iterator[contract.Action]:
+        """See `crew.contract.Policy`."""
+        if isinstance(event, contract.Answered):
+            yield from self._follow(self._running[event.member], event.value, now)
+        elif isinstance(event, contract.TurnBegan):
+            yield from self._begin_turn(now)
+        elif isinstance(event, contract.TurnEnded):
+            yield from self._look(now)
+            self._search.step("on_step_end")
+        elif isinstance(event, contract.Unplaceable):
+            raise event.error
+        else:
+            running = self._running[event.member]
+            yield from self._release(running, is_usable=False)
+            self._search.fail(running.live, event.error)
+
+    def find_due(self, now: float) -> float | None:
+        """Return how long may be waited at most."""
+        moments = [self._deadline if not self._search.ending else self._kill_at]
+        if self._timeout_s is not None:
+            heard = min(running.heard for running in self._running.values())
+            moments.append(heard + self._timeout_s if math.isfinite(heard) else None)
+        if self._search.has_stopper:
+            moments.append(now + _LOOK_SECONDS)
+        return min([moment for moment in moments if moment is not None], default=None)
+
+    # --- starting -----------------------------------------------------------------------------------------------------
+
+    def _begin_turn(self, now: float) -> Iterator[contract.Action]:
+        started = False
+        while self._most is None or len(self._running) < self._most:
+            if self._next is None:
+                self._next = self._search.choose()
+            live = self._next
+            if live is None or self._search.ending or not self._has_room(live):
+                break
+            self._next, started = None, True
+            yield from self._start(live, now)
+        self.is_over = not (started or self._running)
+        yield from self._drop_idle()  # what they hold may be what others wait for
+        if not self.is_over:
+            self._search.step("on_step_begin")
+
+    def _has_room(self, live: live_trial.LiveTrial) -> bool:
+        check_feasible(live, self._total)
+        return all(
+            self._used.get(name, 0.0) + amount <= self._total[name] + 1e-9
+            for name, amount in live.resources.items()
+            if amount
+        )
+
+    def _start(self, live: live_trial.LiveTrial, now: float) -> Iterator[contract.Action]:
+        process = next((idle for idle in self._idle if idle.held == live.resources), None)
+        if process is None:
+            yield from self._drop_idle()
+            process = _Process(next(self._members), live.resources)
+            yield contract.Start(process.member, functools.partial(self._build, live.resources))
+        else:
+            self._idle.remove(process)
+        running = self._running[process.member] = _Running(live, process, now)
+        for name, amount in process.held.items():
+            self._used[name] = self._used.get(name, 0.0) + amount
+        assignment = encoding.try_pickle(self._search.begin(live))
+        if isinstance(assignment, str):
+            yield from self._release(running, is_usable=process.introduction is not None)
+            self._search.fail(live, errors.TuneError(f"Its configuration cannot be sent to it: {assignment}"))
+            return
+        yield contract.Call(process.member, "run", (assignment,))
+        if process.introduction is not None:
+            self._search.handle(live, process.introduction)
+        yield self._ask(running, None, now)
+
+    def _drop_idle(self) -> Iterator[contract.Action]:
+        while self._idle:
+            yield contract.Stop(self._idle.pop().member)
+
+    # --- following ----------------------------------------------------------------------------------------------------
+
+    def _ask(self, running: _Running, order: orders.Order | None, now: float) -> contract.Action:
+        process = running.process
+        running.heard = now if process.introduction is not None else math.inf
+        packed = None if order is None else orders.pack_order(order)
+        return contract.Call(process.member, "exchange", (packed,), about=_EVENTS)
+
+    def _follow(self, running: _Running, rows: Sequence[Any], now: float) -> Iterator[contract.Action]:
+        order = None
+        events = [orders.unpack(row) for row in rows]
+        for event in events:
+            order = self._search.handle(running.live, event)
+            if isinstance(event, orders.Introduction):
+                running.process.introduction = event
+        if order is not None or isinstance(events[-1], orders.Introduction):
+            yield self._ask(running, order, now)
+            return
+        ended = events[-1]
+        assert isinstance(ended, orders.Ended), "what does not wait has ended"
+        is_usable = self._reuses and ended.is_clean and ended.error is None
+        others = [other for other in self._running.values() if other is not running]
+        yield from self._release(running, is_usable=is_usable and not any(other.waits_long(now) for other in others))
+
+    def _release(self, running: _Running, *, is_usable: bool) -> list[contract.Action]:
+        process = running.process
+        del self._running[process.member]
+        for name, amount in process.held.items():
+            self._used[name] -= amount
+        if is_usable:
+            self._idle.append(process)
+            return []
+        return [contract.Stop(process.member)]
+
+    def _look(self, now: float) -> Iterator[contract.Action]:
+        """End what has had its time."""
+        if self._deadline is not None and now >= self._deadline:
+            self._search.end("the time budget of the search is over")
+        self._search.ask_stopper()
+        if self._search.ending and self._kill_at is None:
+            self._kill_at = now + GRACE_SECONDS
+        for running in list(self._running.values()):
+            if self._kill_at is not None and now >= self._kill_at:
+                yield from self._release(running, is_usable=False)
+                self._search.finish(running.live, trials.Status.TERMINATED, self._search.ending)
+            elif self._timeout_s is not None and now >= running.heard + self._timeout_s:
+                yield from self._release(running, is_usable=False)
+                self._search.fail(
+                    running.live,
+                    errors.TuneError(
+                        f"It has not reported for {self._timeout_s:g} s, which is TuneConfig(trial_timeout_s=...)."
+                    ),
+                )
+
+
+def run_in_actors(
+    search: searches.Search,
+    program: programs.Program,
+    *,
+    reuses: bool,
+    holds: bool,
+    most: int | None,
+    budget_s: float | None,
+    timeout_s: float | None,
+) -> None:
+    """Run trials in actors until the search is over; none is left running, whatever happens.
 
     Args:
         search: It decides.
@@ -77,181 +261,21 @@ class ActorHost:
         budget_s: Seconds until the search is over; None: as long as it takes.
         timeout_s: Seconds that a trial may say nothing; None: as long as it likes.
     """
-
-    def __init__(
-        self,
-        search: searches.Search,
-        program: programs.Program,
-        *,
-        reuses: bool,
-        holds: bool,
-        most: int | None,
-        budget_s: float | None,
-        timeout_s: float | None,
-    ) -> None:
-        self._search, self._reuses, self._most, self._holds = search, reuses, most, holds
-        self._program_ref = api.put(program)
-        self._deadline = None if budget_s is None else time.monotonic() + budget_s
-        self._timeout_s = timeout_s
-        self._running: dict[Any, _Running] = {}
-        self._idle: list[_Running] = []
-        """What is left of trials that have ended: their processes, in the order in which they ended."""
-        self._total = api.cluster_resources()
-        self._used: dict[str, float] = {}
-        self._next: live_trial.LiveTrial | None = None
-        self._kill_at: float | None = None
-
-    def run(self) -> None:
-        """Run trials until the search is over; none is left running, whatever happens."""
-        try:
-            while self._start_trials() or self._running:
-                self._drop_idle()  # what they hold may be what others wait for
-                self._search.step("on_step_begin")
-                self._wait()
-                self._search.step("on_step_end")
-        finally:
-            for running in list(self._running.values()):
-                api.kill(running.handle)
-            self._drop_idle()
-
-    # --- starting -----------------------------------------------------------------------------------------------------
-
-    def _start_trials(self) -> bool:
-        """Start what there is room for; return whether one was started."""
-        started = False
-        while self._most is None or len(self._running) < self._most:
-            if self._next is None:
-                self._next = self._search.choose()
-            live = self._next
-            if live is None or self._search.ending or not self._has_room(live):
-                break
-            self._next, started = None, True
-            self._start(self._take_actor(live))
-        return started
-
-    def _has_room(self, live: live_trial.LiveTrial) -> bool:
-        check_feasible(live, self._total)
-        return all(
-            self._used.get(name, 0.0) + amount <= self._total[name] + 1e-9
-            for name, amount in live.resources.items()
-            if amount
-        )
-
-    def _take_actor(self, live: live_trial.LiveTrial) -> _Running:
-        for position, idle in enumerate(self._idle):
-            if idle.held == live.resources:
-                del self._idle[position]
-                return _Running(live, idle.handle, None, 0.0, idle.held, idle.introduction)
-        self._drop_idle()
-        actor_resources = live.resources if self._holds else {}
-        return _Running(live, build_actor(actor_resources, self._program_ref), None, math.inf, live.resources)
-
-    def _drop_idle(self) -> None:
-        while self._idle:
-            api.kill(self._idle.pop().handle)
-
-    def _start(self, running: _Running) -> None:
-        for name, amount in running.held.items():
-            self._used[name] = self._used.get(name, 0.0) + amount
-        assignment = encoding.try_pickle(self._search.begin(running.live))
-        if isinstance(assignment, str):
-            self._release(running, is_usable=running.introduction is not None)
-            self._search.fail(running.live, errors.TuneError(f"Its configuration cannot be sent to it: {assignment}"))
-            return
-        running.handle.run.remote(assignment)
-        if running.introduction is not None:
-            self._search.handle(running.live, running.introduction)
-        self._ask(running)
-
-    def _ask(self, running: _Running, order: orders.Order | None = None) -> None:
-        running.ref = running.handle.exchange.remote(None if order is None else orders.pack_order(order))
-        running.heard = time.monotonic() if running.introduction is not None else math.inf
-        self._running[running.ref] = running
-
-    # --- waiting ------------------------------------------------------------------------------------------------------
-
-    def _wait(self) -> None:
-        """Wait until something happens, and handle all that has."""
-        if not self._running:
-            return
-        refs = list(self._running)
-        ready, _ = api.wait(refs, num_returns=1, timeout=self._find_patience())
-        if ready and len(refs) > _FEW:
-            ready, _ = api.wait(refs, num_returns=len(refs), timeout=0)
-        for ref in ready:
-            self._handle(self._running.pop(ref))
-        self._look()
-
-    def _find_patience(self) -> float | None:
-        """Return how long may be waited at most."""
-        moments = [self._deadline if not self._search.ending else self._kill_at]
-        if self._timeout_s is not None:
-            heard = min(running.heard for running in self._running.values())
-            moments.append(heard + self._timeout_s if math.isfinite(heard) else None)
-        if self._search.has_stopper:
-            moments.append(time.monotonic() + _LOOK_SECONDS)
-        known = [moment for moment in moments if moment is not None]
-        return max(min(known) - time.monotonic(), 0.0) if known else None
-
-    def _handle(self, running: _Running) -> None:
-        try:
-            self._follow(running)
-        except BaseException:  # a callback has raised, or the log cannot be written
-            api.kill(running.handle)
-            raise
-
-    def _follow(self, running: _Running) -> None:
-        try:
-            events = [orders.unpack(row) for row in api.get(running.ref)]
-        except exceptions.HocketError as error:
-            self._release(running, is_usable=False)
-            self._search.fail(running.live, error)
-            return
-        order = None
-        for event in events:
-            order = self._search.handle(running.live, event)
-            if isinstance(event, orders.Introduction):
-                running.introduction = event
-        if order is not None or isinstance(events[-1], orders.Introduction):
-            self._ask(running, order)
-            return
-        ended = events[-1]
-        assert isinstance(ended, orders.Ended), "what does not wait has ended"
-        is_wanted = not any(other.waits_long for other in self._running.values())
-        self._release(running, is_usable=self._reuses and ended.is_clean and ended.error is None and is_wanted)
-
-    def _release(self, running: _Running, *, is_usable: bool) -> None:
-        for name, amount in running.held.items():
-            self._used[name] -= amount
-        if is_usable:
-            self._idle.append(running)
-        else:
-            api.kill(running.handle)
-
-    def _look(self) -> None:
-        """End what has had its time."""
-        now = time.monotonic()
-        if self._deadline is not None and now >= self._deadline:
-            self._search.end("the time budget of the search is over")
-        self._search.ask_stopper()
-        if self._search.ending and self._kill_at is None:
-            self._kill_at = now + GRACE_SECONDS
-        for running in list(self._running.values()):
-            if self._kill_at is not None and now >= self._kill_at:
-                self._end(running)
-                self._search.finish(running.live, trials.Status.TERMINATED, self._search.ending)
-            elif self._timeout_s is not None and now >= running.heard + self._timeout_s:
-                self._end(running)
-                self._search.fail(
-                    running.live,
-                    errors.TuneError(
-                        f"It has not reported for {self._timeout_s:g} s, which is TuneConfig(trial_timeout_s=...)."
-                    ),
-                )
-
-    def _end(self, running: _Running) -> None:
-        del self._running[running.ref]
-        self._release(running, is_usable=False)
+    ref = api.put(program)
+    policy = TrialPolicy(
+        search,
+        lambda held: build_actor(held if holds else {}, ref),
+        api.cluster_resources(),
+        reuses=reuses,
+        most=most,
+        deadline=None if budget_s is None else time.monotonic() + budget_s,
+        timeout_s=timeout_s,
+    )
+    team = crew.Crew(policy)
+    try:
+        team.run()
+    finally:
+        team.close()
 
 
 def check_feasible(live: live_trial.LiveTrial, total: Mapping[str, float]) -> None:

@@ -52,8 +52,7 @@ def count() -> int:
     if joined < there:
         raise RuntimeError(
             f"There are {there} ranks, but their JAX is not joined, so a mesh would have the devices of this one "
-            "only. Write JaxTrainer(..., jax_config=JaxConfig(distributed=True)), or name "
-            "hocket.mesh.create_distributed_mesh in the training function."
+            "only. Write JaxTrainer(..., jax_config=JaxConfig(distributed=True))."
         )
     return joined
 

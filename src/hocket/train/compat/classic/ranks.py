@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import abc
 import contextlib
+import functools
 import threading
+from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any, final
 
-from hocket.core import api
 from hocket.core import session as core_session
+from hocket.crew import wait_loop
 from hocket.train import configs, errors
 from hocket.train.checkpoints import storage
 from hocket.train.compat.classic import session
@@ -141,9 +143,8 @@ class WorkerRanks(Ranks):
         core_session.get_engine().tasks.expect_work(backend_config.list_modules(hook or session.perform))
         self._group = worker_group.start(scaling, {})
         self._runs: list[worker_group.Ref] = []
-        self._waiting: dict[worker_group.Ref, int] = {}
-        self._unseen: dict[worker_group.Ref, int] = {}
-        """The calls of the training function in ranks that have said nothing yet."""
+        self._loop = wait_loop.WaitLoop()
+        self._received: deque[tuple[int, list[report_queue.Item], bool]] = deque()
         try:
             backend_config.on_start(self._group)
             if hook is not None:
@@ -157,24 +158,26 @@ class WorkerRanks(Ranks):
         group, use_gpu = self._group, self._group.scaling.use_gpu
         infos = [rank_info.build(shared, rank, place, use_gpu=use_gpu) for rank, place in enumerate(group.places)]
         self._runs = [handle.run.remote(ref, info) for handle, info in zip(group.actors, infos, strict=True)]
-        self._waiting, self._unseen = {}, {run: rank for rank, run in enumerate(self._runs)}
+        self._loop = wait_loop.WaitLoop()
+        for rank, run in enumerate(self._runs):  # it may fail before its first report
+            self._loop.add(run, functools.partial(group.get, rank), owner=rank)
 
     def _ask(self, rank: int) -> None:
-        self._waiting[self._group.actors[rank].take_reports.remote(self._pay(rank))] = rank
+        ref = self._group.actors[rank].take_reports.remote(self._pay(rank))
+        self._loop.add(ref, functools.partial(self._take_batch, rank))
+
+    def _take_batch(self, rank: int, ref: worker_group.Ref) -> None:
+        self._loop.forget(rank)
+        batch, has_ended = self._group.get(rank, ref)
+        if has_ended:
+            self._group.get(rank, self._runs[rank])
+        self._received.append((rank, batch, has_ended))
 
     def _receive(self) -> tuple[int, list[report_queue.Item], bool]:
-        while True:
-            ref = api.wait([*self._waiting, *self._unseen], num_returns=1)[0][0]
-            with self._as_raised():
-                if ref in self._unseen:  # it may have failed before its first report
-                    self._group.get(self._unseen.pop(ref), ref)
-                    continue
-                rank = self._waiting.pop(ref)
-                self._unseen.pop(self._runs[rank], None)
-                batch, has_ended = self._group.get(rank, ref)
-                if has_ended:
-                    self._group.get(rank, self._runs[rank])
-            return rank, batch, has_ended
+        with self._as_raised():
+            while not self._received:
+                self._loop.wait(None)
+        return self._received.popleft()
 
     def finish(self) -> list[object]:
         """Return what the training function returned, by rank."""

@@ -47,8 +47,8 @@ class JaxConfig(backend.BackendConfig):
     distributed: bool = False
     """Whether to join JAX's processes too, as ``jax.distributed.initialize`` does: ``jax.devices()`` then has the
     devices of all ranks, and one program may span them, with ``jax.jit`` and shardings. On CPUs gloo then listens, on
-    loopback if all ranks are on one machine. `average_gradients` needs it not. `JaxTrainer` sets it for `Sharded`, and
-    where the training function names `hocket.mesh.create_distributed_mesh`."""
+    loopback if all ranks are on one machine. `average_gradients` needs it not, and
+    `hocket.mesh.create_distributed_mesh` does. `JaxTrainer` sets it for `Sharded`."""
 
     def __post_init__(self) -> None:
         joining.check_timeout(self.timeout_s)

@@ -9,7 +9,6 @@ from typing import final
 from hocket import data
 from hocket.train import configs, data_parallel_trainer, strategies, validation
 from hocket.train.frameworks.jax import config, framework
-from hocket.train.frameworks.torch import mentions
 from hocket.train.rank import datasets as datasets_module
 from hocket.train.strategies import hosting
 
@@ -78,7 +77,7 @@ class JaxTrainer(data_parallel_trainer.DataParallelTrainer):
         train_loop_per_worker = hosting.add_strategy(train_loop_per_worker, strategy, framework.FRAMEWORK.use_strategy)
         data_parallel_trainer.check_type("jax_config", jax_config, config.JaxConfig)
         backend_config = jax_config or config.JaxConfig()
-        if isinstance(strategy, strategies.Sharded) or _joins_processes(train_loop_per_worker):
+        if isinstance(strategy, strategies.Sharded):
             backend_config = dataclasses.replace(backend_config, distributed=True)
         super().__init__(
             train_loop_per_worker,
@@ -92,8 +91,3 @@ class JaxTrainer(data_parallel_trainer.DataParallelTrainer):
             metadata=metadata,
             resume_from_checkpoint=resume_from_checkpoint,
         )
-
-
-def _joins_processes(function: object) -> bool:
-    """Tell whether a training function makes a mesh of all ranks' devices."""
-    return callable(function) and mentions.finds(function, "hocket.mesh.create_distributed_mesh")

@@ -23,7 +23,7 @@ from hocket import keywords
 from hocket.collective import torch as collective_torch
 from hocket.collective import turns
 from hocket.train import strategies
-from hocket.train.frameworks.torch import devices, mentions, rendezvous
+from hocket.train.frameworks.torch import devices, rendezvous
 from hocket.train.frameworks.torch import strategies as torch_strategies
 from hocket.train.rank import rank_placement
 from hocket.train.run import backend, joining, worker_group
@@ -64,12 +64,12 @@ class TorchConfig(backend.BackendConfig):
             )
 
     def list_modules(self, function: Callable[..., object]) -> Sequence[str]:
-        """Return what training functions call, what the strategy stands on, and torch's compiler if the function
-        names an optimizer: the first step of one loads it."""
+        """Return what training functions call, what the strategy stands on, and torch's compiler: the first step of an
+        optimizer loads it."""
         strategy = getattr(function, "strategy", None) or strategies.AllReduce()
         needed = [*super().list_modules(function), *_CALLED, *filter(None, [strategy.hosted_by])]
         needed += [module for kind, module in torch_strategies.MODULES.items() if type(strategy) is kind]
-        return [*needed, _COMPILER] if mentions.finds(function, "torch.optim") else needed
+        return [*needed, _COMPILER]
 
     @contextlib.contextmanager
     def share_process(self) -> Iterator[Sequence[turns.Local]]:

@@ -1,0 +1,25 @@
+"""Which ranks meet where: those of one host share memory."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from hocket.collective import futex, segment
+
+
+def identify_host() -> str:
+    """Return a text that is equal in processes that can share memory; empty if ranks cannot wait in memory on this
+    system."""
+    return segment.identify_host() if futex.is_available() else ""
+
+
+def group_by_host(names: Sequence[str]) -> list[list[int]]:
+    """Return the ranks of each host, in the order of their first ones.
+
+    Args:
+        names: What `identify_host` returned in each rank. A rank whose name is empty is alone.
+    """
+    hosts: dict[str, list[int]] = {}
+    for rank, name in enumerate(names):
+        hosts.setdefault(name or f"rank {rank}", []).append(rank)
+    return list(hosts.values())
