@@ -1,4 +1,4 @@
-"""The loop around a policy: it carries out actions, waits for all actors at once, and tells what comes."""
+"""The loop around a policy: it carries out actions, waits for all actors at once, and passes on what comes."""
 
 from __future__ import annotations
 

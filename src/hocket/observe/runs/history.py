@@ -15,7 +15,6 @@ from typing import Any, Final, final
 
 import numpy as np
 import numpy.typing as npt
-import psutil
 
 from hocket._base import spending
 from hocket.engine import descendants
@@ -276,6 +275,8 @@ class RunHistory:
     def _is_written(self) -> bool:
         """Tell whether the process that writes the log lives; another user's does if one of its number is as old."""
         if self.facts.pid and descendants.is_another_users(self.facts.pid):
+            import psutil  # here, because every training loads this module, and it takes 10 ms
+
             with contextlib.suppress(psutil.Error):  # it has ended meanwhile
                 return psutil.Process(self.facts.pid).create_time() <= self.facts.started
         return self._file.resolve() in lines.list_open(self.facts.pid, log.NAME)

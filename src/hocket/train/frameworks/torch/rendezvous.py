@@ -23,7 +23,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import psutil
 import torch.distributed as dist
 
 from hocket.train.run import joining, worker_group
@@ -105,6 +104,8 @@ def choose_interface(address: str) -> str | None:
     """Return the network interface of this machine that has an address; None if none has."""
     if not address or address == joining.LOOPBACK:
         return "lo" if sys.platform.startswith("linux") else "lo0"
+    import psutil  # here, because ranks of one machine never need it
+
     for name, entries in psutil.net_if_addrs().items():
         if any(entry.address == address for entry in entries):
             return name
