@@ -198,8 +198,8 @@ class TaskError(HocketError):
     def as_instanceof_cause(self) -> BaseException:
         """Return an error that is an instance both of `TaskError` and of the class of the cause.
 
-        Where that cannot be, it is this error itself: for a cause that is no `Exception`, and for a class that lets
-        nobody inherit.
+        Where that cannot be, it is this error itself: for a cause that is no `Exception`, for `StopIteration`, which
+        would end a loop that asks for values as if it had come to its end, and for a class that lets nobody inherit.
         The error has no ``__cause__``: its text holds the cause's traceback, which Python would print a second time.
         """
         if issubclass(type(self.cause), TaskError):
@@ -350,8 +350,8 @@ class _DualError:
 @functools.lru_cache(maxsize=256)
 def _build_dual_class(cause_class: Any, base: type[TaskError]) -> type[BaseException] | None:
     """Return the class that inherits from both, or None where Python cannot lay it out."""
-    if not issubclass(cause_class, Exception):
-        return None  # who catches these expects that they came from the program itself, not from a task
+    if not issubclass(cause_class, Exception) or issubclass(cause_class, (StopIteration, StopAsyncIteration)):
+        return None  # the first come from the program itself, for who catches them; the others would end a loop
     name = f"TaskError({texts.name_class(cause_class)})"
     namespace = {"__module__": TaskError.__module__, "__qualname__": name}
     try:

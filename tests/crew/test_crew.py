@@ -148,7 +148,11 @@ def test_an_actor_without_a_place_is_told_of(any_session: hocket.SessionContext)
         handle: actor.ActorHandle = api.remote(resources={"moon": 1})(Worker).remote()
         return handle
 
-    first = [contract.Start("large", build_large), contract.Start("one", build)]
+    large: list[contract.Action] = [
+        contract.Start("large", build_large),
+        contract.Call("large", "add", (0,), about="add"),
+    ]
+    first: list[contract.Action] = [*large, contract.Start("one", build)]
     heard = play([*first, contract.Call("one", "add", (0,), about="add")], 2)
     assert [type(event) for event in heard] == [contract.Unplaceable, contract.Answered]
     assert isinstance(heard[0].error, exceptions.InfeasibleResourcesError)

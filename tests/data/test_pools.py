@@ -339,3 +339,29 @@ def test_an_interrupted_pool_ends_without_a_word_of_its_own(start_script: RunScr
     _, errors = script.communicate()
     assert errors.rstrip().endswith("KeyboardInterrupt")
     assert "ignored" not in errors
+
+
+class Stopping:
+    """A forgotten default of ``next``."""
+
+    def __call__(self, batch: dict[str, Any]) -> dict[str, Any]:
+        next(iter([]))
+        return batch
+
+
+def test_stop_iteration_of_a_step_is_an_error_of_it(any_session: hocket.SessionContext) -> None:
+    with pytest.raises(hocket.exceptions.TaskError, match=r"(?s)map_batches\(Stopping\).*StopIteration"):
+        data.range(20).map_batches(Stopping, concurrency=1).take_all()
+    with pytest.raises(hocket.exceptions.TaskError, match="StopIteration"):
+        list(data.range(20).map(lambda row: next(iter([]))).iter_rows())
+
+
+@pytest.mark.parametrize(
+    "asked", [{"num_gpus": 1}, {"resources": {"moon": 1}}, {"memory": 10**15}, {"num_cpus": 100}], ids=str
+)
+@pytest.mark.parametrize("concurrency", [1, (1, 4)], ids=str)
+def test_a_pool_that_no_session_can_hold_is_refused(
+    any_session: hocket.SessionContext, asked: dict[str, Any], concurrency: Any
+) -> None:
+    with pytest.raises(hocket.exceptions.InfeasibleResourcesError, match=r"`map_batches\(Same\)` asks for"):
+        data.range(20).map_batches(Same, concurrency=concurrency, **asked).take_all()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import signal
 import stat
@@ -421,3 +422,18 @@ def test_the_service_is_where_no_other_user_reaches_it(tmp_path: Path) -> None:
     assert result.metrics["modes"] == [0o700]
     assert path.is_absolute(), "an abstract socket begins with @"
     assert not path.parent.exists(), "it is gone with the run"
+
+
+def forget_to_average(averages: bool) -> list[str]:
+    params = hocket_jax.prepare_params(jnp.ones(2))
+    gradient = jax.grad(lambda weights: jnp.sum(weights * get_rank()))(params)
+    params -= 0.1 * (hocket_jax.average_gradients(gradient) if averages else gradient)
+    return [str(float(params[0]))]
+
+
+@pytest.mark.parametrize("averages", [False, True])
+def test_gradients_that_nobody_averages_are_told(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], averages: bool
+) -> None:
+    fit(functools.partial(forget_to_average, averages), tmp_path)
+    assert ("neither prepare_optimizer() nor average_gradients()" in capfd.readouterr().err) is not averages

@@ -30,6 +30,8 @@ ONLY_DDP = "find_unused_parameters"
 BY_TORCH = "got mixed torch.Tensor and DTensor|appears to not have been used|setStorage|not support deepcopy|chunk_cat"
 UNEQUAL = "parameters that were added later, and they differ between the ranks"
 OUTSIDE_OF_SERVERS = "ParameterServer holds parameters of prepared models"
+NOT_PREPARED = "This Adam has no parameter of a prepared model, so each rank would train"
+OWN_OPTIMIZER = ["head_with_an_optimizer_of_its_own", "head_alone"]
 OUTSIDE = "LocalSGD averages parameters of prepared models"
 
 REFUSED: dict[str, dict[str, str]] = {
@@ -43,7 +45,7 @@ REFUSED: dict[str, dict[str, str]] = {
         **dict.fromkeys(
             ["appended", "replaced", "tied_later", "parameter_registered_later", "normed_later"], NO_SPREADING
         ),
-        "unused_layer_that_is_found": ONLY_DDP,
+        **dict.fromkeys(["unused_layer_that_is_found", "layer_that_one_rank_uses"], ONLY_DDP),
         "all_accumulated": r"all backward passes were in no_sync\(\)",
         **dict.fromkeys(
             [
@@ -63,19 +65,21 @@ REFUSED: dict[str, dict[str, str]] = {
         "optimizer_before": r"This SGD has the parameters that the model had before prepare_model\(\) spread them",
         **dict.fromkeys(["appended", "replaced", "replaced_and_forgotten", "parameter_registered_later"], APPENDED),
         "normed_later": r"has lost the parameters \['weight', 'bias'\]",
-        "unused_layer_that_is_found": ONLY_DDP,
+        **dict.fromkeys(["unused_layer_that_is_found", "layer_that_one_rank_uses"], ONLY_DDP),
         **dict.fromkeys(
             ["sparse_table", "sparse_table_around"], "has a sparse gradient, which Sharded does not add up"
         ),
     },
     "LocalSGD": {
         **dict.fromkeys(["parameter_outside", "parameter_outside_with_a_closure"], OUTSIDE),
+        **dict.fromkeys(OWN_OPTIMIZER, NOT_PREPARED),
         **dict.fromkeys(["appended", "replaced"], UNEQUAL),
-        "unused_layer_that_is_found": ONLY_DDP,
+        **dict.fromkeys(["unused_layer_that_is_found", "layer_that_one_rank_uses"], ONLY_DDP),
     },
     "ParameterServer": {
         **dict.fromkeys(["parameter_outside", "parameter_outside_with_a_closure"], OUTSIDE_OF_SERVERS),
-        "unused_layer_that_is_found": ONLY_DDP,
+        **dict.fromkeys(OWN_OPTIMIZER, NOT_PREPARED),
+        **dict.fromkeys(["unused_layer_that_is_found", "layer_that_one_rank_uses"], ONLY_DDP),
     },
 }
 REFUSED["Sharded, replicated"] = REFUSED["Sharded"]
@@ -194,6 +198,20 @@ def test_the_same_rows_in_all_ranks_are_told(tmp_path: Path, caplog: pytest.LogC
         assert caplog.messages == []
         fit(unusual_loops.load_unprepared, tmp_path, prepares=False)
     assert ["compute with the same rows" in message for message in caplog.messages] == [True]
+
+
+def test_the_first_step_says_what_hooks_on_gradients_see(tmp_path: Path) -> None:
+    (said,) = fit(unusual_loops.hook_gradients, tmp_path)
+    assert "`head.weight`. As with DistributedDataParallel, a hook sees the gradient of its rank" in said
+
+
+def test_a_model_that_is_prepared_twice_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(train.TrainingFailedError, match="received a model in DistributedDataParallel"):
+        fit(unusual_loops.prepare_twice, tmp_path)
+
+
+def test_complex_parameters_are_compared(tmp_path: Path) -> None:
+    assert fit(unusual_loops.train_complex_numbers, tmp_path) == ["torch.complex64"] * 2
 
 
 # --- the net alone ----------------------------------------------------------------------------------------------------

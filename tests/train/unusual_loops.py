@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import itertools
+import warnings
 from collections.abc import Callable
 from typing import Any, Protocol
 
@@ -217,6 +218,49 @@ def parameter_outside_with_a_closure(tools: Tools) -> Any:
             return loss
 
         optimizer.step(compute)
+    return model
+
+
+def _build_head() -> nn.Linear:
+    torch.manual_seed(7)
+    return nn.Linear(4, 1)
+
+
+def head_with_an_optimizer_of_its_own(tools: Tools) -> Any:
+    model, head = tools.model(nn.Sequential(nn.Linear(4, 4), nn.Tanh())), _build_head()
+    optimizer, own = tools.optimizer(torch.optim.SGD(model.parameters(), lr=LR)), torch.optim.Adam(head.parameters())
+    for step in range(STEPS):
+        optimizer.zero_grad()
+        own.zero_grad()
+        _loss(head(model(tools.rows(step)))).backward()
+        optimizer.step()
+        own.step()
+    return nn.ModuleList([open_model(model), head])
+
+
+def head_alone(tools: Tools) -> Any:
+    model, head = tools.model(nn.Sequential(nn.Linear(4, 4), nn.Tanh())), _build_head()
+    own = torch.optim.Adam(head.parameters())
+    for step in range(STEPS):
+        own.zero_grad()
+        with torch.no_grad():
+            features = model(tools.rows(step))
+        _loss(head(features)).backward()
+        own.step()
+    return head
+
+
+def layer_that_one_rank_uses(tools: Tools) -> Any:
+    model, optimizer = _begin(tools, find_unused_parameters=True)
+    for step in range(STEPS):
+        rows = tools.rows(step)
+        optimizer.zero_grad()
+        if isinstance(tools, Alone):
+            first, second = rows.chunk(2)
+            ((_loss(model(first)) + _loss(model(second, skips=True))) / 2).backward()
+        else:
+            _loss(model(rows, skips=tools.rank == 1)).backward()
+        optimizer.step()
     return model
 
 
@@ -631,6 +675,9 @@ WAYS: dict[str, Callable[[Tools], Any]] = {
     way.__name__: way
     for way in (
         plain,
+        head_with_an_optimizer_of_its_own,
+        head_alone,
+        layer_that_one_rank_uses,
         optimizer_before,
         optimizer_after_a_forward_pass,
         two_optimizers,
@@ -880,3 +927,32 @@ def load_unprepared(config: dict[str, Any]) -> None:
         optimizer.zero_grad()
         _loss(model(rows)).backward()
         optimizer.step()
+
+
+# --- what is said -----------------------------------------------------------------------------------------------------
+
+
+def hook_gradients() -> list[str]:
+    """Return the warnings of a first and a second step with a hook of the user's."""
+    model = hocket_torch.prepare_model(build())
+    open_model(model).head.weight.register_hook(lambda gradient: gradient.clamp(-0.1, 0.1))
+    optimizer = torch.optim.SGD(model.parameters(), lr=LR)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for step in range(2):
+            _loss(model(_draw(step))).backward()
+            optimizer.step()
+    return [str(one.message) for one in caught if "hooks on the gradients" in str(one.message)]
+
+
+def prepare_twice() -> None:
+    hocket_torch.prepare_model(hocket_torch.prepare_model(build()))
+
+
+def train_complex_numbers() -> list[str]:
+    model = hocket_torch.prepare_model(nn.Linear(3, 1, dtype=torch.complex64))
+    optimizer = torch.optim.SGD(model.parameters(), lr=LR)
+    model(torch.ones(2, 3, dtype=torch.complex64)).abs().mean().backward()
+    optimizer.step()
+    train.report({"is": "compared"})
+    return [str(one.dtype) for one in model.parameters()]

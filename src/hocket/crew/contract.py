@@ -18,7 +18,7 @@ Member: TypeAlias = Any
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """Start an actor. `Unplaceable` follows if no node can ever hold it."""
+    """Start an actor. If no node can ever hold it, `Unplaceable` follows, and calls of it come to nothing."""
 
     member: Member
     build: Callable[[], actor.ActorHandle]

@@ -36,6 +36,7 @@ class Crew:
         self._policy, self._kill, self._clock = policy, kill, clock
         self._loop = wait_loop.WaitLoop()
         self._handles: dict[contract.Member, actor.ActorHandle] = {}
+        self._unplaceable: set[contract.Member] = set()
 
     def run(self) -> None:
         """Go on until the policy is over."""
@@ -64,6 +65,7 @@ class Crew:
                 except exceptions.InfeasibleResourcesError as error:
                     if not isinstance(action, contract.Start):
                         raise
+                    self._unplaceable.add(action.member)
                     events.append(contract.Unplaceable(action.member, error))
 
     def get_handle(self, member: contract.Member) -> actor.ActorHandle | None:
@@ -77,11 +79,13 @@ class Crew:
 
     def _carry_out(self, action: contract.Action) -> None:
         if isinstance(action, contract.Call):
-            self._call(action)
+            if action.member not in self._unplaceable:
+                self._call(action)
         elif isinstance(action, contract.Start):
             self._handles[action.member] = action.build()
         else:
             self._loop.forget(action.member)
+            self._unplaceable.discard(action.member)
             handle = self._handles.pop(action.member, None)
             if handle is not None:
                 self._kill(handle)

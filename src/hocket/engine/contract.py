@@ -192,9 +192,6 @@ class ObjectRef(Generic[T_co]):
                 exceptions.hide_frames(error)
             elif isinstance(error, Exception) and undecodable.is_from_decoding(error):
                 error = undecodable.explain(f"The value of {self!r}", error)
-            if isinstance(error, exceptions.TaskError) and isinstance(error, StopIteration):
-                # A future takes no StopIteration: it would be raised here, and whoever waits would wait on.
-                error = exceptions.TaskError(error.function_name, error.traceback_str, error.cause)
             future.set_exception(error)
         else:
             future.set_result(value)

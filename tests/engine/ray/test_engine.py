@@ -395,7 +395,7 @@ def test_stop_iteration_and_an_error_without_a_text(ray_session: hocket.SessionC
     def mute() -> None:
         raise MuteError
 
-    with pytest.raises(StopIteration):
+    with pytest.raises(exceptions.TaskError, match="early"):
         hocket.get(stop.remote()[0])
     with pytest.raises(exceptions.TaskError):
         hocket.get(mute.remote())

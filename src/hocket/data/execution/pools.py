@@ -213,7 +213,7 @@ class PoolPolicy:
         elif isinstance(event, contract.Failed) and isinstance(event.about, Job):
             event.about.error = event.error
             event.member.jobs.remove(event.about)
-        elif isinstance(event.error, exceptions.InfeasibleResourcesError):
+        elif isinstance(event.error, exceptions.InfeasibleResourcesError):  # also `Unplaceable`
             self._members.remove(event.member)
             yield contract.Stop(event.member)
             self._make_do(event.error)
@@ -468,7 +468,11 @@ class Allotment:
         if self._nothing_left or left < 0 or api.get_runtime_context().get_actor_id() is not None:
             # In an actor: see `tasks.make_task`.
             room = max(0, int(total))
-            return [Share(pool.least, max(pool.least, min(pool.most, room, _count_room(pool))), 0.0) for pool in pools]
+            rooms = [max(pool.least, min(pool.most, room, _count_room(pool))) for pool in pools]
+            return [  # an actor that asks for more than there is in all is not to be had
+                Share(pool.least, most, pool.num_cpus if pool.num_cpus > self._total else 0.0)
+                for pool, most in zip(pools, rooms, strict=True)
+            ]
         shares = []
         for pool in pools:
             room = int(left / pool.num_cpus) if pool.num_cpus else max(0, int(total) - pool.least)

@@ -219,6 +219,15 @@ class ErrorContract:
             api.get(fail.remote())
         assert not isinstance(caught.value, GeneratorExit)
 
+    def test_stop_iteration_does_not_end_a_loop_of_the_caller(self) -> None:
+        @api.remote
+        def fail() -> None:
+            raise StopIteration("from a task")
+
+        with pytest.raises(exceptions.TaskError, match="StopIteration: from a task") as caught:
+            list(map(api.get, [fail.remote()]))
+        assert not isinstance(caught.value, StopIteration)
+
     def test_stop_iteration_reaches_who_awaits_it(self) -> None:
         @api.remote
         def fail() -> None:

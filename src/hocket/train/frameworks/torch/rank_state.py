@@ -82,7 +82,7 @@ class RankState:
             self._closing.callback(hook.remove)
         self._smallest = 0
         """How many numbers the smallest parameter has of the optimizer that has made the first step."""
-        #: The optimizers that have stepped, and whether they step prepared models.
+        #: The optimizers that have stepped, and whether the ranks should have the same of what they step.
         self._stepped: weakref.WeakKeyDictionary[torch.optim.Optimizer, bool] = weakref.WeakKeyDictionary()
         self._held: object = None
         """The optimizer of the last step, so that what it stepped is there to be compared when the training function
@@ -186,7 +186,8 @@ class RankState:
             return  # of another rank, of those that take turns
         if optimizer not in self._stepped:
             known = self._list_parameters()
-            self._stepped[optimizer] = any(id(p) in known for group in optimizer.param_groups for p in group["params"])
+            mine = (id(p) for group in optimizer.param_groups for p in group["params"])
+            self._stepped[optimizer] = bool(known) if self.exchange.averages_others else any(p in known for p in mine)
         if self._stepped[optimizer]:
             self._held = optimizer, self._list_models()
             self._session.watch.count_step()
@@ -223,6 +224,13 @@ class RankState:
             raise RuntimeError(
                 f"{type(self.strategy).__name__} works in the optimizer's step, but this {name} was not prepared. "
                 "Write optimizer = hocket.train.torch.prepare_optimizer(optimizer) before the first step."
+            )
+        stands_alone = self.exchange.needs_optimizer and optimizer not in self._prepared and not related
+        trains = any(p.grad is not None for group in optimizer.param_groups for p in group["params"])
+        if stands_alone and trains and self._models and not self.exchange.owns(optimizer):
+            raise RuntimeError(
+                f"This {name} has no parameter of a prepared model, so each rank would train what it steps by itself. "
+                "Prepare its model with prepare_model(), and the optimizer with prepare_optimizer()."
             )
         if not related and self._is_for_spread(optimizer):
             raise RuntimeError(
@@ -285,13 +293,18 @@ def _read(kind: str, name: str, tensor: Any, found: list[_Read]) -> None:
         return
     flat = values.reshape(-1)
     sample = flat[:: max(1, -(-flat.numel() // equality.SAMPLES))]
-    raw = flat.contiguous().view(torch.uint8)
+    raw = _pack(flat).view(torch.uint8)
     if not flat.is_cpu and raw.numel() >= _DEVICE_WORDS * 8:
         whole = raw.numel() // (_DEVICE_WORDS * 4) * _DEVICE_WORDS * 4
         sums = raw[:whole].view(torch.int32).view(-1, _DEVICE_WORDS).sum(0)
         raw = torch.cat([sums.view(torch.uint8), raw[whole:]])
-    read = (sample.real if sample.is_complex() else sample).double()
+    read = _pack((sample.real if sample.is_complex() else sample).double())
     found.append((equality.Equal(kind, name, _NOTHING, part), raw, read))
+
+
+def _pack(flat: torch.Tensor) -> torch.Tensor:
+    """Return a flat tensor whose values stand one behind the other. Torch calls a single one contiguous in any case."""
+    return flat if flat.stride(0) == 1 else flat.clone(memory_format=torch.contiguous_format)
 
 
 def _read_optimizer(optimizer: torch.optim.Optimizer, names: dict[int, str], found: list[_Read]) -> None:

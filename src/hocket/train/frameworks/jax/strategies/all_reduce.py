@@ -4,13 +4,15 @@ step."""
 from __future__ import annotations
 
 import functools
+import sys
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final, final
 
 import jax.numpy as jnp
 
 from hocket.train import strategies
+from hocket.train.frameworks.jax import trees
 from hocket.train.frameworks.jax.strategies import averaging, strategy
 
 _SHORT: Final[Mapping[str, object]] = {"fp16": jnp.float16, "bf16": jnp.bfloat16}
@@ -34,15 +36,33 @@ class Exchange(strategy.Exchange):
             )
         self._travel_as = None if settings.compression is None else functools.partial(_shorten, settings.compression)
         self._world_size = ranks.world_size
+        self._warns = ranks.world_size > 1 and ranks.rank == 0
+        self._has_placed = self._has_averaged = False
 
     @property
     def alike(self) -> strategies.Alike:
         return strategies.Alike.ALL
 
+    def close(self) -> None:
+        if self._warns and self._has_placed and not self._has_averaged and sys.exception() is None:
+            warnings.warn(
+                "The training function has called prepare_params(), and neither prepare_optimizer() nor "
+                f"average_gradients(): if it trains, each of the {self._world_size} ranks has trained a model of its "
+                "own. Write optimizer = hocket.train.jax.prepare_optimizer(optimizer).",
+                stacklevel=2,
+            )
+
+    def place_params(self, leaves: Sequence[trees.Leaf], values: Sequence[object]) -> list[Any]:
+        self._has_placed = True
+        return super().place_params(leaves, values)
+
     def average(self, gradients: object, caller: str) -> Any:
+        self._has_averaged = True
         return averaging.compute_means(gradients, self._world_size, caller, self._travel_as)
 
     def adapt_optimizer(self, optimizer: Any) -> Any:
+        self._has_averaged = True
+
         def update(updates: Any, state: Any, params: Any = None, **extra: Any) -> Any:
             losses = averaging.pick_losses(extra, self._world_size)
             if losses:

@@ -38,6 +38,8 @@ class _Plan(NamedTuple):
 class Exchange(strategy.Exchange):
     """DistributedDataParallel does everything in the backward pass."""
 
+    averages_others = True
+
     def __init__(self, settings: strategies.AllReduce, ranks: strategies.Ranks) -> None:
         self._settings = settings
         self._ranks = ranks
@@ -67,6 +69,11 @@ class Exchange(strategy.Exchange):
             return sharding.shard(model, self._ranks, options, device)
         if self._ranks.world_size == 1:
             return model
+        if isinstance(model, parallel.DistributedDataParallel):
+            raise ValueError(
+                "prepare_model() received a model in DistributedDataParallel, as it returns one itself. Prepare the "
+                "model once, as it is built."
+            )
         options = {
             "gradient_as_bucket_view": True,
             **options,
@@ -127,7 +134,7 @@ class Exchange(strategy.Exchange):
         models = [model for model in (ref() for ref in self._sharded) if model is not None]
         sharded = {one for model in models for one in model.parameters()}
         plan = _Plan(parameters, wrappers, [], not sharded.isdisjoint(parameters))
-        if wrappers or plan.is_sharded:
+        if everyone or models:  # also of an optimizer that steps none of them
             left = {one for wrapper in wrappers for one in wrapper.list_ignored()}
             plan.outside.extend(
                 one

@@ -58,6 +58,9 @@ class Exchange(strategy.Exchange):
         self._meetings[optimizer] = _Meetings(optimizer, models, self._settings, self._ranks.world_size)
         return optimizer
 
+    def owns(self, optimizer: torch.optim.Optimizer) -> bool:
+        return any(one.outer is optimizer for one in self._meetings.values())
+
     def after_step(self, optimizer: torch.optim.Optimizer) -> None:
         self._meetings[optimizer].after_step()
 
@@ -110,7 +113,7 @@ class _Meetings:
         self._may_differ = False
         #: By parameter, what the ranks had in common last, as wide as its mean; empty without an outer optimizer.
         self._anchors: dict[torch.Tensor, torch.Tensor] = {}
-        self._outer: torch.optim.Optimizer | None = None
+        self.outer: torch.optim.Optimizer | None = None
         #: The loaded state that waits for the anchors.
         self._loaded: Mapping[str, object] | None = None
         self._hooks = [
@@ -175,11 +178,11 @@ class _Meetings:
         if missing:
             added = {p: p.detach().to(averaging.widen(p.dtype), copy=True) for p in missing}
             self._anchors.update(added)
-            if self._outer is None:
+            if self.outer is None:
                 assert self._settings.outer is not None, "anchors are for the outer optimizer"
-                self._outer = _build_outer(self._settings.outer, list(added.values()))
+                self.outer = _build_outer(self._settings.outer, list(added.values()))
             else:
-                self._outer.add_param_group({"params": list(added.values())})
+                self.outer.add_param_group({"params": list(added.values())})
         if self._loaded is not None:
             self._restore_outer(self._loaded)
             self._loaded = None
@@ -190,7 +193,7 @@ class _Meetings:
         buffers = [buffer for model in self._models for buffer in model.buffers()]
         inexact = [buffer for buffer in buffers if buffer.is_floating_point() or buffer.is_complex()]
         means = averaging.compute_means([*parameters, *inexact], self._world_size)
-        if self._outer is not None:
+        if self.outer is not None:
             self._step_outer(parameters, means)
             means[: len(parameters)] = [self._anchors[parameter] for parameter in parameters]
         for tensor, mean in zip([*parameters, *inexact], means, strict=True):
@@ -200,19 +203,19 @@ class _Meetings:
         self._apart, self._may_differ = 0, False
 
     def _step_outer(self, parameters: list[torch.Tensor], means: list[torch.Tensor]) -> None:
-        assert self._outer is not None, "there is nothing to step"
+        assert self.outer is not None, "there is nothing to step"
         for parameter, mean in zip(parameters, means, strict=False):
             anchor = self._anchors[parameter]
             anchor.grad = anchor - mean
-        self._outer.step()
-        self._outer.zero_grad()
+        self.outer.step()
+        self.outer.zero_grad()
 
     # --- checkpoints ------------------------------------------------------------------------------------------------
 
     def _add_state(self, optimizer: torch.optim.Optimizer, state: dict[str, object]) -> None:
         mine: dict[str, object] = {"count": self._count, "apart": self._apart}
-        if self._outer is not None:
-            mine["outer"] = self._outer.state_dict()
+        if self.outer is not None:
+            mine["outer"] = self.outer.state_dict()
             mine["anchors"] = list(self._anchors.values()) if self._apart else None  # else they are the weights
         state[STATE_KEY] = mine
 
@@ -222,13 +225,13 @@ class _Meetings:
             return
         self._count, self._apart = mine["count"], mine["apart"]
         self._may_differ = False  # all ranks load the same
-        self._anchors, self._outer = {}, None  # the weights are loaded too, before or after this
+        self._anchors, self.outer = {}, None  # the weights are loaded too, before or after this
         self._loaded = mine
 
     @torch.no_grad()
     def _restore_outer(self, state: Mapping[str, Any]) -> None:
-        assert self._outer is not None, "the anchors are there"
+        assert self.outer is not None, "the anchors are there"
         if "outer" in state:
-            self._outer.load_state_dict(state["outer"])
+            self.outer.load_state_dict(state["outer"])
         for anchor, saved in zip(self._anchors.values(), state.get("anchors") or (), strict=False):
             anchor.copy_(saved)

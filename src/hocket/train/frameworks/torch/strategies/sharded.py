@@ -48,12 +48,15 @@ from hocket.train.rank import usage
 class Exchange(strategy.Exchange):
     """Layers are changed once; autograd does the rest."""
 
+    averages_others = True
+
     def __init__(self, settings: strategies.Sharded, ranks: strategies.Ranks) -> None:
         self._settings = settings
         self._ranks = ranks
         self._closing = contextlib.ExitStack()
         self._meter: sharded_usage.Meter | None = None
         self._outside = closures.Outside(ranks.world_size)
+        self._has_model = False
 
     def adapt_model(
         self, model: nn.Module, parallel_strategy: str, options: Mapping[str, object], device: torch.device
@@ -73,6 +76,7 @@ class Exchange(strategy.Exchange):
                 "Write model = torch.compile(prepare_model(model))."
             )
         averaging.copy_from_first([*model.parameters(), *model.buffers()])
+        self._has_model = True
         mesh = meshes.create_mesh(self._settings.mesh, framework="torch")
         planned = dict(self._plan(model, mesh))
         spread = {parameter: _spread(parameter, part) for parameter, part in planned.items()}
@@ -98,7 +102,7 @@ class Exchange(strategy.Exchange):
     ) -> object:
         parameters = [one for group in optimizer.param_groups for one in group["params"]]
         outside = [one for one in parameters if not isinstance(one, torch_tensor.DTensor)]
-        return self._outside.begin_step(optimizer, outside if len(outside) < len(parameters) else [], args, kwargs)
+        return self._outside.begin_step(optimizer, outside if self._has_model else [], args, kwargs)
 
     def _attach(
         self, model: nn.Module, parts: Mapping[nn.Parameter, sharded_units.Part], meter: sharded_usage.Meter

@@ -25,6 +25,10 @@ class Exchange(strategies.NativeStrategy):
     strategy may keep references to what it is given until `close`. Each method's default does nothing.
     """
 
+    averages_others: bool = False
+    """Whether optimizers that step no prepared model get the mean of all ranks' gradients too, as soon as there is
+    one."""
+
     def adapt_model(
         self, model: torch.nn.Module, parallel_strategy: str, options: Mapping[str, object], device: torch.device
     ) -> torch.nn.Module:
@@ -61,6 +65,10 @@ class Exchange(strategies.NativeStrategy):
 
     def after_step(self, optimizer: torch.optim.Optimizer) -> None:
         """Called when the step is taken."""
+
+    def owns(self, optimizer: torch.optim.Optimizer) -> bool:
+        """Tell whether the strategy has made an optimizer for itself. Default: no."""
+        return False
 
     def synchronize(self) -> None:
         """Make the ranks' models equal, where they may differ now."""

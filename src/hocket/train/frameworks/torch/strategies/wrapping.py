@@ -17,6 +17,7 @@ to a collective that the others do not call, which ends in an error of it.
 from __future__ import annotations
 
 import inspect
+import warnings
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, final
@@ -71,6 +72,7 @@ class Wrapper:
         #: The parameters whose gradients have a part that is this rank's own.
         self._own: set[torch.nn.Parameter] = set()
         self._is_queued = False
+        self._has_looked = False
         self.wrapped: Final = parallel.DistributedDataParallel(model, **options)
         self._follow()
         self._closing = [self.wrapped.register_forward_pre_hook(_BeforeForward(self), prepend=True)]
@@ -142,6 +144,8 @@ class Wrapper:
     def _take_gradient(self, parameter: torch.nn.Parameter) -> None:
         """Called when a backward pass has added to a parameter's gradient."""
         if self._armed and parameter not in self._reduced:
+            if not self._reduced and self.wrapped.find_unused_parameters:
+                Variable._execution_engine.queue_callback(self._await_means)
             self._reduced.add(parameter)
             self._own.discard(parameter)
             return
@@ -149,6 +153,14 @@ class Wrapper:
         if self.wrapped.require_backward_grad_sync and not self._is_queued:
             self._is_queued = True
             Variable._execution_engine.queue_callback(self._end_backward)
+
+    def _await_means(self) -> None:
+        """Called at the end of a backward pass, before torch's wrapper puts the means into place."""
+        Variable._execution_engine.queue_callback(self._note_means)
+
+    def _note_means(self) -> None:
+        """Note that layers which another rank has used have the mean too."""
+        self._reduced.update(one for one in self._covered if one.grad is not None)
 
     def _end_backward(self) -> None:
         self._is_queued = False
@@ -168,10 +180,25 @@ class Wrapper:
         """See that an optimizer steps these with the mean of all ranks' gradients, also of those that a program has
         written itself."""
         self._check_finished()
+        self._look_for_hooks()
         mine = [one for one in parameters if one in self._covered]
         self._own.update(one for one in mine if one.grad is not None and one not in self._reduced)
         self.average()
         self._reduced.difference_update(mine)  # what has a gradient at the next step is no longer this mean
+
+    def _look_for_hooks(self) -> None:
+        """Say at the first step what hooks on gradients see."""
+        found = () if self._has_looked else [name for one, name in self._covered.items() if _is_hooked(one)]
+        self._has_looked = True
+        if found:
+            warnings.warn(
+                f"There are hooks on the gradients of {_list_names(found)}. As with DistributedDataParallel, a hook "
+                "sees the gradient of its rank, before the mean over the ranks: one that does more than to scale or to "
+                "mask it, such as a clamp or an optimizer's step, trains another model than one process would. Change "
+                "gradients between backward() and step(), where they are the mean, or train with "
+                "Sharded(shard_along='data'), where hooks see the mean.",
+                stacklevel=2,
+            )
 
     def _check_finished(self) -> None:
         """Raise if an optimizer is about to step before the wrapper has averaged all gradients."""
@@ -220,6 +247,11 @@ class _BeforeForward:
 
     def __reduce__(self) -> tuple[type[_BeforeForward], tuple[None]]:
         return _BeforeForward, (None,)
+
+
+def _is_hooked(parameter: Any) -> bool:
+    """Tell whether a parameter has other hooks than ours."""
+    return bool(parameter._backward_hooks) or len(parameter._post_accumulate_grad_hooks or ()) > 1
 
 
 def _list_names(names: Sequence[str]) -> str:
