@@ -47,7 +47,7 @@ LOADS = {
     # The runs of trainers are in it, because a trial may be one; Optuna comes with its searcher.
     "import hocket.tune": (226, "cloudpickle numpy"),
     # All but what another strategy needs, data sets and parameter servers.
-    f"from hocket import train; {TORCH}; train.RunConfig, train.report": (205, "numpy psutil"),
+    f"from hocket import train; {TORCH}; train.RunConfig, train.report": (205, "numpy"),
 }
 """By a program: how many of our modules it loads at most, and which packages of others."""
 

@@ -100,6 +100,24 @@ def test_ends_of_parts_are_not_taken_for_each_other() -> None:
         driver.take(1, mixed)
 
 
+def test_first_epochs_of_two_models_are_not_taken_for_each_other() -> None:
+    """The driver hears of both epochs of one rank before it hears of the other rank's."""
+    sent: list[list[equality.Item]] = []
+    for _ in range(2):
+        items: list[equality.Item] = []
+        watch = equality.Watch(0, items.append)
+        named = ["first"]
+        watch.add(lambda named=named: [equality.Equal("parameter", name, np.ones(3)) for name in named], {})  # type: ignore[misc]
+        watch.look_at_epoch(0)
+        named.append("second")
+        watch.look_at_epoch(0)
+        sent.append(items)
+    driver = divergence.DivergenceWatch(train.DivergenceConfig(), 2)
+    for rank, items in enumerate(sent):
+        for item in items:
+            driver.take(rank, item)
+
+
 def test_the_end_of_an_epoch_is_looked_at_once() -> None:
     sent: list[Any] = []
     watch = equality.Watch(3, sent.append)

@@ -132,7 +132,7 @@ class Watch:
         self._steps = 0
         self._looked = 0
         """How many steps there were at the last look."""
-        self._ends = 0
+        self._ends = self._epochs = 0
         self._ended_epoch: int | None = None
         """The epoch that has ended, if nothing was looked at since."""
         self._keys: tuple[Key, ...] = ()
@@ -181,6 +181,13 @@ class Watch:
         A rank may have loops that others do not have, as for an evaluation, so the steps belong to the moment."""
         if self._steps > self._looked:
             self._ended_epoch = number
+
+    def look_at_epoch(self, number: int) -> None:
+        """Look at once at the end of an epoch whose steps all ranks take. Each model that is fitted has a first epoch,
+        so the moment is known by how many epochs there were: a rank may come to the next one's end before the driver
+        has another rank's look at this one."""
+        self._epochs += 1
+        self.look(f"epoch {number}", self._epochs)
 
     def look(self, kind: str, number: int) -> None:
         """Send what the rank has now."""

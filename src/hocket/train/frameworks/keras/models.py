@@ -475,4 +475,4 @@ class _Prepared:
 
     def end_epoch(self, number: int) -> None:
         """Note that callbacks have ended an epoch."""
-        self._watch.look(f"epoch {number}", number)  # at once: in fit() all ranks take as many steps
+        self._watch.look_at_epoch(number)  # at once: in fit() all ranks take as many steps
