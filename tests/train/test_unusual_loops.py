@@ -205,6 +205,10 @@ def test_the_first_step_says_what_hooks_on_gradients_see(tmp_path: Path) -> None
     assert "`head.weight`. As with DistributedDataParallel, a hook sees the gradient of its rank" in said
 
 
+def test_an_optimizer_of_what_is_left_alone_steps_each_ranks_own(tmp_path: Path) -> None:
+    assert fit(unusual_loops.step_what_is_left_alone, tmp_path) == [-1.0, -2.0]
+
+
 def test_a_model_that_is_prepared_twice_is_refused(tmp_path: Path) -> None:
     with pytest.raises(train.TrainingFailedError, match="received a model in DistributedDataParallel"):
         fit(unusual_loops.prepare_twice, tmp_path)

@@ -13,6 +13,7 @@ from typing import Any, Protocol
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.nn import parallel
 from torch.optim import swa_utils
 from torch.utils import checkpoint, data
 
@@ -943,6 +944,21 @@ def hook_gradients() -> list[str]:
             _loss(model(_draw(step))).backward()
             optimizer.step()
     return [str(one.message) for one in caught if "hooks on the gradients" in str(one.message)]
+
+
+def step_what_is_left_alone() -> list[Any]:
+    """Return each rank's value of a parameter that the model's wrapper is told to leave alone."""
+    net = build()
+    parallel.DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(net, ["head.bias"])
+    model = hocket_torch.prepare_model(net)
+    own = torch.optim.SGD([net.head.bias], lr=1.0)
+    net.head.bias.data.zero_()
+    net.head.bias.grad = torch.full((1,), float(train.get_context().get_world_rank() + 1))
+    own.step()
+    found: list[Any] = [None] * train.get_context().get_world_size()
+    dist.all_gather_object(found, net.head.bias.item())
+    assert model is not net
+    return found
 
 
 def prepare_twice() -> None:

@@ -3,7 +3,7 @@
 Ranks that find each other by themselves need somewhere to leave a few words: a `Store`. torch's stores are one;
 `ActorStore` needs nothing but a session. The first rank of a host makes the memory and says where it is.
 
-A controller that can call functions in the ranks needs no store: `meeting` is enough.
+A controller that can call functions in the ranks needs no store: `meeting` says which ranks share memory.
 """
 
 from __future__ import annotations

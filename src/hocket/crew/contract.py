@@ -52,12 +52,12 @@ Action: TypeAlias = Start | Call | Stop
 
 @dataclass(frozen=True, slots=True)
 class TurnBegan:
-    """The crew is about to wait: what should be under way meanwhile is to be asked for now."""
+    """The crew is about to wait. The policy asks now for whatever should run meanwhile."""
 
 
 @dataclass(frozen=True, slots=True)
 class TurnEnded:
-    """All has been told that came in this turn; or nothing came, and the policy's moment has."""
+    """The crew has waited, and has passed on all that came, if anything did. The policy looks at its deadlines."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +82,7 @@ class Failed:
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """An actor is gone; told once, whatever it was doing."""
+    """An actor is gone. The policy hears it once, however many calls the actor had."""
 
     member: Member
     error: exceptions.HocketError

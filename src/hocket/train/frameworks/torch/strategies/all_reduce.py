@@ -135,7 +135,7 @@ class Exchange(strategy.Exchange):
         sharded = {one for model in models for one in model.parameters()}
         plan = _Plan(parameters, wrappers, [], not sharded.isdisjoint(parameters))
         if everyone or models:  # also of an optimizer that steps none of them
-            left = {one for wrapper in wrappers for one in wrapper.list_ignored()}
+            left = {one for wrapper in everyone for one in wrapper.list_ignored()}
             plan.outside.extend(
                 one
                 for one in parameters
