@@ -5,6 +5,7 @@
 - A small module that one other module imports belongs into that one; some are allowed.
 - An object's attributes are set by its own class.
 - A docstring or comment begins with its subject, and names who acts: no "What is told".
+- Names of other libraries that these do not document stand in ``hocket._base.internals``.
 """
 
 from __future__ import annotations
@@ -30,6 +31,22 @@ SUBJECTLESS: Final = re.compile(
     r"^(?:What|Who|Whose|Whoever|Of what|Those|That which)\b(?!.*\?)"
     r"|\b(?:is|are|was|were) (?:told|asked|said|heard of|looked at|had)\b|\bnobody's\b|\bmanieth\b"
 )
+
+INTERNALS: Final = "hocket._base.internals"
+STANDARD: Final = frozenset(
+    [
+        "_actions",
+        "_asdict",
+        "_choices_actions",
+        "_fields",
+        "_get_running_loop",
+        "_make",
+        "_replace",
+        "_scheduled",
+        "_selector",
+    ]
+)
+"""Private names of Python's own library, and the public ones of named tuples."""
 
 Definition = ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
 
@@ -188,9 +205,51 @@ def check_words(modules: Mapping[str, Module]) -> Iterator[str]:
                 yield f"{module.path}:{line}: {match[0]!r}: name the thing as the subject, and who acts"
 
 
+def list_own_names(modules: Mapping[str, Module]) -> set[str]:
+    """Return the names that the package defines, stores or mentions in `__slots__`."""
+    own = set()
+    for module in modules.values():
+        for node in ast.walk(module.tree):
+            if isinstance(node, Definition):
+                own.add(node.name)
+            elif isinstance(node, ast.arg):
+                own.add(node.arg)
+            elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+                own.add(node.id)
+            elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
+                own.add(node.attr)
+    return own
+
+
+def is_private(dotted: str) -> bool:
+    """Tell whether a part of a name is not for others, by its underscore or by being a library's ``src``."""
+    return any(part == "src" or (part.startswith("_") and not part.startswith("__")) for part in dotted.split("."))
+
+
+def check_internals(modules: Mapping[str, Module]) -> Iterator[str]:
+    """Yield the uses of names of other libraries that these do not document."""
+    own = list_own_names(modules) | STANDARD
+    for module in modules.values():
+        if module.name.startswith(INTERNALS):
+            continue
+        imports = dict(list_imports(module))
+        for _, full in list_imports(module):
+            root = full.partition(".")[0]
+            if root != "hocket" and root not in sys.stdlib_module_names and is_private(full):
+                yield f"{module.path}: {full} is no public name: move its use into {INTERNALS}"
+        for node in ast.walk(module.tree):
+            if isinstance(node, ast.Attribute) and is_private(node.attr) and node.attr not in own:
+                root = imports.get(ast.unparse(node).partition(".")[0], "").partition(".")[0]
+                if root not in sys.stdlib_module_names and root != "hocket":
+                    yield (
+                        f"{module.path}:{node.lineno}: {ast.unparse(node)} is no public name of another library: move "
+                        f"its use into {INTERNALS}"
+                    )
+
+
 def main(root: Path = Path("src/hocket")) -> int:
     modules = read_modules(root)
-    checks = check_classes, check_folders, check_small_modules, check_attributes, check_words
+    checks = check_classes, check_folders, check_small_modules, check_attributes, check_words, check_internals
     problems = [problem for check in checks for problem in check(modules)]
     print("\n".join(problems), end="\n" if problems else "")
     return 1 if problems else 0

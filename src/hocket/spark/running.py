@@ -12,6 +12,7 @@ import cloudpickle
 
 from hocket import exceptions, train
 from hocket._base import texts
+from hocket._base.internals import spark
 from hocket.data import execution
 from hocket.data.spark import access
 from hocket.spark import attempt, rank
@@ -72,14 +73,8 @@ def _find_context(spark: object) -> object:
     return session.sparkContext
 
 
-def count_slots(spark_context: Any) -> int:
-    """Return how many tasks Spark can run at once now."""
-    inner = spark_context._jsc.sc()
-    return int(inner.maxNumConcurrentTasks(inner.resourceProfileManager().defaultResourceProfile()))
-
-
 def _choose_size(spark_context: Any, scaling: configs.ScalingConfig) -> int:
-    slots = count_slots(spark_context)
+    slots = spark.count_slots(spark_context)
     if scaling.min_workers < 1:
         raise ValueError(
             f"{CALLER}: num_workers={scaling.num_workers} runs the training function in the driver. Call fit() for "

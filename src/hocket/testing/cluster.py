@@ -43,9 +43,8 @@ from hocket.testing import cluster_nodes, machine_node, machines, mounts
 ray = adapter.ray
 
 from ray import cluster_utils
-from ray._common.utils import reset_ray_address
-from ray._private import services
-from ray._private.utils import get_ray_address_file, write_ray_address
+
+from hocket._base.internals import ray as ray_internals
 
 Node = cluster_nodes.Node
 can_have_private_paths = cluster_nodes.can_have_private_paths
@@ -210,7 +209,7 @@ class Cluster:
             faults_folder = Path(place.path, "faults")
             faults_folder.mkdir()
             self._place = place.path
-            stack.callback(access.reload_settings)
+            stack.callback(ray_internals.reload_settings)
             settings = {
                 **place.environment,
                 access.MODE_VARIABLE: "token",
@@ -227,7 +226,7 @@ class Cluster:
                         "nodes are side by side on loopback."
                     )
                 self._network = stack.enter_context(machines.Network())
-                self._host = services.get_node_ip_address()
+                self._host = ray_internals.get_own_host()
             stack.enter_context(access.settings(settings, loopback=not self._is_apart))
             self._native = cluster_utils.Cluster(shutdown_at_exit=False)
             stack.callback(self._end_nodes)
@@ -329,7 +328,7 @@ class Cluster:
 
     def _wait_for_node(self, node_id: str, timeout: float = 30.0) -> None:
         deadline = time.monotonic() + timeout
-        while node_id not in self._native.global_state._live_node_ids():
+        while node_id not in ray_internals.find_living_nodes(self._native):
             if time.monotonic() > deadline:
                 raise TimeoutError(f"The node {node_id[:8]} has not joined the cluster after {timeout:g} seconds.")
             time.sleep(0.05)
@@ -341,7 +340,7 @@ class Cluster:
 
     def count_nodes(self) -> int:
         """Return how many nodes the cluster takes for alive."""
-        return len(self._native.global_state._live_node_ids())
+        return len(ray_internals.find_living_nodes(self._native))
 
     def wait_for_nodes(self, count: int, timeout: float = 30.0) -> None:
         """Wait until the cluster takes so many nodes for alive: after `Node.kill` it needs a while to learn of it.
@@ -379,13 +378,13 @@ class Cluster:
 def _kept_address() -> Iterator[None]:
     """Ray's test cluster notes its address where ``auto`` looks for it. It is for nobody else."""
     before = access.read_running_address()
-    Path(get_ray_address_file(None)).parent.mkdir(parents=True, exist_ok=True)  # Ray expects it to be there
+    Path(ray_internals.find_address_file()).parent.mkdir(parents=True, exist_ok=True)  # Ray expects it to be there
     try:
         yield
     finally:
-        reset_ray_address()
+        ray_internals.forget_address()
         if before:
-            write_ray_address(before)
+            ray_internals.write_address(before)
 
 
 @contextlib.contextmanager

@@ -19,7 +19,7 @@ from hocket.testing import mounts
 
 ray = adapter.ray
 
-from ray._private import node, parameter, ray_constants
+from hocket._base.internals import ray as ray_internals
 
 PROGRAM = (
     f"import sys; sys.path.insert(0, {str(Path(__file__).parents[2])!r}); from hocket.testing import "
@@ -40,10 +40,9 @@ def main() -> None:
     os.chdir(params["temp_dir"])
     answer = os.dup(1)
     os.dup2(2, 1)  # people read Ray's lines, and no program does
-    started = node.Node(parameter.RayParams(**params), head=False, shutdown_at_exit=False, spawn_reaper=False)
+    started, raylet = ray_internals.start_node(params)
     os.write(answer, f"{started.node_id}\n".encode())
-    (raylet,) = started.all_processes[ray_constants.PROCESS_TYPE_RAYLET]
     while not select.select([sys.stdin], [], [], LOOK_SECONDS)[0]:
-        if raylet.process.poll() is not None:
+        if raylet.poll() is not None:
             os._exit(1)  # and the machine with it
     started.kill_all_processes(check_alive=False, allow_graceful=True, wait=True)

@@ -15,6 +15,8 @@ from collections.abc import Sequence
 from types import ModuleType
 from typing import Any
 
+from hocket._base import internals
+
 NAME = "hocket"
 
 _PLACE = "torch.distributed.distributed_c10d"
@@ -78,7 +80,7 @@ def _wrap_making(module: Any, replacement: str) -> None:
 
     Both `init_process_group` and `new_group` make theirs by one function, which is not public.
     """
-    make = module._new_process_group_helper
+    make = getattr(module, internals.TORCH_GROUP_MAKER)
     signature = inspect.signature(make)
 
     @functools.wraps(make)
@@ -95,7 +97,7 @@ def _wrap_making(module: Any, replacement: str) -> None:
             ctypes.pythonapi.Py_IncRef(ctypes.py_object(made[0]))
         return made
 
-    module._new_process_group_helper = wrapped
+    setattr(module, internals.TORCH_GROUP_MAKER, wrapped)
 
 
 def _create(*args: object) -> object:

@@ -11,6 +11,8 @@ import ast
 import os
 from collections.abc import Iterator
 
+from hocket._base import internals
+
 FILES_READ = 50
 """How many of the user's files are looked into at most. A guess: reading them should take less than 0.1 s."""
 
@@ -51,7 +53,7 @@ def list_modules(path: str, roots: tuple[str, ...]) -> tuple[str, ...]:
                 seen.add(file)
                 row.append(file)
     # The first step of an optimizer loads the compiler, which takes as long as torch itself.
-    return (*found, "torch._dynamo") if found and uses_optimizer else tuple(found)
+    return (*found, internals.TORCH_COMPILER) if found and uses_optimizer else tuple(found)
 
 
 def _read(path: str) -> ast.Module | None:

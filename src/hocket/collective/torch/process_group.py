@@ -12,6 +12,8 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
+from hocket._base import internals
+from hocket._base.internals import torch as torch_internals
 from hocket.collective import arithmetic, host_group, point_to_point
 from hocket.collective.arithmetic import ReduceOp
 from hocket.collective.torch import hosts, tensors, traffic
@@ -408,7 +410,7 @@ def _reduce_sparse(group: Any, tensor: torch.Tensor, op: ReduceOp) -> None:
         )
     own = tensor.detach().coalesce()
     facts = torch.zeros(_MAX_SPARSE_DIMS + 2, dtype=torch.int64)
-    facts[: 2 + own.dim()] = torch.tensor([own._nnz(), own.sparse_dim(), *own.shape])
+    facts[: 2 + own.dim()] = torch.tensor([torch_internals.count_values(own), own.sparse_dim(), *own.shape])
     of_ranks = _gather(group, facts)
     if any(not torch.equal(one[1:], facts[1:]) for one in of_ranks):
         shapes = [tuple(one[2:][one[2:] > 0].tolist()) for one in of_ranks]
@@ -465,7 +467,7 @@ def _spare_compiler(kind: type, *names: str) -> None:
 def _watch(method: Callable[..., object], mark: Callable[[], None]) -> Callable[..., object]:
     @functools.wraps(method)
     def call(self: object, *args: object, **kwargs: object) -> Any:
-        if "torch._dynamo" in sys.modules:
+        if internals.TORCH_COMPILER in sys.modules:
             mark()
         return method(self, *args, **kwargs)
 

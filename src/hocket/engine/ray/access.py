@@ -1,37 +1,25 @@
-"""Ray's private parts that a connection needs. Each has no public counterpart in Ray 2.60.
+"""The way into a cluster of Ray: its settings, its token, and questions to a server before a connection.
 
-- Its settings and its token are read from the environment once a process, and a session needs to read them again.
-- It takes 127.0.0.1 for "any address of this machine", unless a constant says that this is no cluster.
-- It asks for a cluster's versions, and learns whether its token is taken, only on the way in, where it also waits for
-  minutes.
-- It has a fixed port for each machine's agent. A second Ray on a machine tries it for some four seconds (measured: 6.5
-  seconds to start instead of 2.5) and then goes without, so that no job can be submitted to it.
-- It says nothing of the size of what it is about to upload.
+Ray asks for a cluster's versions, and learns whether its token is taken, only on the way in, where it also waits for
+minutes. And it says nothing of the size of a folder that it is about to upload.
 """
 
 from __future__ import annotations
 
 import contextlib
-import functools
-import json
 import os
 import signal
 import threading
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
 
 from hocket import exceptions
 from hocket.engine.ray import adapter, addresses
 from hocket.stores import local_files
 
-grpc, ray = adapter.grpc, adapter.ray
+grpc = adapter.grpc
 
-from ray._private import grpc_utils, parameter, ray_constants, services, utils
-from ray._private.runtime_env import packaging
-from ray.core.generated import gcs_pb2
-
-_raylet: Any = ray._raylet
+from hocket._base.internals import ray as ray_internals
 
 MODE_VARIABLE = "RAY_AUTH_MODE"
 TOKEN_VARIABLE = "RAY_AUTH_TOKEN"  # noqa: S105 (a name)
@@ -47,51 +35,23 @@ _QUESTIONS = {
 """What only a head answers, and what only Ray Client does: the method, and the message."""
 
 
-def reload_settings() -> None:
-    """Have Ray read its settings and its token from the environment again."""
-    _raylet.Config.initialize("")
-    _raylet.AuthenticationTokenLoader.instance().reset_cache()
-
-
 @contextlib.contextmanager
 def settings(changes: dict[str, str], *, loopback: bool) -> Iterator[None]:
     """Have these environment variables count for Ray inside, and for the processes that it starts."""
-    constant = ray_constants.ENABLE_RAY_CLUSTER
     if loopback:
         changes = {**changes, LOOPBACK_VARIABLE: "0"}
-        ray_constants.ENABLE_RAY_CLUSTER = False
-    try:
-        with _changed_environment(changes), _kept_signal_handler():
-            reload_settings()
-            yield
-    finally:
-        ray_constants.ENABLE_RAY_CLUSTER = constant
-
-
-@contextlib.contextmanager
-def free_agent_port() -> Iterator[None]:
-    """Have the agent of a node that is started inside listen at any free port."""
-    before = parameter.RayParams
-    parameter.RayParams = functools.partial(before, dashboard_agent_listen_port=None)
-    try:
+    with (
+        ray_internals.alone() if loopback else contextlib.nullcontext(),
+        _changed_environment(changes),
+        _kept_signal_handler(),
+    ):
+        ray_internals.reload_settings()
         yield
-    finally:
-        parameter.RayParams = before
-
-
-def has_token() -> bool:
-    """Tell whether this user has a token: in the environment, or in ``~/.ray/auth_token``."""
-    return bool(_raylet.AuthenticationTokenLoader.instance().has_token(ignore_auth_mode=True))
-
-
-def needs_token() -> bool:
-    """Tell whether Ray is set to send a token. Without one it would then end the process."""
-    return bool(_raylet.get_authentication_mode() == _raylet.AuthenticationMode.TOKEN)
 
 
 def read_running_address() -> str:
     """Return the address of the cluster that ``ray start`` has started on this machine; empty if there is none."""
-    path = utils.get_ray_address_file(None)
+    path = ray_internals.find_address_file()
     try:
         with local_files.open_regular(path) as file:
             owner, found = os.fstat(file.fileno()).st_uid, file.read(1000).decode("utf-8", "replace").strip()
@@ -114,7 +74,7 @@ def ask(address: addresses.Address) -> str:
     """
     method, question = _QUESTIONS[address.by_client]
     target = str(address).removeprefix(addresses.CLIENT)
-    channel = grpc_utils.init_grpc_channel(target, options=[("grpc.enable_http_proxy", 0)])
+    channel = ray_internals.open_channel(target)
     try:
         channel.unary_unary(method)(question, timeout=addresses.ANSWER_SECONDS)
     except grpc.RpcError as error:
@@ -126,35 +86,21 @@ def ask(address: addresses.Address) -> str:
 
 def read_versions(address: addresses.Address) -> dict[str, str]:
     """Ask a cluster for the versions of Ray and Python that it was started with. Empty if it does not know yet."""
-    client = _raylet.GcsClient(address=str(address))
-    text = client.internal_kv_get(b"CLUSTER_METADATA", b"cluster", timeout=addresses.ANSWER_SECONDS)
-    if not text:
-        return {}
-    facts = json.loads(text)
-    return {"Ray": str(facts["ray_version"]), "Python": str(facts["python_version"])}
+    facts = ray_internals.read_facts(str(address), addresses.ANSWER_SECONDS)
+    return {"Ray": str(facts["ray_version"]), "Python": str(facts["python_version"])} if facts else {}
 
 
 def has_node_here(address: addresses.Address) -> bool:
     """Tell whether a node of the cluster runs on this machine. Only then a driver can join by ``host:port``."""
-    here = set(services.find_node_ids())
-    nodes = _raylet.GcsClient(address=str(address)).get_all_node_info(timeout=addresses.ANSWER_SECONDS)
-    alive = gcs_pb2.GcsNodeInfo.GcsNodeState.ALIVE
-    return any(node_id.hex() in here for node_id, facts in nodes.items() if facts.state == alive)
+    nodes = ray_internals.list_living_nodes(str(address), addresses.ANSWER_SECONDS)
+    return not ray_internals.list_nodes_here().isdisjoint(nodes)
 
 
 def walk_package(folder: Path, excludes: Iterable[str]) -> list[Path]:
     """Return the files of a folder that Ray would upload as a working directory: without what .gitignore, .rayignore
     and it leave out."""
-    found: list[Path] = []
-    left_out = [*ray_constants.get_runtime_env_default_excludes(), *excludes]
-    ignored = os.environ.get(ray_constants.RAY_RUNTIME_ENV_IGNORE_GITIGNORE, "0") != "1"
-    packaging._dir_travel(
-        folder,
-        [packaging._get_excludes(folder, left_out)],
-        lambda path: found.append(path) if path.is_file() else None,
-        include_gitignore=ignored,
-    )
-    return found
+    ignores = os.environ.get(ray_internals.get_gitignore_variable(), "0") == "1"
+    return ray_internals.walk_package(folder, excludes, reads_gitignore=not ignores)
 
 
 @contextlib.contextmanager

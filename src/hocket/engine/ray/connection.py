@@ -30,6 +30,7 @@ from pathlib import Path
 from typing import Any
 
 from hocket import _base, exceptions
+from hocket._base.internals import ray as ray_internals
 from hocket.engine.ray import access, adapter, addresses, folders, packages
 
 ray = adapter.ray
@@ -237,7 +238,7 @@ def _start(request: Request) -> Connection:
     try:
         with (
             access.settings(_build_settings(place), loopback=options["_node_ip_address"] == LOOPBACK),
-            access.free_agent_port(),
+            ray_internals.free_agent_port(),
         ):
             context = ray.init(
                 address="local",
@@ -293,7 +294,7 @@ def _end_started(place: folders.Folder) -> None:
 def _leave() -> None:
     time.sleep(PRINT_SECONDS)
     ray.shutdown(wait_for_processes=True)
-    access.reload_settings()
+    ray_internals.reload_settings()
 
 
 # --- joining ----------------------------------------------------------------------------------------------------------
@@ -341,21 +342,22 @@ def _explain(address: addresses.Address, error: Exception) -> Exception:
 
 def _check_token(address: addresses.Address) -> None:
     """Make sure that the server is what the address says, and takes our token if it wants one."""
-    if access.needs_token() and not access.has_token():
+    if ray_internals.needs_token() and not ray_internals.has_token():
         raise _build_token_error(address, "is asked for by RAY_AUTH_MODE=token, and there is none")
     mode = os.environ.get(access.MODE_VARIABLE, "")
     answer = access.ask(address)
-    if answer in _REFUSALS and not mode and access.has_token():
+    if answer in _REFUSALS and not mode and ray_internals.has_token():
         # Ray sends its user's token to a named address only if RAY_AUTH_MODE says so. Who has one and calls where one
         # is needed means it.
         os.environ[access.MODE_VARIABLE] = "token"  # until the settings are put back
-        access.reload_settings()
+        ray_internals.reload_settings()
         answer = access.ask(address)
     if answer in _REFUSALS:
-        if not access.has_token():
+        if not ray_internals.has_token():
             raise _build_token_error(address, "is missing")
         raise _build_token_error(
-            address, "is not the cluster's" if access.needs_token() else f"is not sent, as RAY_AUTH_MODE={mode} says"
+            address,
+            "is not the cluster's" if ray_internals.needs_token() else f"is not sent, as RAY_AUTH_MODE={mode} says",
         )
     if answer != "OK":
         wanted = "Ray Client" if address.by_client else "the head of a cluster"

@@ -17,6 +17,7 @@ from typing import ClassVar, final
 
 import ray
 
+from hocket._base.internals import ray as ray_internals
 from hocket.engine import contract
 from hocket.engine.ray import arrays, base, kept_arguments, limits, listing, notes, objects, runner, tasks, views
 
@@ -111,7 +112,7 @@ def open_in_worker(namespace: str, session_id: str) -> None:
     if isinstance(known, RayEngine) and known.session.session_id == session_id:
         return
     notes.failures.clear()
-    ray._private.worker.blocking_get_inside_async_warned = True  # an awaited reference is looked up when it is there
+    ray_internals.never_warn_of_blocking()
     engine = RayEngine(None, namespace=namespace, session_id=session_id)
     runner.set_news(engine.news.send_news)
     runner.explain_results()

@@ -8,6 +8,7 @@ from typing import Any, Final, final
 
 import ray
 
+from hocket._base.internals import ray as ray_internals
 from hocket.engine.ray import natives, outside
 
 _INLINE_BYTES: Final = 100 * 1024
@@ -80,5 +81,5 @@ def _is_large(arg: Any) -> bool:
         return len(arg) > _INLINE_BYTES // 4  # of UTF-8
     if outside.is_outside():
         return True
-    serialized = ray._private.worker.global_worker.get_serialization_context().serialize(arg)
+    serialized = ray_internals.get_serializer().serialize(arg)
     return bool(serialized.total_bytes > _INLINE_BYTES)

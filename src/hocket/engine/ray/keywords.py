@@ -5,15 +5,13 @@ from __future__ import annotations
 import json
 import logging
 import re
-import tempfile
 from typing import Any
 
 import ray
-from ray._private.runtime_env.py_modules import upload_py_modules_if_needed
-from ray._private.runtime_env.working_dir import upload_working_dir_if_needed
 from ray.util import scheduling_strategies
 from ray.util.placement_group import PlacementGroup
 
+from hocket._base.internals import ray as ray_internals
 from hocket.engine.ray import outside
 from hocket.kernel import records, resources
 
@@ -169,10 +167,7 @@ def _build_environment(text: str) -> dict[str, object]:
 
 
 def _upload(given: dict[str, Any], inherited: Any) -> dict[str, object]:
-    with tempfile.TemporaryDirectory(prefix="hocket-") as scratch:
-        if "working_dir" in given:
-            given = upload_working_dir_if_needed(given, include_gitignore=True, scratch_dir=scratch, logger=_log)
-        if "py_modules" in given:
-            given = upload_py_modules_if_needed(given, include_gitignore=True, scratch_dir=scratch, logger=_log)
-            given["py_modules"] = list(dict.fromkeys([*given["py_modules"], *inherited]))
+    given = ray_internals.upload(given, _log)
+    if "py_modules" in given:
+        given["py_modules"] = list(dict.fromkeys([*given["py_modules"], *inherited]))
     return given

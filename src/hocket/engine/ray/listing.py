@@ -13,10 +13,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import ray
-from ray.core.generated import gcs_pb2
-from ray.experimental import internal_kv
 
 from hocket import exceptions
+from hocket._base.internals import ray as ray_internals
 from hocket.engine import contract, node
 from hocket.engine.ray import keywords, natives, outside
 from hocket.kernel import records, resources
@@ -62,7 +61,7 @@ def build_context(session_id: str, namespace: str) -> contract.WorkContext:
 
 @functools.cache  # of this process: it has one actor, and one life of it
 def _count_restarts(actor_id: str) -> int:
-    found = ray._private.state.actors(actor_id)
+    found = ray_internals.find_actor(actor_id)
     return int(found["NumRestarts"]) if found else 0
 
 
@@ -101,7 +100,7 @@ def can_grow() -> bool:
 
 
 def _can_grow() -> bool:
-    return bool(ray._private.state.state.get_max_resources_from_cluster_config())
+    return bool(ray_internals.read_most_resources())
 
 
 def find_obstacle(shape: resources.Shape, group: Any, what: str) -> str | None:
@@ -220,16 +219,16 @@ def find_group(group_id: int) -> object:
 
 def publish_actor(native: object, options: records.ActorOptions) -> None:
     """Tell all processes the options of an actor that can be found by name."""
-    internal_kv._internal_kv_put(_get_key(native), ray.cloudpickle.dumps(options), namespace=_KV_NAMESPACE)
+    ray_internals.put_value(_get_key(native), ray.cloudpickle.dumps(options), _KV_NAMESPACE)
 
 
 def look_up_actor(native: object, name: str, namespace: str) -> records.ActorOptions:
     """Return an actor's options; those that Ray's handle knows, if it is none of ours."""
-    blob = internal_kv._internal_kv_get(_get_key(native), namespace=_KV_NAMESPACE)
+    blob = ray_internals.get_value(_get_key(native), _KV_NAMESPACE)
     if blob is not None:
         options: records.ActorOptions = pickle.loads(blob)
         return options
-    class_name, names = outside.ask(_describe_handle, native)
+    class_name, names = outside.ask(ray_internals.describe_handle, native)
     methods = tuple((method, records.MethodOptions()) for method in names)
     shape = records.DEFAULT_SHAPE
     return records.ActorOptions(
@@ -240,10 +239,6 @@ def look_up_actor(native: object, name: str, namespace: str) -> records.ActorOpt
         namespace=namespace,
         methods=methods,
     )
-
-
-def _describe_handle(native: Any) -> tuple[str, list[str]]:
-    return str(native._ray_actor_creation_function_descriptor.class_name), list(native._ray_method_signatures)
 
 
 def _get_key(native: object) -> bytes:
@@ -265,15 +260,12 @@ def list_dead_actors() -> list[str]:
 
 def _list_actor_states() -> dict[str, str]:
     job_id = ray.JobID.from_hex(ray.get_runtime_context().get_job_id())
-    return {actor_id: actor["State"] for actor_id, actor in ray._private.state.actors(job_id=job_id).items()}
+    return {actor_id: actor["State"] for actor_id, actor in ray_internals.list_actors(job_id).items()}
 
 
 def list_objects() -> dict[bytes, Row]:
     """Return the counts of each object that this process refers to, by id."""
-    if outside.is_outside():
-        return outside.list_objects()
-    found: dict[bytes, Row] = ray._private.worker.global_worker.core_worker.get_all_reference_counts()
-    return found
+    return outside.list_objects() if outside.is_outside() else ray_internals.count_references()
 
 
 def count(earlier: frozenset[bytes | str]) -> dict[str, Any]:
@@ -328,10 +320,7 @@ def _remove_group(found: Any) -> None:
 def _list_groups_of_actors() -> Iterator[Any]:
     """Yield the rows of the groups that actors of this driver's job have made."""
     job_id = ray.get_runtime_context().get_job_id()
-    accessor = ray._private.state.state._connect_and_get_accessor()
-    for text in accessor.get_placement_group_table():
-        found = gcs_pb2.PlacementGroupTableData.FromString(text)
+    for found, is_over in ray_internals.list_groups():
         is_of_actor = any(found.creator_actor_id) and found.creator_actor_id != ray.ActorID.nil().binary()
-        is_over = found.state == gcs_pb2.PlacementGroupTableData.REMOVED
         if found.creator_job_id.hex() == job_id and is_of_actor and not found.is_detached and not is_over:
             yield found

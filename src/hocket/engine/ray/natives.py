@@ -16,6 +16,7 @@ import ray
 from ray.util.placement_group import PlacementGroup
 
 from hocket import exceptions
+from hocket._base.internals import ray as ray_internals
 from hocket.engine import contract
 from hocket.engine.ray import outside
 
@@ -28,7 +29,7 @@ class Head:
     def __init__(self, generator: Any) -> None:
         self.generator = generator
         #: Ray's reference, which becomes the item, an error, or the end.
-        self.ref = generator._get_next_ref_n(1)[0]
+        self.ref = ray_internals.take_reference(generator)
         #: Whether it is the end; None until that is known.
         self.is_end: bool | None = None
 
@@ -48,7 +49,7 @@ def format_id(native: Any) -> str:
     if isinstance(native, ray.ObjectRef):
         return str(native.hex())
     if isinstance(native, _ACTORS):
-        return str(native._actor_id.hex())
+        return ray_internals.get_actor_id(native)
     if is_group(native):
         return str(native.id.hex())
     if isinstance(native, Head):
@@ -134,8 +135,7 @@ def reduce_native(native: object, rebuild: Callable[[object], contract.ObjectRef
 def _is_in_rays_pickle() -> bool:
     if outside.is_outside() or outside.is_server():
         return True
-    context = ray._private.worker.global_worker.get_serialization_context()
-    return bool(context.is_in_band_serialization())
+    return bool(ray_internals.get_serializer().is_in_band_serialization())
 
 
 def _load(rebuild: Callable[[object], contract.ObjectRef[object]], blob: bytes) -> contract.AnyRef:

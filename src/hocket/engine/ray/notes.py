@@ -13,10 +13,10 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 import ray
-from ray.experimental import internal_kv
 
 from hocket import exceptions
 from hocket._base import texts
+from hocket._base.internals import ray as ray_internals
 from hocket.kernel import metrics
 
 _NAMESPACE = b"hocket"
@@ -55,7 +55,7 @@ def publish(session_id: str, store: metrics.MetricStore) -> None:
     """Write what this worker has noted."""
     key = f"{_build_prefix(session_id)}{ray.get_runtime_context().get_worker_id()}"
     note = _Note(time.time(), store.list_records(), tuple(failures))
-    internal_kv._internal_kv_put(key, pickle.dumps(tuple(note)), namespace=_NAMESPACE)
+    ray_internals.put_value(key, pickle.dumps(tuple(note)), _NAMESPACE)
 
 
 def collect_metrics(session_id: str, own: metrics.MetricStore) -> metrics.MetricStore:
@@ -76,15 +76,15 @@ def list_failures(session_id: str) -> list[exceptions.ErrorRecord]:
 
 
 def _list_notes(session_id: str) -> Iterator[_Note]:
-    for key in internal_kv._internal_kv_list(_build_prefix(session_id), namespace=_NAMESPACE):
-        blob = internal_kv._internal_kv_get(key, namespace=_NAMESPACE)
+    for key in ray_internals.list_keys(_build_prefix(session_id), _NAMESPACE):
+        blob = ray_internals.get_value(key, _NAMESPACE)
         if blob is not None:
             yield _Note(*pickle.loads(blob))
 
 
 def clear(session_id: str) -> None:
     """Remove what is there of a session."""
-    internal_kv._internal_kv_del(_build_prefix(session_id), del_by_prefix=True, namespace=_NAMESPACE)
+    ray_internals.remove_values(_build_prefix(session_id), _NAMESPACE)
 
 
 def _build_prefix(session_id: str) -> str:

@@ -11,6 +11,7 @@ import ray
 
 from hocket import exceptions
 from hocket._base import texts
+from hocket._base.internals import ray as ray_internals
 from hocket.engine import contract, rules, unsendable
 from hocket.engine.ray import base, errors, listing, natives, outside, runner, tasks
 from hocket.kernel import records
@@ -142,7 +143,7 @@ class RayObjects(contract.Objects):
             return False
         if head.is_end is None:
             try:
-                ref = head.generator._next_sync(timeout_s)
+                ref = ray_internals.take_item(head.generator, timeout_s)
             except StopIteration:
                 head.is_end = True
             else:

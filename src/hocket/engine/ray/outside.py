@@ -16,11 +16,11 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, TypeVar
 
 import ray
-from ray._private import client_mode_hook
 from ray.util import client
 from ray.util.client import common
 
 from hocket import exceptions
+from hocket._base.internals import ray as ray_internals
 from hocket.engine import pickling
 
 T = TypeVar("T")
@@ -60,7 +60,7 @@ _ANYTHING = inspect.signature(lambda *args, **kwargs: None)
 
 def is_outside() -> bool:
     """Tell whether this process speaks with its Ray through Ray Client."""
-    return bool(client_mode_hook.client_mode_should_convert())
+    return ray_internals.is_outside()
 
 
 def is_server() -> bool:
@@ -121,9 +121,9 @@ def call_method(
     """Call a method of an actor and return what Ray does. Ray Client's handle would look for the method in its own
     class first, and knows fewer keywords than the server, which checks them too."""
     if not isinstance(actor, ActorHandle):
-        return getattr(actor, name)._remote(args, kwargs, **keywords)
+        return ray_internals.call_method(actor, name, args, kwargs, keywords)
     call = common.OptionWrapper(common.ClientRemoteMethod(actor, name, 1, _ANYTHING), None)
-    call._options = keywords
+    ray_internals.set_options(call, keywords)
     return call.remote(*args, **kwargs)
 
 
@@ -141,9 +141,8 @@ def list_objects() -> dict[bytes, dict[str, int]]:
 
 def list_functions(tasks: Iterable[object]) -> frozenset[bytes]:
     """Return the ids of the objects in which Ray Client keeps functions; none in a process that has Ray itself."""
-    return frozenset(
-        task._ref.id for task in tasks if isinstance(task, common.ClientRemoteFunc) and task._ref is not None
-    )
+    found = (ray_internals.find_function(task) for task in tasks if isinstance(task, common.ClientRemoteFunc))
+    return frozenset(one for one in found if one is not None)
 
 
 class Kept(list[object]):

@@ -19,6 +19,7 @@ from typing import Any, ClassVar, NoReturn
 import ray
 
 from hocket import exceptions
+from hocket._base.internals import ray as ray_internals
 from hocket.engine import contract, methods, pickling, rules, unsendable, values
 from hocket.engine.ray import notes
 from hocket.kernel import records
@@ -333,7 +334,7 @@ def _number_items(items: Iterable[object]) -> Iterator[object]:
 def explain_results() -> None:
     """Have Ray's encoder in this worker say which part of a value cannot be encoded. Ray pickles a result after the
     user's code has returned, and its error has the reason but not the part."""
-    context = ray._private.worker.global_worker.get_serialization_context()
+    context = ray_internals.get_serializer()
     encode = context.serialize
     if getattr(encode, "explains", False):
         return

@@ -14,9 +14,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import ray
-from ray.experimental import internal_kv
 
 from hocket import exceptions
+from hocket._base.internals import ray as ray_internals
 from hocket.engine import inspection
 from hocket.engine.ray import listing
 
@@ -82,10 +82,7 @@ Failures = Mapping[str, exceptions.ErrorRecord]
 
 
 def _list_tasks(failures: Failures) -> Iterator[Row]:
-    from ray.util.state.common import protobuf_to_task_state_dict  # takes half a second, which every worker would pay
-
-    found = [protobuf_to_task_state_dict(event) for event in ray._private.state.state._get_all_task_events()]
-    rows = [_build_task(row, failures) for row in found if row["type"] != "DRIVER_TASK"]
+    rows = [_build_task(row, failures) for row in ray_internals.list_tasks() if row["type"] != "DRIVER_TASK"]
     yield from (row for row in rows if row["state"] not in _OVER)
     yield from sorted((row for row in rows if row["state"] in _OVER), key=lambda row: -(row["end_time_ms"] or 0))
 
@@ -132,8 +129,7 @@ def _list_spans(failures: Failures) -> Iterator[Row]:
 
 def _list_actors(_: Failures) -> Iterator[Row]:
     namespaces = {found["name"]: found["namespace"] for found in ray.util.list_named_actors(all_namespaces=True)}
-    found = list(ray._private.state.actors().values())
-    for actor in sorted(found, key=lambda actor: actor["State"] == "DEAD"):
+    for actor in sorted(ray_internals.list_actors().values(), key=lambda actor: actor["State"] == "DEAD"):
         is_dead = actor["State"] == "DEAD"
         yield {
             "actor_id": actor["ActorID"],
@@ -170,7 +166,7 @@ def _list_groups(_: Failures) -> Iterator[Row]:
 
 
 def _list_jobs(_: Failures) -> Iterator[Row]:
-    for found in ray._private.state.jobs():
+    for found in ray_internals.list_jobs():
         yield {
             "job_id": found["JobID"],
             "submission_id": None,
@@ -192,7 +188,7 @@ def _ask(kind: str, _: Failures) -> Iterator[Row]:
 
     try:
         # A Ray without a dashboard has the address of one too, the usual port, where another server may listen.
-        if not internal_kv._internal_kv_get("webui:url", namespace="dashboard"):
+        if not ray_internals.get_value("webui:url", "dashboard"):
             raise ConnectionError("there is no dashboard")
         found = getattr(state, f"list_{kind}")(
             address=ray.get_runtime_context().gcs_address, detail=True, limit=_MOST_ROWS, raise_on_missing_output=False

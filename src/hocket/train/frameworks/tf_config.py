@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from typing import Final, final
 
 from hocket import exceptions
+from hocket._base.internals import keras as keras_internals
 from hocket.engine import values
 from hocket.train.run import joining, worker_group
 
@@ -119,8 +120,7 @@ def be_quiet() -> None:
     os.environ.setdefault(_LOG_LEVEL, _ERRORS_ONLY)
 
 
-_KERAS_3: Final = re.compile(rb"(?<!tf_)keras\.(?:src|_tf_keras|api\._tf_keras)[\w.]*")
-"""How the modules of Keras 3 are called in a pickle; those of tf-keras are called ``tf_keras.src``."""
+_KERAS_3: Final = re.compile(keras_internals.CLASSES)
 
 
 def refuse_keras_3(work: object) -> None:
@@ -130,7 +130,7 @@ def refuse_keras_3(work: object) -> None:
     Args:
         work: The function and what it is called with.
     """
-    if "keras.src" not in sys.modules:
+    if keras_internals.PACKAGE not in sys.modules:
         return
     try:
         found = _KERAS_3.search(bytes(values.encode_whole(work).data))

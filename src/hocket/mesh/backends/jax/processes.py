@@ -15,11 +15,13 @@ import os
 import pickle
 import sys
 from collections.abc import Iterator
-from typing import Any, Final
+from typing import Final
 
 import jax
 import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
+
+from hocket._base.internals import jax as jax_internals
 
 _PROCESSES: Final = "HOCKET_JAX_PROCESSES"
 """The environment variable in which a launcher says how many processes there are, joined or not."""
@@ -32,13 +34,9 @@ _NOISE: Final = b"Expected number of connected peer ranks is"
 _met: Final = itertools.count()
 
 
-def _get_state() -> Any:
-    return importlib.import_module("jax._src.distributed").global_state  # before JAX has a backend none else knows
-
-
 def is_joined() -> bool:
     """Tell whether this process is joined to others, without making JAX's backend."""
-    return _get_state().client is not None
+    return jax_internals.get_state().client is not None
 
 
 def count() -> int:
@@ -47,7 +45,7 @@ def count() -> int:
     Raises:
         RuntimeError: There are several, and they are not.
     """
-    joined = int(_get_state().num_processes) if is_joined() else 1
+    joined = int(jax_internals.get_state().num_processes) if is_joined() else 1
     there = int(os.environ.get(_PROCESSES, "1"))
     if joined < there:
         raise RuntimeError(
@@ -62,7 +60,7 @@ def connect(mesh: jax.sharding.Mesh) -> None:
     devices = list(mesh.devices.flat)
     if len({device.process_index for device in devices}) == 1:
         return
-    _get_state().client.wait_at_barrier(f"hocket-mesh-{next(_met)}", timeout_in_ms=_WAIT_SECONDS * 1000)
+    jax_internals.get_state().client.wait_at_barrier(f"hocket-mesh-{next(_met)}", timeout_in_ms=_WAIT_SECONDS * 1000)
     with _without_noise():
         for number in range(1, len(mesh.axis_names) + 1):
             for axes in itertools.permutations(mesh.axis_names, number):  # XLA has a group for each order

@@ -26,8 +26,8 @@ import torch
 from torch import overrides
 from torch.distributed import tensor as torch_tensor
 from torch.nn import functional
-from torch.utils import _pytree as pytree
 
+from hocket._base.internals import torch as torch_internals
 from hocket.mesh import layouts, meshes
 from hocket.mesh.backends.torch import attention, linear, relayouts
 
@@ -52,13 +52,12 @@ class Functions(overrides.TorchFunctionMode):
 
 def flatten(tree: Any) -> list[Any]:
     """Return what is in tuples, lists and dicts."""
-    leaves: list[Any] = pytree.tree_leaves(tree)
-    return leaves
+    return torch_internals.list_leaves(tree)
 
 
 def map_leaves(tree: object, function: Callable[[Any], object]) -> Any:
     """Return the same tuples, lists and dicts with something else for each thing in them."""
-    return pytree.tree_map(function, tree)
+    return torch_internals.map_leaves(function, tree)
 
 
 def _compute(function: Callable[..., object], args: tuple[object, ...], kwargs: Mapping[str, object]) -> object:
@@ -452,7 +451,7 @@ _OURS: Final[Mapping[Callable[..., Any], Callable[..., Any]]] = {
     **{
         getattr(kind, name): _compute_together for kind in (torch, torch.Tensor) for name in ("std", "var", "logsumexp")
     },
-    **dict.fromkeys((torch.std_mean, torch.var_mean, torch._weight_norm), _compute_together),
+    **dict.fromkeys((torch.std_mean, torch.var_mean, torch_internals.get_weight_norm()), _compute_together),
 }
 """What computes the functions that torch 2.13 has wrong rules for, or none for their gradients: a convolution's outcome
 is cut as the images are, without the pixels beside a cut; sums along a cut dim begin anew in each part; a table whose

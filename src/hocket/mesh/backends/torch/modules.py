@@ -18,6 +18,7 @@ from torch.distributed import tensor as torch_tensor
 from torch.optim import optimizer as torch_optimizer
 
 from hocket._base import texts
+from hocket._base.internals import torch as torch_internals
 from hocket.mesh import layouts, meshes, tensors
 from hocket.mesh.backends.torch import functions, relayouts, values
 
@@ -48,7 +49,7 @@ def _list_buffers(module: nn.Module) -> Iterator[tuple[str, torch.Tensor, bool]]
     """Give buffers with their names, and whether they are saved."""
     for name, buffer in module.named_buffers():
         path, _, own = name.rpartition(".")
-        yield name, buffer, own not in module.get_submodule(path)._non_persistent_buffers_set
+        yield name, buffer, own not in torch_internals.list_unsaved_buffers(module.get_submodule(path))
 
 
 def fill(module: nn.Module, given: Sequence[object]) -> nn.Module:
@@ -75,7 +76,7 @@ def fill(module: nn.Module, given: Sequence[object]) -> nn.Module:
                 )
     new: dict[int, Any] = {}
     for part in module.modules():
-        for own in (part._parameters, part._buffers):
+        for own in (torch_internals.get_parameters(part), torch_internals.get_buffers(part)):
             for name, old in own.items():
                 if old is not None and id(old) in by_old:
                     own[name] = new.setdefault(id(old), _replace(old, by_old[id(old)]))
@@ -173,7 +174,7 @@ _begun: Final = _Begun()
 
 
 def _hook(module: nn.Module) -> None:
-    if _begin not in module._forward_pre_hooks.values():
+    if _begin not in torch_internals.list_early_hooks(module):
         module.register_forward_pre_hook(_begin, with_kwargs=True)
         module.register_forward_hook(_end, always_call=True)
 

@@ -10,25 +10,19 @@ driver has long dealt with it.
 On one machine the service listens on a socket of Unix in a folder that only this user may enter; it asks nobody who he
 is, and an abstract socket's name is in ``/proc/net/unix`` for all to read. gloo listens on loopback, where other users
 reach it. Between machines both listen on the network, and rank 0 runs the service, since a driver may be elsewhere.
-
-What is called here of JAX's own insides, because it has no other name: its state of joined processes, and the
-collectives of its CPU client.
 """
 
 from __future__ import annotations
 
-import functools
 import os
 import socket
 import sys
 import tempfile
-from typing import Any, Final
+from typing import Final
 
 import jax
-import jax.extend.backend as jax_backends
-from jax._src import distributed, xla_bridge
-from jax._src import lib as jax_lib
 
+from hocket._base.internals import jax as jax_internals
 from hocket.core import api
 from hocket.stores import working_folders
 from hocket.train.run import joining, worker_group
@@ -51,7 +45,8 @@ def join(group: worker_group.WorkerGroup, timeout_s: float) -> None:
     size, seconds = len(group), max(1, int(timeout_s))
     address = _serve_here(group, size, seconds)
     if address is not None:
-        group.execute(_connect, [(address, rank, size, seconds, joining.LOOPBACK) for rank in range(size)])
+        calls = [(address, rank, size, SILENT_SECONDS, seconds, joining.LOOPBACK) for rank in range(size)]
+        group.execute(jax_internals.connect, calls)
         return
     address = group.call(0, _choose_address, joining.find_addresses(group)[0])
     group.execute(_initialize, [(address, rank, size, seconds) for rank in range(size)])
@@ -67,7 +62,7 @@ def _serve_here(group: worker_group.WorkerGroup, size: int, timeout_s: int) -> s
     folder = working_folders.WorkingFolder("hocket-jax-", parent)
     group.resources.callback(folder.remove)
     path = f"{folder.path}/service"
-    service = _open_service(f"unix:{path}", size, timeout_s)
+    service = jax_internals.open_service(f"unix:{path}", size, SILENT_SECONDS, timeout_s)
     if service is None:
         return None
     group.resources.callback(service.shutdown)
@@ -85,16 +80,6 @@ def _is_here(group: worker_group.WorkerGroup) -> bool:
     return sys.platform == "linux" and all(place.node_id == here for place in group.places)
 
 
-def _open_service(address: str, size: int, timeout_s: int) -> Any:
-    """Return JAX's coordination service; None if this version of JAX opens it in another way."""
-    try:
-        return _get_library().get_distributed_runtime_service(
-            address, size, heartbeat_timeout=SILENT_SECONDS, shutdown_timeout=timeout_s
-        )
-    except (AttributeError, TypeError):
-        return None
-
-
 # --- in a rank --------------------------------------------------------------------------------------------------------
 
 
@@ -105,30 +90,6 @@ def set_up(num_threads: int, use_gpu: bool, world_size: int) -> None:
     jax.config.update("jax_cpu_enable_async_dispatch", False)
     if not use_gpu:
         jax.config.update("jax_platforms", "cpu")
-
-
-def _get_library() -> Any:
-    return getattr(jax_lib, "_jax", None) or jax_lib.xla_extension  # as it was called before jax 0.6
-
-
-def _connect(address: str, rank: int, size: int, timeout_s: int, interface: str) -> None:
-    """Do as ``jax.distributed.initialize`` does, but without the service, and without a handler of SIGTERM."""
-    library, state = _get_library(), distributed.global_state
-    client = library.get_distributed_runtime_client(
-        address,
-        rank,
-        init_timeout=timeout_s,
-        shutdown_timeout=timeout_s,
-        heartbeat_timeout=SILENT_SECONDS,
-        shutdown_on_destruction=False,
-        use_compression=False,
-    )
-    client.connect()
-    state.client, state.process_id, state.num_processes, state.coordinator_address = client, rank, size, address
-    collectives = library.make_gloo_tcp_collectives(distributed_client=client, hostname=interface)
-    jax_backends.register_backend_factory(
-        "cpu", functools.partial(xla_bridge.make_cpu_client, collectives), priority=0, fail_quietly=False
-    )
 
 
 def _choose_address(host: str) -> str:

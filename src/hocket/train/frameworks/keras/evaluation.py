@@ -9,6 +9,7 @@ from typing import Any, Final, final
 import keras
 import numpy as np
 
+from hocket._base.internals import keras as keras_internals
 from hocket.collective.world import World
 from hocket.train.frameworks import global_mean
 from hocket.train.frameworks.keras import framework, variables
@@ -116,7 +117,7 @@ def list_states(model: Any) -> list[Any]:
     each row."""
     of_rows = {
         id(state)
-        for layer in model._flatten_layers()
+        for layer in keras_internals.list_layers(model)
         if getattr(layer, "stateful", False)
         for state in keras.tree.flatten(getattr(layer, "states", None))
     }

@@ -14,6 +14,7 @@ from typing import Any, Final, Protocol, final
 
 import keras
 
+from hocket._base.internals import keras as keras_internals
 from hocket.collective.world import World
 from hocket.train.frameworks.keras import evaluation, exchanges, loaders, variables
 
@@ -73,7 +74,7 @@ def select(callbacks: Sequence[Any], *, writes: bool) -> list[Any]:
     for one in chosen:
         if isinstance(one, keras.callbacks.ModelCheckpoint):
             one.verbose = 0
-            one._save_model = _look(one)
+            keras_internals.have_saved_by(one, _look(one))
     return chosen
 
 
@@ -81,7 +82,7 @@ def _look(callback: Any) -> Callable[..., None]:
     """Return what has a `ModelCheckpoint` remember what was best, and write nothing."""
 
     def look(epoch: int, batch: int | None, logs: object) -> None:
-        callback._should_save_model(epoch, batch, logs, "")
+        keras_internals.look_whether_to_save(callback, epoch, batch, logs)
 
     return look
 
@@ -154,13 +155,13 @@ class Closer(keras.callbacks.Callback):  # type: ignore[misc]  # the same
         for one in callbacks:
             own = type(one).__module__.partition(".")[0] not in ("keras", "hocket") or isinstance(one, _STOPPERS)
             hooks = (getattr(one, name) for name in ("on_train_batch_end", "on_batch_end"))
-            self._may_stop |= own and any(not hasattr(hook, "_is_default") for hook in hooks)
+            self._may_stop |= own and any(not hasattr(hook, keras_internals.DEFAULT_HOOK) for hook in hooks)
 
     def on_train_begin(self, logs: dict[str, object] | None = None) -> None:
-        ranks = self._world.all_gather_object((self.model._initial_epoch, self._may_stop))
+        ranks = self._world.all_gather_object((keras_internals.get_first_epoch(self.model), self._may_stop))
         self._may_stop = self._is_joint and self._world.size > 1 and any(may_stop for _, may_stop in ranks)
         if self._world.size > 1:
-            self.model._initial_epoch = ranks[0][0]
+            keras_internals.set_first_epoch(self.model, ranks[0][0])
         self._prepared.begin_fit()
 
     def on_train_batch_end(self, batch: int, logs: dict[str, object] | None = None) -> None:

@@ -23,6 +23,7 @@ from typing import Any, Final, final
 import keras
 import numpy as np
 
+from hocket._base.internals import keras as keras_internals
 from hocket.train import strategies
 from hocket.train.frameworks.keras import (
     evaluation,
@@ -198,7 +199,7 @@ class _Prepared:
         replaced: dict[str, object] = {
             "compile": self._compile,
             "fit": self._fit,
-            "_get_metrics_result_or_logs": self._end_pass,
+            keras_internals.LOGS_METHOD: self._end_pass,
         }
         if self._spread is None:
             replaced |= {
@@ -263,9 +264,9 @@ class _Prepared:
             logs = self._originals[name](*bound.args, **bound.kwargs)
         if trains:
             self.after_steps(1)
-        logs = self._originals["_get_metrics_result_or_logs"](self._merge(logs))
+        logs = self._originals[keras_internals.LOGS_METHOD](self._merge(logs))
         logs = {name: float(value) if np.ndim(value) == 0 else value for name, value in logs.items()}
-        return logs if is_dict else model._flatten_metrics_in_order(logs)
+        return logs if is_dict else keras_internals.list_metrics(model, logs)
 
     def _evaluate(self, *args: object, **kwargs: object) -> object:
         original = self._originals["evaluate"]
@@ -318,7 +319,7 @@ class _Prepared:
             logs = self._merge(logs)
         else:
             self._spread.end_pass()
-        return self._originals["_get_metrics_result_or_logs"](logs)
+        return self._originals[keras_internals.LOGS_METHOD](logs)
 
     def _merge(self, logs: Any) -> Any:
         """Have metrics, and what a step has returned, be those of all ranks."""

@@ -11,6 +11,7 @@ from typing import Any, Final
 import keras
 
 from hocket import ps
+from hocket._base.internals import keras as keras_internals
 
 _LR: Final = 1.0
 """The learning rate that servers know. What the optimizer has is sent with each step, since schedules change it."""
@@ -52,7 +53,7 @@ def convert(optimizer: Any, variable: Any) -> ps.Optimizer:
             f"{variable.constraint!r}. Leave it out."
         )
     config = optimizer.get_config()
-    decays = config.get("weight_decay") and optimizer._use_weight_decay(variable)
+    decays = config.get("weight_decay") and keras_internals.uses_weight_decay(optimizer, variable)
     return rule(config, float(config["weight_decay"]) if decays else 0.0)
 
 

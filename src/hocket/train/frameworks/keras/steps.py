@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import importlib
 import threading
 import weakref
 from collections.abc import Callable, Iterator, Sequence
@@ -22,13 +21,14 @@ from typing import Any, Final, Protocol
 
 import keras
 
+from hocket._base.internals import keras as keras_internals
 from hocket.train.frameworks.keras import framework
 
 Share = Callable[[Any, object], Any]
 """Turns the mean over this rank's entries into its part of the mean over all ranks': given how many they are, None for
 a sum."""
 
-_losses: Final[Any] = importlib.import_module("keras.src.losses.loss")
+_losses: Final = keras_internals.get_losses()
 
 
 class Owner(Protocol):
@@ -160,7 +160,7 @@ def _find_owner(optimizer: Any, given: Sequence[object] | None) -> Any:
     owner = None if known is None else known()
     state = None if owner is not None else framework.FRAMEWORK.get_optional_state()
     if state is not None and state.prepared:
-        stepped = {id(one) for one in (given or getattr(optimizer, "_trainable_variables", None) or ())}
+        stepped = {id(one) for one in (given or keras_internals.list_stepped(optimizer))}
         owner = next((one.exchange for one in state.prepared if one.exchange.has_any(stepped)), None)
         if owner is not None:
             own(optimizer, owner)

@@ -15,8 +15,8 @@ from hocket.train.rank import context
 
 with extras.explain("hocket.train.tensorflow.keras", "tf-keras (Keras 2)", "Run pip install 'hocket[tf-keras]'."):
     import tf_keras
-    from tf_keras.src.saving import saving_lib  # Model.save() writes .keras files in the main thread only
 
+    from hocket._base.internals import tf_keras as tf_keras_internals
     from hocket.train.frameworks.tf_keras import framework
 
 MODEL_NAME: Final = "model.keras"
@@ -43,6 +43,6 @@ class ReportCheckpointCallback(report_callback.ReportMixin, tf_keras.callbacks.C
     def write_checkpoint(self, folder: str) -> bool:
         """Write the model, in every rank."""
         with contextlib.suppress(NotImplementedError):  # a subclass of Model need not be able to
-            saving_lib.save_model(self.model, str(Path(folder, MODEL_NAME)))
+            tf_keras_internals.save(self.model, str(Path(folder, MODEL_NAME)))
         framework.FRAMEWORK.save_weights(self.model, folder)
         return context.get_context().get_world_rank() == 0

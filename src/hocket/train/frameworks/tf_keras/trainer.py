@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import final
 
 from hocket import data
+from hocket._base.internals import keras as keras_internals
 from hocket.train import configs, data_parallel_trainer, strategies, validation
 from hocket.train.frameworks.tf_keras import config, parameter_servers
 from hocket.train.rank import datasets as datasets_module
@@ -143,7 +144,7 @@ class ExplainKeras3:
         try:
             return self._function(*args)
         except Exception as error:
-            if "PerReplica" not in str(error) or "keras.src.backend.tensorflow.trainer" not in sys.modules:
+            if "PerReplica" not in str(error) or keras_internals.BACKEND_TRAINER not in sys.modules:
                 raise
             raise RuntimeError(
                 "Keras 3 does not train under tf.distribute.MultiWorkerMirroredStrategy: it cannot take a value of "

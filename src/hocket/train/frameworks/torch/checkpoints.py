@@ -16,12 +16,12 @@ import torch
 from torch.nn import parallel
 
 from hocket import extras
+from hocket._base.internals import torch as torch_internals
 from hocket.train.rank import worker_session
 
 FILE_NAME: Final = "model.safetensors"
 """The file in the folder; Hugging Face's name."""
 
-_COMPILED: Final = "_orig_mod"
 """Where ``torch.compile`` keeps a module that it wraps."""
 
 
@@ -116,11 +116,13 @@ def _check(caller: str, model: object) -> None:
 def _list_names(model: torch.nn.Module) -> dict[str, torch.Tensor]:
     """Return all tensors of a model by the names that they have without wrappers."""
     inner: Any = model
-    while hasattr(inner, _COMPILED) or isinstance(inner, parallel.DistributedDataParallel):
-        inner = getattr(inner, _COMPILED, None) or inner.module
+    while hasattr(inner, torch_internals.COMPILED) or isinstance(inner, parallel.DistributedDataParallel):
+        inner = getattr(inner, torch_internals.COMPILED, None) or inner.module
     state = inner.state_dict(keep_vars=True)
     return {
-        name.replace(f"{_COMPILED}.", ""): value for name, value in state.items() if isinstance(value, torch.Tensor)
+        name.replace(f"{torch_internals.COMPILED}.", ""): value
+        for name, value in state.items()
+        if isinstance(value, torch.Tensor)
     }
 
 

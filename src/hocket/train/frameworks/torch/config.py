@@ -13,13 +13,15 @@ import datetime as dt
 import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, final
+from typing import Final, final
 
 import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
 from hocket import keywords
+from hocket._base import internals
+from hocket._base.internals import torch as torch_internals
 from hocket.collective import torch as collective_torch
 from hocket.collective import turns
 from hocket.train import strategies
@@ -33,7 +35,7 @@ _CALLED: Final = (
     *(f"hocket.train.frameworks.torch.{name}" for name in ("loaders", "models", "optimizers")),
 )
 
-_COMPILER: Final = "torch._dynamo"
+_COMPILER: Final = internals.TORCH_COMPILER
 
 
 @final
@@ -83,12 +85,11 @@ class TorchConfig(backend.BackendConfig):
                 f"TorchConfig(backend={self.backend!r}) needs ranks that are processes, but those of the in-process "
                 "engine take turns. Leave the backend out, or open the session with hocket.init(engine='local')."
             )
-        isolate: Any = torch._C._distributed_c10d._set_thread_isolation_mode  # type: ignore[attr-defined]  # torch does not list it
-        isolate(True)  # the groups' names, which it knows outside of Python
+        torch_internals.isolate_threads(True)
         try:
             yield _LOCALS
         finally:
-            isolate(False)
+            torch_internals.isolate_threads(False)
 
     def on_start(self, group: worker_group.WorkerGroup) -> None:
         """Join the ranks, and set torch up in each."""
@@ -153,23 +154,9 @@ def _leave() -> None:
 
 # --- ranks in one process ---------------------------------------------------------------------------------------------
 
-_GROUP_GLOBALS: Final = (
-    "_world",
-    "_pg_map",
-    "_pg_names",
-    "_pg_group_ranks",
-    "_pg_backend_config",
-    "_group_count",
-    "_tags_to_pg",
-    "_pg_to_tag",
-    "_default_pg_init_method",
-)
-"""Where torch.distributed keeps its process groups. torch's own tests of ranks that are threads replace the first of
-them, too."""
-
 
 def _take_groups() -> dict[str, object]:
-    return {name: getattr(distributed_c10d, name) for name in _GROUP_GLOBALS}
+    return {name: getattr(distributed_c10d, name) for name in torch_internals.GROUP_GLOBALS}
 
 
 def _put_groups(kept: dict[str, object]) -> None:

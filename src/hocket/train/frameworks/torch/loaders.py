@@ -20,6 +20,7 @@ import torch
 from torch.utils import data
 
 from hocket._base import spending
+from hocket._base.internals import datasets
 from hocket.data import cursor as cursor_module
 from hocket.data import ledger
 from hocket.data import loader as loader_module
@@ -124,7 +125,7 @@ def _check_loader(loader: object) -> None:
 
 
 def _warn_of_stream(dataset: object, world_size: int) -> None:
-    if getattr(dataset, "_distributed", None) is not None:  # of Hugging Face's, split by `split_dataset_by_node`
+    if datasets.is_split(dataset):
         return
     warnings.warn(
         f"{type(dataset).__name__} is an IterableDataset, which prepare_data_loader() cannot split: each of the "

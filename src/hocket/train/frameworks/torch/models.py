@@ -9,6 +9,7 @@ from typing import Final
 import torch
 from torch.nn import parallel
 
+from hocket._base.internals import torch as torch_internals
 from hocket.train.frameworks.torch import devices, framework
 from hocket.train.frameworks.torch.strategies import sharding
 from hocket.train.rank import worker_session
@@ -87,7 +88,7 @@ def no_sync(model: torch.nn.Module, when: bool = True) -> Iterator[None]:
         >>> model.bias.grad
         tensor([8.])
     """
-    inner = getattr(model, "_orig_mod", model)  # what torch.compile has wrapped
+    inner = torch_internals.unwrap_compiled(model)
     if not when:
         yield
     elif isinstance(inner, parallel.DistributedDataParallel):

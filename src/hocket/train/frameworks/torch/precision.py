@@ -7,7 +7,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final, final
 
 import torch
-from torch.utils import _pytree as pytree
+
+from hocket._base.internals import torch as torch_internals
 
 DTYPES: Final = (torch.bfloat16, torch.float16)
 """What the forward pass can be computed in."""
@@ -52,7 +53,7 @@ class _Forward:
     def __call__(self, *args: object, **kwargs: object) -> object:
         with torch.autocast(self._device_type, self._dtype):
             outputs = self._function(self._model, *args, **kwargs)
-        return pytree.tree_map_only(torch.Tensor, _widen, outputs)
+        return torch_internals.map_tensors(_widen, outputs)
 
 
 def _widen(tensor: torch.Tensor) -> torch.Tensor:
@@ -132,14 +133,17 @@ def _list_gradients(parameters: Iterable[torch.Tensor]) -> Iterator[list[torch.T
 
 def _multiply(parameters: Iterable[torch.Tensor], factor: float) -> None:
     for gradients in _list_gradients(parameters):
-        torch._foreach_mul_(gradients, factor) if gradients[0].layout == torch.strided else gradients[0].mul_(factor)
+        if gradients[0].layout == torch.strided:
+            torch_internals.multiply(gradients, factor)
+        else:
+            gradients[0].mul_(factor)
 
 
 def _are_finite(parameters: Iterable[torch.Tensor]) -> bool:
     for gradients in _list_gradients(parameters):
         is_dense = gradients[0].layout == torch.strided
         values = gradients if is_dense else [gradients[0].coalesce().values()]
-        largest = torch.stack(torch._foreach_norm(values, float("inf")))
+        largest = torch.stack(torch_internals.compute_largest(values))
         if not bool(torch.isfinite(largest).all()):
             return False
     return True

@@ -18,6 +18,7 @@ import torch
 import torch.distributed as dist
 from torch.optim import optimizer as torch_optimizer
 
+from hocket._base.internals import torch as torch_internals
 from hocket.collective import torch as collective_torch
 from hocket.collective.torch import traffic
 from hocket.train import strategies
@@ -254,7 +255,7 @@ class _TakeRows:
     def __init__(self, watch: equality.Watch | None = None) -> None:
         self._watch = watch
 
-    @torch._disable_dynamo  # type: ignore[attr-defined]  # compiler.disable would import the compiler at once
+    @torch_internals.skip_compiler
     def __call__(self, model: torch.nn.Module, args: tuple[object, ...]) -> None:
         if self._watch is None or not (model.training and torch.is_grad_enabled()):
             return

@@ -24,6 +24,7 @@ import cloudpickle
 import numpy as np
 
 from hocket import keywords
+from hocket._base.internals import optuna as optuna_internals
 from hocket.stores import trust
 from hocket.train.tracking import plain
 from hocket.tune import errors
@@ -158,9 +159,9 @@ class OptunaSearch(searcher.Searcher):
             study.enqueue_trial(space.read(self._points[self._proposed], partial=True)[0])
         trial, config = space.ask(study)
         self._proposed += 1
-        self._ids[trial_id] = trial._trial_id
+        self._ids[trial_id] = optuna_internals.get_number(trial)
         if self._given_storage is not None:
-            self._storage.set_trial_user_attr(trial._trial_id, TRIAL_ID, trial_id)
+            self._storage.set_trial_user_attr(optuna_internals.get_number(trial), TRIAL_ID, trial_id)
         return self._complete(config)
 
     def on_trial_restored(self, trial_id: str, config: Mapping[str, object]) -> None:
@@ -322,7 +323,7 @@ class OptunaSearch(searcher.Searcher):
     def _adopt(self, trial_id: str) -> object:
         """Go on with a trial that the storage has."""
         frozen = self._present.pop(trial_id)
-        self._ids[trial_id] = frozen._trial_id
+        self._ids[trial_id] = optuna_internals.get_number(frozen)
         self._proposed += 1
         if frozen.state.is_finished():
             self._told.add(trial_id)
@@ -468,7 +469,7 @@ def _find_parts(part: object, seen: set[int]) -> Iterator[Any]:
 def _read_seed(generators: list[object]) -> int | None:
     """Return a number that depends on the seed which a sampler was made with; None if it was made without one."""
     for generator in generators:
-        state = copy.deepcopy(getattr(generator, "_rng", None))
+        state = copy.deepcopy(optuna_internals.get_generator(generator))
         if isinstance(state, np.random.RandomState):
             return int(state.randint(2**31))
     return None

@@ -19,10 +19,10 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import Any, Final
 
-import lightgbm
 import numpy as np
 
 from hocket._base import texts
+from hocket._base.internals import lightgbm as lightgbm_internals
 from hocket.collective import errors
 from hocket.collective.world import Array, World
 from hocket.train.rank import worker_session, world
@@ -82,15 +82,14 @@ def join() -> Iterator[None]:
         yield
         return
     collectives = world.get_world("lightgbm.LightGBMTrainer")
-    library = lightgbm.basic._LIB
     reduce_scatter = _ReduceScatter(_end_if_it_raises(_build_reduce_scatter(collectives)))
     all_gather = _AllGather(_end_if_it_raises(_build_all_gather(collectives)))
     pointers = [ctypes.cast(function, ctypes.c_void_p) for function in (reduce_scatter, all_gather)]
-    lightgbm.basic._safe_call(library.LGBM_NetworkInitWithFunctions(collectives.size, collectives.rank, *pointers))
+    lightgbm_internals.join(collectives.size, collectives.rank, *pointers)
     try:
         yield
     finally:
-        lightgbm.basic._safe_call(library.LGBM_NetworkFree())
+        lightgbm_internals.leave()
 
 
 def _build_all_gather(collectives: World) -> Callable[..., None]:

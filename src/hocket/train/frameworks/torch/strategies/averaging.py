@@ -8,6 +8,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from hocket._base.internals import torch as torch_internals
+
 
 def widen(dtype: torch.dtype) -> torch.dtype:
     """Return the dtype to add up in: halves lose too much."""
@@ -113,12 +115,11 @@ def require_equal(tensors: Sequence[torch.Tensor], what: str) -> None:
             )
 
 
-@torch._disable_dynamo  # type: ignore[attr-defined]  # compiler.disable would import the compiler at once
+@torch_internals.skip_compiler
 def _share_buffers(called: Any, args: object, result: object) -> None:
     """Called after a forward pass."""
-    join: Any = getattr(called, "_join_config", None)  # of DistributedDataParallel, as the next two
-    is_joined = join is not None and join.enable
-    if called.training and getattr(called, "require_backward_grad_sync", True) and not is_joined:
+    is_joined = torch_internals.is_joined(called)
+    if called.training and getattr(called, "require_backward_grad_sync", True) and not is_joined:  # of DDP, as the next
         ignored: Iterable[str] = getattr(called, "parameters_to_ignore", ())
         inner = called.module if ignored else called
         copy_from_first(buffer.data for name, buffer in inner.named_buffers() if name not in ignored)

@@ -21,6 +21,7 @@ import torch
 import torch.distributed as dist
 
 from hocket import ps
+from hocket._base.internals import torch as torch_internals
 from hocket.train import strategies
 from hocket.train.frameworks.torch.strategies import averaging, closures, served_optimizers, strategy, tables
 from hocket.train.strategies import parameter_server, ps_client
@@ -230,9 +231,7 @@ class Exchange(strategy.Exchange):
 
         self._followed.add(module)
         if not isinstance(module, tables.ServedEmbedding):  # which does so itself
-            follow: Any = module  # both are public since torch 2.5
-            self._hooks.append(follow._register_state_dict_hook(save))
-            self._hooks.append(follow._register_load_state_dict_pre_hook(load, with_module=True))
+            self._hooks += torch_internals.hook_state(module, save, load)
 
     def _save(self, module: torch.nn.Module, state: dict[str, object], prefix: str, metadata: object) -> None:
         """Put into a ``state_dict`` what the servers have."""

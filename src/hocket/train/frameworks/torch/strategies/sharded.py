@@ -27,6 +27,7 @@ from torch.distributed.tensor import experimental
 from torch.optim import optimizer as torch_optimizer
 
 from hocket import mesh as meshes
+from hocket._base.internals import torch as torch_internals
 from hocket.mesh import shown
 from hocket.mesh.backends import torch as backend
 from hocket.train import strategies
@@ -70,7 +71,7 @@ class Exchange(strategy.Exchange):
             raise ValueError(
                 "prepare_model() received a model whose parameters are spread already. Prepare it once, as it is built."
             )
-        if hasattr(model, "_orig_mod"):
+        if hasattr(model, torch_internals.COMPILED):
             raise TypeError(
                 "prepare_model() received what torch.compile() returned, but Sharded changes how layers are called. "
                 "Write model = torch.compile(prepare_model(model))."
@@ -81,8 +82,8 @@ class Exchange(strategy.Exchange):
         planned = dict(self._plan(model, mesh))
         spread = {parameter: _spread(parameter, part) for parameter, part in planned.items()}
         for module in model.modules():
-            own = {name: spread[old] for name, old in module._parameters.items() if old is not None}
-            module._parameters.update(own)
+            own = {name: spread[old] for name, old in torch_internals.get_parameters(module).items() if old is not None}
+            torch_internals.get_parameters(module).update(own)
         self._meter = sharded_usage.Meter()
         self._attach(model, {spread[old]: part for old, part in planned.items()}, self._meter)
         self._closing.enter_context(self._meter.follow_steps())
@@ -110,7 +111,11 @@ class Exchange(strategy.Exchange):
         """Have a model's layers compute with what its parameters, as they are kept, stand for; those of copies, too."""
         hooks = sharded_hooks.Hooks()
         for module in model.modules():
-            own = {name: parts[value] for name, value in module._parameters.items() if value is not None}
+            own = {
+                name: parts[value]
+                for name, value in torch_internals.get_parameters(module).items()
+                if value is not None
+            }
             if own:
                 hooks.before_loading(module, _build_spreader(own))
         mesh = next(iter(parts.values())).stored.mesh if parts else None
@@ -139,7 +144,7 @@ class Exchange(strategy.Exchange):
         """Have layers compute with parameters that are put together along the batch's axes."""
         units = sharded_units.Units(model, parts, inner, meter, hooks, self._settings.bucket_bytes)
         for module in model.modules():
-            names = [name for name, value in module._parameters.items() if value is not None]
+            names = [name for name, value in torch_internals.get_parameters(module).items() if value is not None]
             if names:
                 layer = _Layer(names, units.use)
                 hooks.before(module, layer.build_begin())
@@ -234,7 +239,7 @@ class _Layer:
         """Return what is called before the layer computes."""
 
         def begin(module: nn.Module, args: object) -> None:
-            parameters: dict[str, Any] = module._parameters
+            parameters: dict[str, Any] = torch_internals.get_parameters(module)
             if any(name not in parameters for name in self._names):
                 raise RuntimeError(
                     f"A {type(module).__name__} has lost the parameters {self._names} since prepare_model() spread "
@@ -255,7 +260,7 @@ class _Layer:
 
         def end(module: nn.Module, args: object, result: object) -> None:
             if self._begun:
-                module._parameters.update(self._begun.pop())
+                torch_internals.get_parameters(module).update(self._begun.pop())
                 _refresh(module)
 
         return end
@@ -266,7 +271,7 @@ def _build_spreader(own: Mapping[str, sharded_units.Part]) -> Callable[..., None
 
     def spread(module: nn.Module, state_dict: dict[str, object], prefix: str, *_: object) -> None:
         for name, part in own.items():
-            mine, value = module._parameters[name], state_dict.get(prefix + name)
+            mine, value = torch_internals.get_parameters(module)[name], state_dict.get(prefix + name)
             if not isinstance(value, torch.Tensor) or isinstance(value, torch_tensor.DTensor):
                 continue
             if mine is not None and value.shape == mine.shape:  # else torch refuses it
@@ -369,6 +374,5 @@ def _cut(value: torch.Tensor, part: sharded_units.Part) -> torch_tensor.DTensor:
 
 
 def _refresh(module: nn.Module) -> None:
-    """Have a recurrent layer look at its parameters again, which it keeps in a list of its own."""
     if isinstance(module, nn.RNNBase):
-        module._flat_weights = [getattr(module, name) for name in module._flat_weights_names]
+        torch_internals.refresh_recurrent(module)

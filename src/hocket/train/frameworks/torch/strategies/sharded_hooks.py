@@ -4,20 +4,12 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Mapping
-from typing import Any, Final, final
+from typing import Any, final
 
 import torch
 from torch import nn
 
-_KINDS: Final = (
-    "_forward_pre_hooks",
-    "_forward_pre_hooks_with_kwargs",
-    "_forward_hooks",
-    "_forward_hooks_with_kwargs",
-    "_forward_hooks_always_called",
-    "_load_state_dict_pre_hooks",
-)
-"""Where modules keep hooks, by their handles' numbers."""
+from hocket._base.internals import torch as torch_internals
 
 
 @final
@@ -50,7 +42,7 @@ class Hooks:
             copies: By the numbers of the modules as objects.
         """
         for module, number in self._registered:
-            for kind in _KINDS:
+            for kind in torch_internals.HOOKS:
                 copies[id(module)].__dict__.get(kind, {}).pop(number, None)
 
 

@@ -21,6 +21,7 @@ from torch import nn
 from torch.distributed import tensor as torch_tensor
 
 from hocket import mesh as meshes
+from hocket._base.internals import torch as torch_internals
 from hocket.mesh import relayouts
 from hocket.mesh.backends import torch as backend
 from hocket.train.frameworks import spreading
@@ -191,7 +192,10 @@ class Unit:
         """Return how often the parameters were written into, by torch's functions and by hand."""
         parameters: list[Any] = self._parameters
         with torch.no_grad():
-            return [(parameter._version, _read_version(parameter.to_local())) for parameter in parameters]
+            return [
+                (torch_internals.read_version(parameter), torch_internals.read_version(parameter.to_local()))
+                for parameter in parameters
+            ]
 
     def gather_again(self) -> list[torch.Tensor]:
         """Put the parameters together for the backward pass."""
@@ -235,7 +239,7 @@ class Unit:
             self._again.forget(self)  # an optimizer may have stepped since
         context = contextlib.ExitStack()
         values = gathered = self._gather_to_use()
-        if self._inner is None and self._again is not None and not _has_hooks():
+        if self._inner is None and self._again is not None and not torch_internals.keeps_values():
             places = {
                 value.untyped_storage().data_ptr(): number
                 for number, (value, part) in enumerate(zip(values, self._parts, strict=True))
@@ -246,7 +250,13 @@ class Unit:
             values = [part.wrap(value, self._inner) for value, part in zip(values, self._parts, strict=True)]
         found = {id(parameter): value for parameter, value in zip(self._parameters, values, strict=True)}
         self._open.append(
-            _Opened(found, torch.is_grad_enabled(), context, gathered, [_read_version(one) for one in gathered])
+            _Opened(
+                found,
+                torch.is_grad_enabled(),
+                context,
+                gathered,
+                [torch_internals.read_version(one) for one in gathered],
+            )
         )
 
     def _end(self, module: nn.Module) -> None:
@@ -254,7 +264,7 @@ class Unit:
             return
         opened = self._open.pop()
         opened.context.close()
-        if [_read_version(one) for one in opened.gathered] != opened.versions:
+        if [torch_internals.read_version(one) for one in opened.gathered] != opened.versions:
             raise RuntimeError(
                 f"{type(module).__name__} has written into its parameters while it computed. With Sharded it computes "
                 "with copies, put together for the moment, so that would be lost. Write into them between steps, into "
@@ -313,17 +323,6 @@ class Again:
         """Keep what there is of a unit no longer."""
         if self._unit is unit:
             self._unit, self._values = None, []
-
-
-def _read_version(tensor: torch.Tensor) -> int:
-    """Return how often a tensor was written into; of one that torch keeps no account of, 0."""
-    return 0 if tensor.is_inference() else tensor._version
-
-
-def _has_hooks() -> bool:
-    """Tell whether someone keeps what the backward pass needs."""
-    look: Callable[[bool], object] | None = getattr(torch._C._autograd, "_top_saved_tensors_default_hooks", None)
-    return look is not None and look(True) is not None
 
 
 @final

@@ -23,9 +23,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, final
 
 import torch
-from torch.autograd import Variable
 from torch.nn import parallel
 
+from hocket._base.internals import torch as torch_internals
 from hocket.train.frameworks.torch.strategies import averaging
 
 _BUFFERS: Final = (
@@ -145,18 +145,18 @@ class Wrapper:
         """Called when a backward pass has added to a parameter's gradient."""
         if self._armed and parameter not in self._reduced:
             if not self._reduced and self.wrapped.find_unused_parameters:
-                Variable._execution_engine.queue_callback(self._await_means)
+                torch_internals.call_after_backward(self._await_means)
             self._reduced.add(parameter)
             self._own.discard(parameter)
             return
         self._own.add(parameter)
         if self.wrapped.require_backward_grad_sync and not self._is_queued:
             self._is_queued = True
-            Variable._execution_engine.queue_callback(self._end_backward)
+            torch_internals.call_after_backward(self._end_backward)
 
     def _await_means(self) -> None:
         """Called at the end of a backward pass, before torch's wrapper puts the means into place."""
-        Variable._execution_engine.queue_callback(self._note_means)
+        torch_internals.call_after_backward(self._note_means)
 
     def _note_means(self) -> None:
         """Note that layers which another rank has used have the mean too."""
@@ -188,7 +188,11 @@ class Wrapper:
 
     def _look_for_hooks(self) -> None:
         """Say at the first step what hooks on gradients see."""
-        found = () if self._has_looked else [name for one, name in self._covered.items() if _is_hooked(one)]
+        found = (
+            ()
+            if self._has_looked
+            else [name for one, name in self._covered.items() if torch_internals.has_hooks(one, own=1)]
+        )
         self._has_looked = True
         if found:
             warnings.warn(
@@ -206,7 +210,7 @@ class Wrapper:
             return
         self._armed = False
         try:
-            self.wrapped._check_reducer_finalized()  # type: ignore[no-untyped-call]  # torch does not say
+            torch_internals.check_reduced(self.wrapped)
         except RuntimeError as error:
             missing = [name for one, name in self._covered.items() if one not in self._reduced]
             raise RuntimeError(
@@ -237,7 +241,7 @@ class _BeforeForward:
     def __init__(self, wrapper: Wrapper | None) -> None:
         self._wrapper = wrapper
 
-    @torch._disable_dynamo  # type: ignore[attr-defined]  # compiler.disable would import the compiler at once
+    @torch_internals.skip_compiler
     def __call__(self, wrapped: parallel.DistributedDataParallel, args: object) -> None:
         if self._wrapper is not None:
             self._wrapper.begin_forward(wrapped)
@@ -247,11 +251,6 @@ class _BeforeForward:
 
     def __reduce__(self) -> tuple[type[_BeforeForward], tuple[None]]:
         return _BeforeForward, (None,)
-
-
-def _is_hooked(parameter: Any) -> bool:
-    """Tell whether a parameter has other hooks than ours."""
-    return bool(parameter._backward_hooks) or len(parameter._post_accumulate_grad_hooks or ()) > 1
 
 
 def _list_names(names: Sequence[str]) -> str:
