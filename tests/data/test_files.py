@@ -19,7 +19,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 from PIL import Image
+from pyarrow import csv as arrow_csv
 from pyarrow import fs, parquet
+from pyarrow import json as arrow_json
 
 import hocket
 from hocket import data
@@ -77,6 +79,36 @@ def test_large_files_of_text_are_read_in_blocks(kind: str, packed: bool, tmp_pat
     assert count_blocks(rows) > 5
     column = "text" if kind == "text" else "y"
     assert [row[column] for row in rows.take_all()] == [f"t{at}" for at in range(count)]
+
+
+@pytest.mark.parametrize("count", [3, 3000], ids=["small", "large"])
+@pytest.mark.parametrize("kind", ["csv", "json"])
+@pytest.mark.usefixtures("small_blocks")
+def test_whole_numbers_above_int64_keep_their_digits(kind: str, count: int, tmp_path: Path) -> None:
+    largest = 2**64 - 1
+    columns = {
+        "whole": np.array([largest - row for row in range(count)], np.uint64),
+        "real": np.full(count, 1e30),
+        "signed": [-1.0, *[float(largest)] * (count - 1)],
+        "given": np.full(count, largest, np.uint64),
+    }
+    text = data.from_arrow(pa.table(columns)).repartition(1)
+    if kind == "csv":
+        text.write_csv(str(tmp_path / "rows"))
+        convert = untyped(arrow_csv).ConvertOptions(column_types={"given": pa.float64()})
+        found = data.read_csv(str(tmp_path / "rows"), convert_options=convert)
+        assert convert.column_types == {"given": pa.float64()}, "the user's is as it was"
+    else:
+        text.write_json(str(tmp_path / "rows"))
+        parse = untyped(arrow_json).ParseOptions(explicit_schema=pa.schema({"given": pa.float64()}))
+        found = data.read_json(str(tmp_path / "rows"), parse_options=parse)
+        assert parse.explicit_schema == pa.schema({"given": pa.float64()})
+    schema = found.schema()
+    assert schema is not None
+    assert {name: str(kind) for name, kind in zip(schema.names, schema.types, strict=True)} == {
+        "whole": "uint64", "real": "float64", "signed": "float64", "given": "float64",
+    }  # fmt: skip
+    assert [row["whole"] for row in found.take_all()] == [largest - row for row in range(count)]
 
 
 def test_text(tmp_path: Path) -> None:

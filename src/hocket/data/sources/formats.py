@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import copy
 import io
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, final
 
@@ -13,6 +15,8 @@ import numpy as np
 from hocket import extras
 from hocket.data import arrow, blocks, settings
 from hocket.data.sources import filesystems
+
+_ABOVE_INT64: Final = 2.0**63
 
 _PACKED: Final = (".gz", ".bz2", ".zst", ".lz4")
 
@@ -67,20 +71,101 @@ class Csv:
         csv = arrow.load("read_csv()", "pyarrow.csv")
         with open_packed(filesystem, file) as stream:
             if not _is_large(file):
-                yield _table(csv.read_csv(stream, **self.options))
+                table = csv.read_csv(stream, **self.options)
+
+                def read(names: Sequence[str]) -> Any:
+                    with open_packed(filesystem, file) as again:
+                        return csv.read_csv(again, **self._read_as_whole(names))
+
+                yield _table(_read_exactly(table, _list_rounded(table, self._list_given()), read))
                 return
-            read = self.options.get("read_options") or csv.ReadOptions()
-            read.block_size = settings.DataContext.get_current().get_block_bytes()
-            try:
-                for batch in csv.open_csv(stream, **{**self.options, "read_options": read}):
-                    yield _table(batch)
-            except ValueError as error:
-                if "conversion error" in str(error):
-                    raise ValueError(
-                        f"{error}. The types of a large file are those of its first {read.block_size >> 20} MiB; give "
-                        "convert_options=pyarrow.csv.ConvertOptions(column_types={...})"
-                    ) from error
-                raise
+        size = settings.DataContext.get_current().get_block_bytes()
+        try:
+            yield from map(_table, self._read_large(filesystem, file, size))
+        except ValueError as error:
+            if "conversion error" in str(error):
+                raise ValueError(
+                    f"{error}. The types of a large file are those of its first {size >> 20} MiB; give "
+                    "convert_options=pyarrow.csv.ConvertOptions(column_types={...})"
+                ) from error
+            raise
+
+    def _read_large(self, filesystem: filesystems.FileSystem, file: filesystems.File, size: int) -> Iterator[Any]:
+        """Give the record batches of a file."""
+        parts = self._read_parts(filesystem, file, size, self.options)
+        first = next(parts, None)
+        if first is None:
+            return
+
+        def read(names: Sequence[str]) -> Any:
+            found = self._read_parts(filesystem, file, size, self._read_as_whole(names))
+            return next(found), found
+
+        first, parts = _read_exactly((first, parts), _list_rounded(first, self._list_given()), read)
+        yield first
+        yield from parts
+
+    @staticmethod
+    def _read_parts(
+        filesystem: filesystems.FileSystem, file: filesystems.File, size: int, options: Mapping[str, Any]
+    ) -> Iterator[Any]:
+        csv = arrow.load("read_csv()", "pyarrow.csv")
+        read = options.get("read_options") or csv.ReadOptions()
+        read.block_size = size
+        with open_packed(filesystem, file) as stream:
+            yield from csv.open_csv(stream, **{**options, "read_options": read})
+
+    def _list_given(self) -> Collection[str]:
+        """Return the columns whose types the user has given."""
+        convert = self.options.get("convert_options")
+        return () if convert is None else convert.column_types
+
+    def _read_as_whole(self, names: Iterable[str]) -> dict[str, Any]:
+        """Return the keywords with which some columns become unsigned."""
+        pa, csv = arrow.load("read_csv()"), arrow.load("read_csv()", "pyarrow.csv")
+        convert = copy.copy(self.options.get("convert_options") or csv.ConvertOptions())
+        convert.column_types = {**convert.column_types, **dict.fromkeys(names, pa.uint64())}
+        return {**self.options, "convert_options": convert}
+
+
+def _list_rounded(table: Any, given: Collection[str]) -> list[str]:
+    """Return the columns that Arrow may have taken for floats because a whole number in them is above int64, and whose
+    digits it has cut off so.
+
+    Args:
+        table: As Arrow has read it.
+        given: The columns that have a type of the user's.
+    """
+    pa = arrow.load("A table")
+    found = []
+    for name in table.column_names:
+        column = table.column(name)
+        if column.type == pa.float64() and name not in given:
+            values = np.asarray(column.drop_null())
+            if (
+                len(values)
+                and values.max() >= _ABOVE_INT64
+                and values.min() >= 0
+                and (values == np.trunc(values)).all()
+            ):
+                found.append(name)
+    return found
+
+
+def _read_exactly(found: Any, rounded: Sequence[str], read: Callable[[Sequence[str]], Any]) -> Any:
+    """Read once more for each column that may be rounded, as unsigned; where that fails its text is no whole number.
+
+    Args:
+        found: As it is read without.
+        rounded: The columns.
+        read: Reads with these columns as unsigned. Raises ValueError if it cannot.
+    """
+    whole: list[str] = []
+    for name in rounded:
+        with contextlib.suppress(ValueError):
+            found = read([*whole, name])
+            whole.append(name)
+    return found
 
 
 @final
@@ -115,7 +200,7 @@ class Json:
         options: Keywords of ``pyarrow.json.read_json``.
     """
 
-    options: Mapping[str, object]
+    options: Mapping[str, Any]
 
     def read(self, filesystem: filesystems.FileSystem, file: filesystems.File) -> Iterator[blocks.Block]:
         with open_packed(filesystem, file) as stream:
@@ -135,7 +220,14 @@ class Json:
         Python's; a line that is a list is a row of the columns ``"0"``, ``"1"``, ..."""
         read = arrow.load("read_json()", "pyarrow.json").read_json
         try:
-            return _table(read(io.BytesIO(content), **self.options))
+            table = read(io.BytesIO(content), **self.options)
+            return _table(
+                _read_exactly(
+                    table,
+                    _list_rounded(table, ()),
+                    lambda names: read(io.BytesIO(content), **self._read_as_whole(names)),
+                )
+            )
         except arrow.load("read_json()").ArrowInvalid:
             try:
                 rows = [json.loads(line) for line in content.splitlines() if line.strip()]
@@ -145,6 +237,14 @@ class Json:
                 raise
         found = [row if isinstance(row, dict) else {str(at): value for at, value in enumerate(row)} for row in rows]
         return blocks.build_from_rows(found, "read_json()")
+
+    def _read_as_whole(self, names: Iterable[str]) -> dict[str, Any]:
+        """Return the keywords with which some columns become unsigned, unless the user has given their types."""
+        pa, json_module = arrow.load("read_json()"), arrow.load("read_json()", "pyarrow.json")
+        parse = copy.copy(self.options.get("parse_options") or json_module.ParseOptions())
+        fields = {} if parse.explicit_schema is None else {field.name: field.type for field in parse.explicit_schema}
+        parse.explicit_schema = pa.schema({**dict.fromkeys(names, pa.uint64()), **fields})
+        return {**self.options, "parse_options": parse}
 
 
 def _read_array(content: bytes) -> blocks.Block | None:
