@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from hocket import exceptions
+from hocket._base import loading
 
 
 def load(module: str, caller: str, library: str, remedy: str) -> Any:
@@ -37,9 +38,10 @@ def check(module: str, caller: str, library: str, remedy: str) -> None:
 
 @contextlib.contextmanager
 def explain(caller: str, library: str, remedy: str) -> Iterator[None]:
-    """Explain imports that fail; see `load`."""
+    """Explain imports that fail, and look for no garbage meanwhile; see `load`."""
     try:
-        yield
+        with loading.NoCollection():
+            yield
     except exceptions.MissingExtraError:
         raise
     except ImportError as error:

@@ -32,6 +32,8 @@ UNEQUAL = "parameters that were added later, and they differ between the ranks"
 OUTSIDE_OF_SERVERS = "ParameterServer holds parameters of prepared models"
 NOT_PREPARED = "This Adam has no parameter of a prepared model, so each rank would train"
 OWN_OPTIMIZER = ["head_with_an_optimizer_of_its_own", "head_alone"]
+NOT_PREPARED_LBFGS = {"lbfgs_that_nobody_prepared": "works in the optimizer's step, but this LBFGS was not prepared"}
+BY_TORCHS_OPTIMIZERS = dict.fromkeys(["rprop", "adafactor"], "Sharding propagation failed")
 OUTSIDE = "LocalSGD averages parameters of prepared models"
 
 REFUSED: dict[str, dict[str, str]] = {
@@ -46,6 +48,8 @@ REFUSED: dict[str, dict[str, str]] = {
             ["appended", "replaced", "tied_later", "parameter_registered_later", "normed_later"], NO_SPREADING
         ),
         **dict.fromkeys(["unused_layer_that_is_found", "layer_that_one_rank_uses"], ONLY_DDP),
+        **BY_TORCHS_OPTIMIZERS,
+        "lbfgs_that_nobody_prepared": "Sharding propagation failed",  # its layers have dims that two ranks cannot halve
         "all_accumulated": r"all backward passes were in no_sync\(\)",
         **dict.fromkeys(
             [
@@ -64,6 +68,7 @@ REFUSED: dict[str, dict[str, str]] = {
     "Sharded": {
         "optimizer_before": r"This SGD has the parameters that the model had before prepare_model\(\) spread them",
         **dict.fromkeys(["appended", "replaced", "replaced_and_forgotten", "parameter_registered_later"], APPENDED),
+        **BY_TORCHS_OPTIMIZERS,
         "normed_later": r"has lost the parameters \['weight', 'bias'\]",
         **dict.fromkeys(["unused_layer_that_is_found", "layer_that_one_rank_uses"], ONLY_DDP),
         **dict.fromkeys(
@@ -71,22 +76,30 @@ REFUSED: dict[str, dict[str, str]] = {
         ),
     },
     "LocalSGD": {
+        **NOT_PREPARED_LBFGS,
         **dict.fromkeys(["parameter_outside", "parameter_outside_with_a_closure"], OUTSIDE),
         **dict.fromkeys(OWN_OPTIMIZER, NOT_PREPARED),
         **dict.fromkeys(["appended", "replaced"], UNEQUAL),
         **dict.fromkeys(["unused_layer_that_is_found", "layer_that_one_rank_uses"], ONLY_DDP),
     },
     "ParameterServer": {
+        **NOT_PREPARED_LBFGS,
+        **{
+            name: f"have no {kind}. Use one of torch.optim"
+            for name, kind in (("rprop", "Rprop"), ("adafactor", "Adafactor"))
+        },
         **dict.fromkeys(["parameter_outside", "parameter_outside_with_a_closure"], OUTSIDE_OF_SERVERS),
         **dict.fromkeys(OWN_OPTIMIZER, NOT_PREPARED),
         **dict.fromkeys(["unused_layer_that_is_found", "layer_that_one_rank_uses"], ONLY_DDP),
     },
 }
-REFUSED["Sharded, replicated"] = REFUSED["Sharded"]
+REFUSED["Sharded, replicated"] = {
+    name: words for name, words in REFUSED["Sharded"].items() if name not in BY_TORCHS_OPTIMIZERS
+}
 REFUSED["DiLoCo"] = REFUSED["LocalSGD"]
 
-OWN_STEPS = {"scaled_by_hand", "around_then_clipped", "clipped", "clipped_by_value"}
-"""With local SGD each rank clips its own gradient, which is no mean yet."""
+OWN_STEPS = {"scaled_by_hand", "around_then_clipped", "clipped", "clipped_by_value", *BY_TORCHS_OPTIMIZERS}
+"""With local SGD each rank clips its own gradient, or steps by its sign or its size, and that is no mean yet."""
 
 
 def fit(loop: Any, path: Path, strategy: Any = None, action: str = "error", ranks: int = 2, **config: Any) -> Any:
@@ -169,6 +182,13 @@ def test_what_one_rank_does_alone_ends_the_run(way: str, match: str, tmp_path: P
 def test_sharded_models_say_what_torch_refuses(tmp_path: Path) -> None:
     with pytest.raises(train.TrainingFailedError, match=r"(?s)mixed torch\.Tensor.*Compute with model"):
         fit(unusual_loops.run_one, tmp_path, way="around_by_a_method", parallel_strategy="fsdp")
+
+
+@pytest.mark.parametrize(("strategy", "remedy"), [(SHARDED, "strategy=AllReduce"), (None, "parallel_strategy='ddp'")])
+def test_optimizers_that_cannot_compute_with_parts_are_explained(strategy: Any, remedy: str, tmp_path: Path) -> None:
+    kind = "ddp" if strategy else "fsdp"
+    with pytest.raises(train.TrainingFailedError, match=f"no rule for how this optimizer computes with.*{remedy}"):
+        fit(unusual_loops.run_one, tmp_path, strategy, way="rprop", parallel_strategy=kind)
 
 
 def test_static_graphs_refuse_no_sync(tmp_path: Path) -> None:

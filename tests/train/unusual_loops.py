@@ -222,6 +222,32 @@ def parameter_outside_with_a_closure(tools: Tools) -> Any:
     return model
 
 
+def lbfgs_that_nobody_prepared(tools: Tools) -> Any:
+    """It decides by the loss how far to go."""
+    model = tools.model(build())
+    optimizer = torch.optim.LBFGS(model.parameters(), max_iter=3, line_search_fn="strong_wolfe")
+    for step in range(STEPS):
+
+        def compute(step: int = step) -> torch.Tensor:
+            optimizer.zero_grad()
+            loss = _loss(model(tools.rows(step)))
+            loss.backward()
+            return loss
+
+        optimizer.step(compute)
+    return model
+
+
+def rprop(tools: Tools) -> Any:
+    model = tools.model(build())
+    return _train(tools, model, tools.optimizer(torch.optim.Rprop(model.parameters(), lr=LR)))
+
+
+def adafactor(tools: Tools) -> Any:
+    model = tools.model(build())
+    return _train(tools, model, tools.optimizer(torch.optim.Adafactor(model.parameters(), lr=LR)))
+
+
 def _build_head() -> nn.Linear:
     torch.manual_seed(7)
     return nn.Linear(4, 1)
@@ -686,6 +712,9 @@ WAYS: dict[str, Callable[[Tools], Any]] = {
         two_models_one_optimizer,
         parameter_outside,
         parameter_outside_with_a_closure,
+        lbfgs_that_nobody_prepared,
+        rprop,
+        adafactor,
         closure,
         momentum_and_decay,
         groups,

@@ -20,6 +20,8 @@ import types
 from collections.abc import Collection
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
+from hocket._base import loading
+
 K = TypeVar("K", bound=type)
 
 NAMES: Final[dict[str, dict[str, str]]] = {
@@ -278,9 +280,10 @@ def explain(module: str, later: Collection[str] = ()) -> None:
         if name.startswith("__") or name not in list_later():
             raise build_error(package, name, sys._getframe(1))
         origin, original = list_later()[name]
-        if origin == module:
-            return importlib.import_module(f"{module}.{original}")
-        found = vars(package)[name] = getattr(importlib.import_module(origin), original)
+        with loading.NoCollection():
+            if origin == module:
+                return importlib.import_module(f"{module}.{original}")
+            found = vars(package)[name] = getattr(importlib.import_module(origin), original)
         return found
 
     def list_names() -> list[str]:

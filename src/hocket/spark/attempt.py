@@ -9,7 +9,7 @@ import time
 from collections.abc import Collection, Iterator
 from typing import Any, Final, final
 
-from hocket._base.internals import spark
+from hocket._base.internals import spark as spark_internals
 from hocket.data.spark import access
 from hocket.spark import group as groups
 from hocket.spark import hub as hubs
@@ -62,7 +62,9 @@ def _open_job(spark_context: Any, size: int) -> Iterator[hubs.Hub]:
             tasks = spark_context.parallelize(range(size), size).barrier()
             tasks.mapPartitions(lambda part: rank.take_part(address, key, part)).collect()
         except BaseException as error:  # noqa: BLE001 (the run's thread is to hear of it)
-            found = error if spark.is_running(spark_context) else RuntimeError("the SparkContext was shut down")
+            found = (
+                error if spark_internals.is_running(spark_context) else RuntimeError("the SparkContext was shut down")
+            )
         hub.events.put((hubs.JOB, hubs.JobEnded(found)))
 
     thread = access.load(rank.CALLER, "pyspark").InheritableThread(target=run_stage, name="hocket-spark-job")

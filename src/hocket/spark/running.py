@@ -12,7 +12,7 @@ import cloudpickle
 
 from hocket import exceptions, train
 from hocket._base import texts
-from hocket._base.internals import spark
+from hocket._base.internals import spark as spark_internals
 from hocket.data import execution
 from hocket.data.spark import access
 from hocket.spark import attempt, rank
@@ -74,7 +74,7 @@ def _find_context(spark: object) -> object:
 
 
 def _choose_size(spark_context: Any, scaling: configs.ScalingConfig) -> int:
-    slots = spark.count_slots(spark_context)
+    slots = spark_internals.count_slots(spark_context)
     if scaling.min_workers < 1:
         raise ValueError(
             f"{CALLER}: num_workers={scaling.num_workers} runs the training function in the driver. Call fit() for "

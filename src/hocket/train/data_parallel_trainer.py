@@ -152,9 +152,10 @@ class DataParallelTrainer:
             HocketError: See `fit`.
         """
         _log.setLevel(self._run_config.logging_config.log_level)
-        config = display.add_display(self._run_config)
-        name = config.name or _build_name()
         try:
+            ranks_runner.prepare(self._function, self._backend, self._scaling)  # first: processes load meanwhile
+            config = display.add_display(self._run_config)
+            name = config.name or _build_name()
             with _hold(config, name) as (run_storage, run_replica):
                 return self._fit(config, run_storage, run_replica, ranks_runner, start_level)
         except (exceptions.HocketError, KeyboardInterrupt) as error:
@@ -187,7 +188,6 @@ class DataParallelTrainer:
         book = report_book.ReportBook(context, manager, config.callbacks, run_log)
         try:
             run_log.begin(run_storage.experiment_name, self._config, manager.latest_name or None)
-            ranks_runner.prepare(self._function, self._backend, self._scaling)
             with (
                 user_callback.follow_run(context, config.callbacks),
                 hosting.hosted(self._function, max(context.num_workers, 1)) as (function, host),

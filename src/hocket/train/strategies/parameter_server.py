@@ -106,6 +106,11 @@ class OpenParameterServer(strategy.Strategy):
     remote: ps.RemoteStrategy
     """Where the servers are."""
 
+    @property
+    def title(self) -> str:
+        """That of what it was opened from."""
+        return self.settings.title
+
     def open(self, ranks: strategy.Ranks) -> strategy.StrategyRuntime:
         """Begin on host arrays."""
         opened: strategy.StrategyRuntime = importlib.import_module(self.settings.hosted_by).open_steps(self, ranks)

@@ -105,6 +105,11 @@ class Strategy:
     hosted_by: ClassVar[str] = ""
     """The module that registers the strategy's host, if it has one. It is imported when a run needs it."""
 
+    @property
+    def title(self) -> str:
+        """The name by which messages call the strategy: that of its class."""
+        return type(self).__name__
+
     def locate_batch(self, rank: int, world_size: int) -> tuple[int, int]:
         """Return which part of each step's rows a rank computes with, and of how many parts. Default: each has its own.
 

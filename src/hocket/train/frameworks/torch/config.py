@@ -30,6 +30,8 @@ from hocket.train.frameworks.torch import strategies as torch_strategies
 from hocket.train.rank import rank_placement
 from hocket.train.run import backend, joining, worker_group
 
+_PRELOADED: Final = "hocket.train.frameworks.torch.preload"
+
 _CALLED: Final = (
     "hocket.train.torch",
     *(f"hocket.train.frameworks.torch.{name}" for name in ("loaders", "models", "optimizers")),
@@ -69,7 +71,7 @@ class TorchConfig(backend.BackendConfig):
         """Return what training functions call, what the strategy stands on, and torch's compiler: the first step of an
         optimizer loads it."""
         strategy = getattr(function, "strategy", None) or strategies.AllReduce()
-        needed = [*super().list_modules(function), *_CALLED, *filter(None, [strategy.hosted_by])]
+        needed = [_PRELOADED, *super().list_modules(function), *_CALLED, *filter(None, [strategy.hosted_by])]
         needed += [module for kind, module in torch_strategies.MODULES.items() if type(strategy) is kind]
         return [*needed, _COMPILER]
 

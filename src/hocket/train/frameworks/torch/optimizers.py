@@ -58,7 +58,7 @@ def prepare_optimizer(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer
     scaler = state.precision.scaler if state.precision is not None else None
     if scaler is not None and not state.exchange.shares_gradients:
         raise ValueError(
-            f"With float16 a rank leaves out steps whose gradients overflow, and with {type(state.strategy).__name__} "
+            f"With float16 a rank leaves out steps whose gradients overflow, and with {state.strategy.title} "
             "each would leave out others. Use accelerate(amp=True, dtype=torch.bfloat16)."
         )
     adapted = state.exchange.adapt_optimizer(optimizer)

@@ -130,12 +130,7 @@ class RankState:
         if error is None:
             self._session.watch.end()
         elif isinstance(error, Exception) and self._is_of_sharding(error):
-            error.add_note(
-                "The model is sharded by torch's fully_shard, which may be why. Compute with model(x), and not with a "
-                "layer or a method by itself (or name the method to torch.distributed.fsdp."
-                "register_fsdp_forward_method). It has no gradients of gradients, none with respect to parameters by "
-                "torch.autograd.grad, no sparse ones, and no copies. parallel_strategy='ddp' has all of these."
-            )
+            error.add_note(self._explain_sharding(error))
         self._held = None
         self._closing.close()
         if sys.exception() is None and self._trains_apart():
@@ -152,6 +147,24 @@ class RankState:
         parameters = (p for model in self._list_models() for p in model.parameters())
         return frame.f_globals.get("__name__", "").startswith("torch.") and any(
             hasattr(p, "placements") for p in parameters
+        )
+
+    def _explain_sharding(self, error: Exception) -> str:
+        """Return what to do where torch cannot compute with parts of parameters."""
+        is_torchs = isinstance(self.strategy, strategies.AllReduce)
+        remedy = "parallel_strategy='ddp'" if is_torchs else "strategy=AllReduce()"
+        modules = [frame.f_globals.get("__name__", "") for frame, _ in traceback.walk_tb(error.__traceback__)]
+        if any(name.startswith("torch.optim.") and name != "torch.optim.optimizer" for name in modules):
+            return (
+                "Each rank keeps a part of the parameters, and torch has no rule for how this optimizer computes with "
+                f"parts. Use another, such as AdamW, Adam or SGD, or {remedy}."
+            )
+        who = "sharded by torch's fully_shard" if is_torchs else f"spread by {type(self.strategy).__name__}"
+        forward = " (or name the method to torch.distributed.fsdp.register_fsdp_forward_method)" if is_torchs else ""
+        return (
+            f"The model is {who}, which may be why. Compute with model(x), and not with a layer or a method by "
+            f"itself{forward}. It has no gradients of gradients, none with respect to parameters by "
+            f"torch.autograd.grad, no sparse ones, and no copies. {remedy} has all of these."
         )
 
     def _list_models(self) -> list[torch.nn.Module]:
@@ -223,7 +236,7 @@ class RankState:
             )
         if related and self.exchange.needs_optimizer and optimizer not in self._prepared:
             raise RuntimeError(
-                f"{type(self.strategy).__name__} works in the optimizer's step, but this {name} was not prepared. "
+                f"{self.strategy.title} works in the optimizer's step, but this {name} was not prepared. "
                 "Write optimizer = hocket.train.torch.prepare_optimizer(optimizer) before the first step."
             )
         stands_alone = self.exchange.needs_optimizer and optimizer not in self._prepared and not related

@@ -43,7 +43,8 @@ class Exchange(strategy.Exchange):
     def __init__(self, settings: strategies.AllReduce, ranks: strategies.Ranks) -> None:
         self._settings = settings
         self._ranks = ranks
-        self._hooks: list[Any] = []
+        self._sharing: weakref.WeakSet[torch.optim.Optimizer] = weakref.WeakSet()
+        """The prepared optimizers that decide by the loss."""
         self._alike = strategies.Alike.ALL
         #: The wrappers, each as long as a program has it, and the models that are sharded.
         self._wrappers: list[weakref.ref[wrapping.Wrapper]] = []
@@ -104,7 +105,7 @@ class Exchange(strategy.Exchange):
 
     def adapt_optimizer(self, optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
         if isinstance(optimizer, torch.optim.LBFGS) and self._ranks.world_size > 1:
-            self._hooks.append(optimizer.register_step_pre_hook(self._share_loss))
+            self._sharing.add(optimizer)
         return optimizer
 
     def begin_step(
@@ -119,7 +120,10 @@ class Exchange(strategy.Exchange):
             )
         for wrapper in plan.wrappers:
             wrapper.begin_step(plan.parameters)
-        return self._outside.begin_step(optimizer, plan.outside, args, kwargs)
+        taken = self._outside.begin_step(optimizer, plan.outside, args, kwargs)
+        if plan.wrappers or plan.outside or plan.is_sharded or optimizer in self._sharing:
+            return closures.share_loss(optimizer, taken or (args, kwargs), self._ranks.world_size) or taken
+        return taken
 
     def _find_plan(self, optimizer: torch.optim.Optimizer) -> _Plan:
         everyone = [wrapper for wrapper in (ref() for ref in self._wrappers) if wrapper is not None]
@@ -144,19 +148,6 @@ class Exchange(strategy.Exchange):
         self._plans[optimizer] = state, plan
         return plan
 
-    def _share_loss(self, optimizer: torch.optim.Optimizer, args: tuple[object, ...], kwargs: dict[str, object]) -> Any:
-        """Have LBFGS decide by the mean loss how far to go: by its own each rank would go another way, with the same
-        gradients. Called before ``step``."""
-        closure = closures.get_optional_closure(args, kwargs)
-        if closure is None:
-            return None
-        device = optimizer.param_groups[0]["params"][0].device
-        return closures.replace_closure(
-            args, kwargs, lambda: closures.average_loss(closure(), device, self._ranks.world_size)
-        )
-
     def close(self) -> None:
-        for hook in self._hooks:
-            hook.remove()
         for wrapper in filter(None, (ref() for ref in self._wrappers)):
             wrapper.close()

@@ -12,6 +12,8 @@ import torch
 from hocket.train.frameworks.torch.strategies import averaging
 
 Closure: TypeAlias = Callable[[], Any]
+Arguments: TypeAlias = tuple[tuple[object, ...], dict[str, object]]
+"""Of a step, as a hook before it sees and returns them."""
 
 
 def get_optional_closure(args: tuple[object, ...], kwargs: Mapping[str, Any]) -> Closure | None:
@@ -20,7 +22,7 @@ def get_optional_closure(args: tuple[object, ...], kwargs: Mapping[str, Any]) ->
     return found
 
 
-def replace_closure(args: tuple[object, ...], kwargs: Mapping[str, object], closure: Closure) -> object:
+def replace_closure(args: tuple[object, ...], kwargs: Mapping[str, object], closure: Closure) -> Arguments:
     """Return the arguments of a step with another closure, as such a hook returns them."""
     return args[:1], {**kwargs, "closure": closure}
 
@@ -31,6 +33,25 @@ def average_loss(loss: object, device: torch.device, world_size: int) -> object:
         return loss
     (mean,) = averaging.compute_means([torch.as_tensor(loss, device=device)], world_size)
     return mean if isinstance(loss, torch.Tensor) else mean.item()
+
+
+def share_loss(optimizer: torch.optim.Optimizer, arguments: Arguments, world_size: int) -> Arguments | None:
+    """Have LBFGS decide by the mean loss how far to go: by its own each rank would go another way, with the same
+    gradients.
+
+    Args:
+        optimizer: Any.
+        arguments: Of its step.
+        world_size: How many ranks there are.
+
+    Returns:
+        Other arguments; None if the optimizer does not decide by the loss.
+    """
+    closure = get_optional_closure(*arguments)
+    if closure is None or world_size == 1 or not isinstance(optimizer, torch.optim.LBFGS):
+        return None
+    device = optimizer.param_groups[0]["params"][0].device
+    return replace_closure(*arguments, lambda: average_loss(closure(), device, world_size))
 
 
 @final
@@ -52,7 +73,7 @@ class Outside:
         outside: list[torch.Tensor],
         args: tuple[object, ...],
         kwargs: Mapping[str, object],
-    ) -> object:
+    ) -> Arguments | None:
         """Average the gradients; return other arguments for the step, or None, as a hook before it does."""
         if not outside:
             return None

@@ -103,7 +103,10 @@ class Exchange(strategy.Exchange):
     ) -> object:
         parameters = [one for group in optimizer.param_groups for one in group["params"]]
         outside = [one for one in parameters if not isinstance(one, torch_tensor.DTensor)]
-        return self._outside.begin_step(optimizer, outside if self._has_model else [], args, kwargs)
+        if not self._has_model:
+            return None
+        taken = self._outside.begin_step(optimizer, outside, args, kwargs)
+        return closures.share_loss(optimizer, taken or (args, kwargs), self._ranks.world_size) or taken
 
     def _attach(
         self, model: nn.Module, parts: Mapping[nn.Parameter, sharded_units.Part], meter: sharded_usage.Meter
