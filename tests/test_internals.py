@@ -195,6 +195,7 @@ def use_keras(names: Any) -> None:
     optimizer.build(model.trainable_variables)
     assert len(names.list_stepped(optimizer)) == 2
     assert names.uses_weight_decay(optimizer, model.trainable_variables[0])
+    assert names.get_first_epoch(model) is None
     names.set_first_epoch(model, 3)
     assert names.get_first_epoch(model) == 3
     rows = np.zeros((4, 1), "float32")

@@ -58,11 +58,12 @@ def look_whether_to_save(callback: Any, epoch: int, batch: int | None, logs: obj
     callback._should_save_model(epoch, batch, logs, "")
 
 
-def get_first_epoch(model: Any) -> int:
-    """Return the number of the epoch that `fit` begins with."""
-    return int(model._initial_epoch)
+def get_first_epoch(model: Any) -> int | None:
+    """Return the number of the epoch that `fit` begins with, if that is not the one that it was given."""
+    found: int | None = model._initial_epoch
+    return found
 
 
-def set_first_epoch(model: Any, epoch: int) -> None:
+def set_first_epoch(model: Any, epoch: int | None) -> None:
     """Have `fit` begin with another epoch."""
     model._initial_epoch = epoch
