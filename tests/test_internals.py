@@ -128,6 +128,8 @@ def use_modules_of_torch(names: Any) -> None:
     with torch.no_grad():
         net.weight.add_(1)
     assert names.read_version(net.weight) == before + 1
+    with torch.inference_mode():
+        assert names.read_version(torch.ones(1)) == 0
     assert names.skip_compiler(lambda: 2)() == 2
     assert set(names.get_parameters(net)) == {"weight", "bias"}
     assert "running_mean" in names.get_buffers(net)

@@ -96,7 +96,10 @@ def keeps_values() -> bool:
 
 def read_version(tensor: torch.Tensor) -> int:
     """Return how often a tensor was written into; of one that torch keeps no account of, 0."""
-    return 0 if tensor.is_inference() else tensor._version
+    try:
+        return tensor._version
+    except RuntimeError:  # an inference tensor. To ask it first would be a use of it, as a TorchFunctionMode sees uses
+        return 0
 
 
 # --- modules ----------------------------------------------------------------------------------------------------------
