@@ -363,7 +363,7 @@ READERS: dict[tuple[str, str], Row | str] = {
     ("engine/inprocess/runner.py", "_take_on"): "what this program has said",
     ("engine/local/surroundings.py", "apply_environment"): "a session's message",
     ("engine/local/endpoint.py", "_read_snapshot"): "a session of this user, whose socket says so",
-    ("engine/ray/access.py", "read_versions"): "a cluster's message",
+    ("_base/internals/ray.py", "read_facts"): "a cluster's message",
     ("engine/ray/keywords.py", "_build_environment"): "what this program has said",
     ("engine/ray/keywords.py", "_build_placing"): "what this program has said",
     ("engine/ray/packages.py", "read_job_environment"): "the environment",

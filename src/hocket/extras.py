@@ -9,8 +9,7 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
-from hocket import exceptions
-from hocket._base import loading
+from hocket import _base, exceptions
 
 
 def load(module: str, caller: str, library: str, remedy: str) -> Any:
@@ -40,7 +39,7 @@ def check(module: str, caller: str, library: str, remedy: str) -> None:
 def explain(caller: str, library: str, remedy: str) -> Iterator[None]:
     """Explain imports that fail, and look for no garbage meanwhile; see `load`."""
     try:
-        with loading.NoCollection():
+        with _base.NoCollection():
             yield
     except exceptions.MissingExtraError:
         raise

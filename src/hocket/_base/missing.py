@@ -20,7 +20,7 @@ import types
 from collections.abc import Collection
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from hocket._base import loading
+from hocket._base import NoCollection
 
 K = TypeVar("K", bound=type)
 
@@ -280,7 +280,7 @@ def explain(module: str, later: Collection[str] = ()) -> None:
         if name.startswith("__") or name not in list_later():
             raise build_error(package, name, sys._getframe(1))
         origin, original = list_later()[name]
-        with loading.NoCollection():
+        with NoCollection():
             if origin == module:
                 return importlib.import_module(f"{module}.{original}")
             found = vars(package)[name] = getattr(importlib.import_module(origin), original)

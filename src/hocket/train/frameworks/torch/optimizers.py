@@ -13,7 +13,8 @@ from hocket.train.frameworks.torch import devices, framework, precision
 def prepare_optimizer(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
     """Have an optimizer's steps go through the trainer's strategy, and through `accelerate`.
 
-    With `AllReduce` and without `accelerate` it changes nothing; `LocalSGD` and `ParameterServer` need it. With the latter the parameters are on the servers from here on.
+    With `AllReduce` and without `accelerate` it changes nothing; `LocalSGD` and `ParameterServer` need it. With the
+    latter the parameters are on the servers from here on.
 
     Args:
         optimizer: Made from the parameters of a prepared model.
