@@ -32,6 +32,7 @@ THOROUGH: Mapping[str, Sequence[str]] = {
         "tests/mesh/test_tensorflow.py",
         "tests/ps/test_datasets.py",
         "tests/ps/test_foreign.py",
+        "tests/test_internals.py",
         "tests/train/test_boosters.py",
         "tests/train/test_framework_contract.py::TestJax",
         "tests/train/test_framework_contract.py::TestKerasOnJax",
