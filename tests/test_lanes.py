@@ -17,7 +17,7 @@ def test_an_entry_names_tests(beginning):
     path, _, name = beginning.partition("::")
     assert (ROOT / path).exists()
     if name:
-        text, name = (ROOT / path).read_text(), name.partition("[")[0]
+        text, name = (ROOT / path).read_text(), name.partition("[")[0].partition("::")[0]  # a method may be inherited
         assert f"def {name}" in text or f"class {name}" in text
     assert BEGINNINGS.count(beginning) == 1
     for lane in LANES:
