@@ -103,7 +103,6 @@ THOROUGH: Mapping[str, Sequence[str]] = {
         "tests/notebooks/",
         "tests/ps/test_recommender.py",
         "tests/reference/",
-        "tests/test_imports.py::test_workers_import_nothing_of_ours_after_their_fork",
         "tests/test_parity.py",
         "tests/test_programs_page.py",
         "tests/test_repository.py::test_a_keras_example_runs",
@@ -134,7 +133,6 @@ THOROUGH: Mapping[str, Sequence[str]] = {
         "tests/tune/test_restore.py::test_a_killed_driver_loses_and_repeats_nothing",
     ],
     PATIENCE: [
-        "tests/cli/test_store.py::test_another_user_gets_nothing_and_delays_nobody",
         "tests/data/test_memory.py",
         "tests/engine/test_events.py::test_overwritten_events_are_counted_on_the_timeline",
         "tests/engine/test_store.py::test_container_with_64_mb_of_dev_shm_holds_large_values",

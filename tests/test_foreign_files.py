@@ -356,6 +356,7 @@ READERS: dict[tuple[str, str], Row | str] = {
     ("data/sources/archives.py", "_decode"): "data: tests/data/test_damaged_files.py",
     ("data/sources/formats.py", "_read_array"): "data: tests/data/test_damaged_files.py",
     ("data/sources/formats.py", "Json._read_lines"): "data: tests/data/test_damaged_files.py",
+    ("data/sources/formats.py", "Json._read_exactly"): "data: tests/data/test_damaged_files.py",
     ("cli/launch/plan.py", "parse_plan"): "a pipe of the launcher",
     ("cli/launch/rank.py", "Note.read"): "memory of the launcher",
     ("collective/rendezvous.py", "join"): "a store of the group",

@@ -45,7 +45,7 @@ LOADS = {
     "from hocket import mesh; mesh.Mesh, mesh.Layout, mesh.create_mesh": (15, "numpy"),
     "from hocket import ps; ps.Coordinator, ps.ParameterServerStrategy, ps.Variable": (120, "numpy"),
     # The runs of trainers are in it, because a trial may be one; Optuna comes with its searcher.
-    "import hocket.tune": (227, "cloudpickle numpy"),
+    "import hocket.tune": (226, "cloudpickle numpy"),
     # All but what another strategy needs, data sets and parameter servers.
     f"from hocket import train; {TORCH}; train.RunConfig, train.report": (205, "numpy"),
 }

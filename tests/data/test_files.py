@@ -111,6 +111,16 @@ def test_whole_numbers_above_int64_keep_their_digits(kind: str, count: int, tmp_
     assert [row["whole"] for row in found.take_all()] == [largest - row for row in range(count)]
 
 
+def test_whole_numbers_beside_nulls_and_in_rows_of_several_lines(tmp_path: Path) -> None:
+    largest = 2**64 - 1
+    (tmp_path / "a.csv").write_text(f"x,y\n {largest},1e30\n,2e30\n")
+    rows = data.read_csv(str(tmp_path / "a.csv")).take_all()
+    assert rows == [{"x": largest, "y": 1e30}, {"x": None, "y": 2e30}]
+    (tmp_path / "a.json").write_text(f'{{"x":\n {largest}, "y": 1e30}}\n{{"x": null, "y": 2e30}}\n')
+    parse = untyped(arrow_json).ParseOptions(newlines_in_values=True)
+    assert data.read_json(str(tmp_path / "a.json"), parse_options=parse).take_all() == rows
+
+
 def test_text(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_bytes("é\n\r\nb".encode("latin-1"))
     assert data.read_text(tmp_path, encoding="latin-1").take_all() == [{"text": "é"}, {"text": "b"}]

@@ -222,10 +222,7 @@ def parameter_outside_with_a_closure(tools: Tools) -> Any:
     return model
 
 
-def lbfgs_that_nobody_prepared(tools: Tools) -> Any:
-    """It decides by the loss how far to go."""
-    model = tools.model(build())
-    optimizer = torch.optim.LBFGS(model.parameters(), max_iter=3, line_search_fn="strong_wolfe")
+def _train_by_closure(tools: Tools, model: Any, optimizer: Any) -> Any:
     for step in range(STEPS):
 
         def compute(step: int = step) -> torch.Tensor:
@@ -236,6 +233,13 @@ def lbfgs_that_nobody_prepared(tools: Tools) -> Any:
 
         optimizer.step(compute)
     return model
+
+
+def lbfgs_that_nobody_prepared(tools: Tools) -> Any:
+    """It decides by the loss how far to go."""
+    model = tools.model(build())
+    optimizer = torch.optim.LBFGS(model.parameters(), max_iter=3, line_search_fn="strong_wolfe")
+    return _train_by_closure(tools, model, optimizer)
 
 
 def rprop(tools: Tools) -> Any:
@@ -293,16 +297,7 @@ def layer_that_one_rank_uses(tools: Tools) -> Any:
 
 def closure(tools: Tools) -> Any:
     model, optimizer = _begin(tools)
-    for step in range(STEPS):
-
-        def compute(step: int = step) -> torch.Tensor:
-            optimizer.zero_grad()
-            loss = _loss(model(tools.rows(step)))
-            loss.backward()
-            return loss
-
-        optimizer.step(compute)
-    return model
+    return _train_by_closure(tools, model, optimizer)
 
 
 def momentum_and_decay(tools: Tools) -> Any:

@@ -6,7 +6,7 @@ import contextlib
 import copy
 import io
 import json
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, final
 
@@ -68,104 +68,84 @@ class Csv:
     options: Mapping[str, Any]
 
     def read(self, filesystem: filesystems.FileSystem, file: filesystems.File) -> Iterator[blocks.Block]:
-        csv = arrow.load("read_csv()", "pyarrow.csv")
-        with open_packed(filesystem, file) as stream:
-            if not _is_large(file):
-                table = csv.read_csv(stream, **self.options)
-
-                def read(names: Sequence[str]) -> Any:
-                    with open_packed(filesystem, file) as again:
-                        return csv.read_csv(again, **self._read_as_whole(names))
-
-                yield _table(_read_exactly(table, _list_rounded(table, self._list_given()), read))
-                return
-        size = settings.DataContext.get_current().get_block_bytes()
         try:
-            yield from map(_table, self._read_large(filesystem, file, size))
+            yield from map(_table, self._read_exactly(filesystem, file))
         except ValueError as error:
-            if "conversion error" in str(error):
+            if _is_large(file) and "conversion error" in str(error):
+                size = settings.DataContext.get_current().get_block_bytes()
                 raise ValueError(
                     f"{error}. The types of a large file are those of its first {size >> 20} MiB; give "
                     "convert_options=pyarrow.csv.ConvertOptions(column_types={...})"
                 ) from error
             raise
 
-    def _read_large(self, filesystem: filesystems.FileSystem, file: filesystems.File, size: int) -> Iterator[Any]:
-        """Give the record batches of a file."""
-        parts = self._read_parts(filesystem, file, size, self.options)
+    def _read_exactly(self, filesystem: filesystems.FileSystem, file: filesystems.File) -> Iterator[Any]:
+        """Give the tables of a file. Arrow takes a column with a whole number above int64 for floats; here it becomes
+        unsigned if its texts are whole numbers."""
+        pa = arrow.load("read_csv()")
+        parts = self._read_parts(filesystem, file, self.options)
         first = next(parts, None)
         if first is None:
             return
-
-        def read(names: Sequence[str]) -> Any:
-            found = self._read_parts(filesystem, file, size, self._read_as_whole(names))
-            return next(found), found
-
-        first, parts = _read_exactly((first, parts), _list_rounded(first, self._list_given()), read)
+        convert = self.options.get("convert_options")
+        rounded = _list_rounded(first, () if convert is None else convert.column_types)
+        if rounded:
+            texts = next(self._read_parts(filesystem, file, self._give_type(rounded, pa.string())))
+            whole = [name for name in rounded if _is_whole(texts.column(name))]
+            if whole:
+                parts = self._read_parts(filesystem, file, self._give_type(whole, pa.uint64()))
+                first = next(parts)
         yield first
         yield from parts
 
     @staticmethod
     def _read_parts(
-        filesystem: filesystems.FileSystem, file: filesystems.File, size: int, options: Mapping[str, Any]
+        filesystem: filesystems.FileSystem, file: filesystems.File, options: Mapping[str, Any]
     ) -> Iterator[Any]:
         csv = arrow.load("read_csv()", "pyarrow.csv")
-        read = options.get("read_options") or csv.ReadOptions()
-        read.block_size = size
         with open_packed(filesystem, file) as stream:
+            if not _is_large(file):
+                yield csv.read_csv(stream, **options)
+                return
+            read = options.get("read_options") or csv.ReadOptions()
+            read.block_size = settings.DataContext.get_current().get_block_bytes()
             yield from csv.open_csv(stream, **{**options, "read_options": read})
 
-    def _list_given(self) -> Collection[str]:
-        """Return the columns whose types the user has given."""
-        convert = self.options.get("convert_options")
-        return () if convert is None else convert.column_types
-
-    def _read_as_whole(self, names: Iterable[str]) -> dict[str, Any]:
-        """Return the keywords with which some columns become unsigned."""
-        pa, csv = arrow.load("read_csv()"), arrow.load("read_csv()", "pyarrow.csv")
+    def _give_type(self, names: Sequence[str], kind: Any) -> dict[str, Any]:
+        """Return the keywords with which some columns have a type."""
+        csv = arrow.load("read_csv()", "pyarrow.csv")
         convert = copy.copy(self.options.get("convert_options") or csv.ConvertOptions())
-        convert.column_types = {**convert.column_types, **dict.fromkeys(names, pa.uint64())}
+        convert.column_types = {**convert.column_types, **dict.fromkeys(names, kind)}
+        convert.strings_can_be_null |= kind == arrow.load("read_csv()").string()
         return {**self.options, "convert_options": convert}
 
 
 def _list_rounded(table: Any, given: Collection[str]) -> list[str]:
-    """Return the columns that Arrow may have taken for floats because a whole number in them is above int64, and whose
-    digits it has cut off so.
+    """Return the columns of floats that may be whole numbers above int64, whose digits Arrow has cut off.
 
     Args:
         table: As Arrow has read it.
         given: The columns that have a type of the user's.
     """
-    pa = arrow.load("A table")
+    pa, compute = arrow.load("A table"), arrow.load("A table", "pyarrow.compute")
     found = []
     for name in table.column_names:
-        column = table.column(name)
-        if column.type == pa.float64() and name not in given:
-            values = np.asarray(column.drop_null())
-            if (
-                len(values)
-                and values.max() >= _ABOVE_INT64
-                and values.min() >= 0
-                and (values == np.trunc(values)).all()
-            ):
+        if table.schema.field(name).type == pa.float64() and name not in given:
+            bounds = compute.min_max(table.column(name))
+            least, most = bounds["min"].as_py(), bounds["max"].as_py()
+            if most is not None and least >= 0 and most >= _ABOVE_INT64:
                 found.append(name)
     return found
 
 
-def _read_exactly(found: Any, rounded: Sequence[str], read: Callable[[Sequence[str]], Any]) -> Any:
-    """Read once more for each column that may be rounded, as unsigned; where that fails its text is no whole number.
-
-    Args:
-        found: As it is read without.
-        rounded: The columns.
-        read: Reads with these columns as unsigned. Raises ValueError if it cannot.
-    """
-    whole: list[str] = []
-    for name in rounded:
-        with contextlib.suppress(ValueError):
-            found = read([*whole, name])
-            whole.append(name)
-    return found
+def _is_whole(texts: Any) -> bool:
+    """Tell whether the texts of a column are all whole numbers that uint64 holds."""
+    pa, compute = arrow.load("A table"), arrow.load("A table", "pyarrow.compute")
+    try:
+        compute.utf8_trim_whitespace(texts).cast(pa.uint64())
+    except pa.ArrowInvalid:
+        return False
+    return True
 
 
 @final
@@ -220,14 +200,7 @@ class Json:
         Python's; a line that is a list is a row of the columns ``"0"``, ``"1"``, ..."""
         read = arrow.load("read_json()", "pyarrow.json").read_json
         try:
-            table = read(io.BytesIO(content), **self.options)
-            return _table(
-                _read_exactly(
-                    table,
-                    _list_rounded(table, ()),
-                    lambda names: read(io.BytesIO(content), **self._read_as_whole(names)),
-                )
-            )
+            return _table(self._read_exactly(content, read))
         except arrow.load("read_json()").ArrowInvalid:
             try:
                 rows = [json.loads(line) for line in content.splitlines() if line.strip()]
@@ -238,13 +211,24 @@ class Json:
         found = [row if isinstance(row, dict) else {str(at): value for at, value in enumerate(row)} for row in rows]
         return blocks.build_from_rows(found, "read_json()")
 
-    def _read_as_whole(self, names: Iterable[str]) -> dict[str, Any]:
-        """Return the keywords with which some columns become unsigned, unless the user has given their types."""
-        pa, json_module = arrow.load("read_json()"), arrow.load("read_json()", "pyarrow.json")
-        parse = copy.copy(self.options.get("parse_options") or json_module.ParseOptions())
-        fields = {} if parse.explicit_schema is None else {field.name: field.type for field in parse.explicit_schema}
-        parse.explicit_schema = pa.schema({**dict.fromkeys(names, pa.uint64()), **fields})
-        return {**self.options, "parse_options": parse}
+    def _read_exactly(self, content: bytes, read: Callable[..., Any]) -> Any:
+        """Return a table, with a column of whole numbers above int64 as unsigned: Arrow would make them floats."""
+        pa, parsing = arrow.load("read_json()"), arrow.load("read_json()", "pyarrow.json")
+        table = read(io.BytesIO(content), **self.options)
+        parse = copy.copy(self.options.get("parse_options") or parsing.ParseOptions())
+        given = {} if parse.explicit_schema is None else {one.name: one.type for one in parse.explicit_schema}
+        rounded = _list_rounded(table, given)
+        first: Any = None
+        with contextlib.suppress(ValueError):  # a row may be of several lines
+            first = json.loads(content.lstrip().partition(b"\n")[0]) if rounded else None
+        for name in rounded:
+            if isinstance(first, dict) and isinstance(first.get(name), float):  # its text is no whole number
+                continue
+            parse.explicit_schema = pa.schema({**given, name: pa.uint64()})
+            with contextlib.suppress(ValueError):  # one of the others has digits behind the point
+                table = read(io.BytesIO(content), **{**self.options, "parse_options": parse})
+                given[name] = pa.uint64()
+        return table
 
 
 def _read_array(content: bytes) -> blocks.Block | None:

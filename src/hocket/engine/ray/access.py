@@ -14,12 +14,11 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 from hocket import exceptions
+from hocket._base.internals import ray as ray_internals
 from hocket.engine.ray import adapter, addresses
 from hocket.stores import local_files
 
 grpc = adapter.grpc
-
-from hocket._base.internals import ray as ray_internals
 
 MODE_VARIABLE = "RAY_AUTH_MODE"
 TOKEN_VARIABLE = "RAY_AUTH_TOKEN"  # noqa: S105 (a name)

@@ -6,6 +6,7 @@ See `hocket.train.frameworks.contract`.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import sys
 import traceback
 import warnings
@@ -154,7 +155,8 @@ class RankState:
         is_torchs = isinstance(self.strategy, strategies.AllReduce)
         remedy = "parallel_strategy='ddp'" if is_torchs else "strategy=AllReduce()"
         modules = [frame.f_globals.get("__name__", "") for frame, _ in traceback.walk_tb(error.__traceback__)]
-        if any(name.startswith("torch.optim.") and name != "torch.optim.optimizer" for name in modules):
+        within = itertools.takewhile(lambda name: name.startswith("torch."), reversed(modules))  # else in a closure
+        if any(name.startswith("torch.optim.") and name != "torch.optim.optimizer" for name in within):
             return (
                 "Each rank keeps a part of the parameters, and torch has no rule for how this optimizer computes with "
                 f"parts. Use another, such as AdamW, Adam or SGD, or {remedy}."

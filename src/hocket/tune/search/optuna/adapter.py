@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import importlib
 from typing import Any
 
 from hocket import extras
@@ -23,3 +24,8 @@ def load() -> Any:
     if optuna.logging.get_verbosity() == optuna.logging.INFO:
         optuna.logging.set_verbosity(optuna.logging.WARNING)
     return optuna
+
+
+def get_internals() -> Any:
+    """Return the module of Optuna's names that Optuna does not document. Only its searches load it."""
+    return importlib.import_module("hocket._base.internals.optuna")

@@ -24,7 +24,6 @@ import cloudpickle
 import numpy as np
 
 from hocket import keywords
-from hocket._base.internals import optuna as optuna_internals
 from hocket.stores import trust
 from hocket.train.tracking import plain
 from hocket.tune import errors
@@ -159,9 +158,9 @@ class OptunaSearch(searcher.Searcher):
             study.enqueue_trial(space.read(self._points[self._proposed], partial=True)[0])
         trial, config = space.ask(study)
         self._proposed += 1
-        self._ids[trial_id] = optuna_internals.get_number(trial)
+        self._ids[trial_id] = adapter.get_internals().get_number(trial)
         if self._given_storage is not None:
-            self._storage.set_trial_user_attr(optuna_internals.get_number(trial), TRIAL_ID, trial_id)
+            self._storage.set_trial_user_attr(adapter.get_internals().get_number(trial), TRIAL_ID, trial_id)
         return self._complete(config)
 
     def on_trial_restored(self, trial_id: str, config: Mapping[str, object]) -> None:
@@ -323,7 +322,7 @@ class OptunaSearch(searcher.Searcher):
     def _adopt(self, trial_id: str) -> object:
         """Go on with a trial that the storage has."""
         frozen = self._present.pop(trial_id)
-        self._ids[trial_id] = optuna_internals.get_number(frozen)
+        self._ids[trial_id] = adapter.get_internals().get_number(frozen)
         self._proposed += 1
         if frozen.state.is_finished():
             self._told.add(trial_id)
@@ -469,7 +468,7 @@ def _find_parts(part: object, seen: set[int]) -> Iterator[Any]:
 def _read_seed(generators: list[object]) -> int | None:
     """Return a number that depends on the seed which a sampler was made with; None if it was made without one."""
     for generator in generators:
-        state = copy.deepcopy(optuna_internals.get_generator(generator))
+        state = copy.deepcopy(adapter.get_internals().get_generator(generator))
         if isinstance(state, np.random.RandomState):
             return int(state.randint(2**31))
     return None
