@@ -12,6 +12,7 @@ import sys
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 import hypothesis
@@ -19,6 +20,7 @@ import pytest
 
 import hocket
 from hocket.core import engines
+from hocket.core import session as core_session
 from hocket.engine import contract
 from hocket.testing import EngineContract, Leftovers
 from hocket.util import state
@@ -66,9 +68,24 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     return scheduling.build_scheduler(config, log, in_halves=IN_HALVES)
 
 
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Do not import a module whose tests are all thorough, if these are left out: some of them import frameworks."""
+    if "not thorough" not in (config.option.markexpr or ""):
+        return None
+    path = collection_path.relative_to(config.rootpath).as_posix() + "/" * collection_path.is_dir()
+    return True if any(lanes.list_reasons(path)) else None
+
+
+def pytest_collection_finish() -> None:
+    """Have nobody look for garbage in all that was imported, which takes a third of a second each time."""
+    gc.collect()
+    gc.freeze()
+
+
 @pytest.hookimpl(tryfirst=True)  # before -m leaves tests out by their marks
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Leave out what cannot pass on the engine, with the sentence that says why, and put what starts a Ray last."""
+    _put_engines_one_after_the_other(items)
     items.sort(key=lambda item: item.nodeid.startswith(STARTS_RAY))
     limits = engines.get_limits(ENGINE)
     for item in items:
@@ -81,6 +98,20 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.skip(reason=reason))
         if ENGINE == "ray":
             _be_patient(item)
+
+
+def _put_engines_one_after_the_other(items: list[pytest.Item]) -> None:
+    """Put a module's tests on the in-process engine last: each of them ends the common session."""
+    modules: dict[str, int] = {}
+    for item in items:
+        modules.setdefault(item.nodeid.partition("::")[0], len(modules))
+
+    def get_place(item: pytest.Item) -> tuple[int, bool]:
+        given = getattr(item, "callspec", None)
+        is_last = given is not None and given.params.get("any_session") == "inprocess"
+        return modules[item.nodeid.partition("::")[0]], is_last
+
+    items.sort(key=get_place)
 
 
 def _find_reason(item: pytest.Item, limits: Mapping[str, str]) -> str | None:
@@ -303,11 +334,22 @@ def session_cpus() -> int:
 
 
 @pytest.fixture(scope="module")
-def shared_session(shared_ray: SharedRay, session_cpus: int) -> Iterator[hocket.SessionContext]:
+def worker_imports(request: pytest.FixtureRequest) -> list[str]:
+    """What all workers of the module's shared session need, and one process imports for them: PyTorch, in a module
+    that has it. A folder, or a module, overrides it."""
+    return ["torch"] if hasattr(request.module, "torch") else []
+
+
+@pytest.fixture(scope="module")
+def shared_session(
+    shared_ray: SharedRay, session_cpus: int, worker_imports: list[str]
+) -> Iterator[hocket.SessionContext]:
     """One session for all tests of a module, on two CPUs if nothing else is said, that leaves nothing behind: to start
     one takes longer than most tests, and its workers have imported already what the tests before needed.
     """
     with open_session(ENGINE, shared_ray, session_cpus) as context:
+        if worker_imports:
+            core_session.get_engine().tasks.expect_work(worker_imports)
         yield context
 
 

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 import hocket
+from hocket.core import session
 from tests.mesh import semantics_programs
 from tests.mesh.test_jax import Runner
 
@@ -30,7 +31,11 @@ def check(request: pytest.FixtureRequest) -> Iterator[Check]:
     if importlib.util.find_spec(request.param) is None:
         pytest.skip(f"needs {request.param}: pip install 'hocket[{request.param}]'")
     with hocket.init(num_cpus=4):
-        yield _check_jax() if request.param == "jax" else _check_torch
+        if request.param == "jax":
+            yield _check_jax()
+        else:
+            session.get_engine().tasks.expect_work(["tests.mesh.torch_programs"])
+            yield _check_torch
 
 
 def _check_jax() -> Check:

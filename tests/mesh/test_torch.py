@@ -34,6 +34,11 @@ def session_cpus() -> int:
     return 4
 
 
+@pytest.fixture(scope="module")
+def worker_imports() -> list[str]:
+    return [torch_programs.__name__]
+
+
 def run_program(
     program: Callable[..., Any], dims: dict[str, int], path: Path, *args: Any, is_new: bool = False
 ) -> list[Any]:
@@ -72,9 +77,10 @@ def compare_all(dims: dict[str, int], names: Sequence[str], most: int) -> int:
     return sum(torch_programs.compare_operation(dims, name, most) for name in names)
 
 
-def test_operations_and_gradients_are_those_of_one_process(tmp_path: Path) -> None:
-    dims = {"row": 2, "column": 2}
-    assert min(run_program(compare_all, dims, tmp_path, dims, operations.SAMPLE, 3)) > 0
+@pytest.mark.parametrize("most", [1, 3])
+def test_operations_and_gradients_are_those_of_one_process(most: int, tmp_path: Path) -> None:
+    dims = {f"row {most}": 2, f"column {most}": 2}
+    assert min(run_program(compare_all, dims, tmp_path, dims, operations.SAMPLE, most)) > 0
 
 
 @pytest.mark.parametrize("dims", [{"cut": 2}, {"major": 2, "minor": 2}], ids=str)
