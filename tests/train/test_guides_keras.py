@@ -8,6 +8,7 @@ for some steps of that. Mixed precision computes in halves: its ranks are compar
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
@@ -134,9 +135,16 @@ def train_a_model_without_variables() -> None:
     hocket_keras.prepare_model(model).fit((part for part in [guides_keras.rows(16)]), verbose=0)
 
 
+def normalize_jointly() -> None:
+    layer = keras.layers.BatchNormalization()
+    layer.synchronized = True  # only on TensorFlow does Keras take it as an argument
+    hocket_keras.prepare_model(keras.Sequential([keras.Input((6,)), layer, keras.layers.Dense(1)]))
+
+
 @pytest.mark.parametrize(
     ("function", "strategy", "message"),
     [
+        (normalize_jointly, None, r"has synchronized=True, but in a prepared model a layer sees the rows of its own"),
         (step_a_model_that_was_built_later, None, r"made after prepare_model\(\).*Build it first"),
         (step_by_hand_with_another_strategy, hocket_keras.LocalSGD(2), r"of whose steps the strategy does not hear"),
         (step_with_another_optimizer, hocket_keras.ParameterServer(), r"Compile the model with it, or use AllReduce"),
@@ -211,3 +219,54 @@ def train_on_the_same_rows() -> list[str]:
 def test_the_same_rows_in_all_ranks_are_named(tmp_path: Path) -> None:
     said = fit(train_on_the_same_rows, tmp_path, "torch").return_value
     assert any("the same rows in all 2 ranks" in text and "prepare_arrays(" in text for text in said)
+
+
+def evaluate_a_sum() -> list[str]:
+    model = hocket_keras.prepare_model(build())
+    model.compile("sgd", keras.losses.MeanSquaredError(reduction="sum"))
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        for _ in range(2):
+            model.evaluate(hocket_keras.prepare_arrays(*guides_keras.rows(16), batch_size=4, resume=False), verbose=0)
+    return [str(one.message) for one in told if "reduction='sum'" in str(one.message)]
+
+
+@pytest.mark.usefixtures("session")
+def test_a_sum_that_an_evaluation_does_not_add_up_is_told_once(tmp_path: Path) -> None:
+    (message,) = fit(evaluate_a_sum, tmp_path, "torch").return_value
+    assert "the mean of 2 such sums" in message
+
+
+def break_and_go_on(config: dict[str, str]) -> list[Any]:
+    keras.utils.set_random_seed(3)
+    model = hocket_keras.prepare_model(build(keras.optimizers.Adam(0.01)))
+    data = hocket_keras.prepare_arrays(*guides_keras.rows(), batch_size=8, resume=False)
+
+    class Break(keras.callbacks.Callback):  # type: ignore[misc]  # Keras is not type-checked
+        def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+            if epoch == 1 and not Path(config["folder"], "broken").exists():
+                raise KeyError(epoch)
+
+    try:
+        model.fit(data, epochs=3, verbose=0, callbacks=[keras.callbacks.BackupAndRestore(config["folder"]), Break()])
+    except KeyError:
+        return []
+    return [np.asarray(array).tolist() for array in (*model.get_weights(), model.optimizer.iterations)]
+
+
+@pytest.mark.parametrize("backend", ["torch", pytest.param("tensorflow", marks=pytest.mark.long)])
+@pytest.mark.usefixtures("session")
+def test_a_backup_that_rank_0_restores_is_that_of_all(backend: str, tmp_path: Path) -> None:
+    """On TensorFlow an optimizer has no variables before its first step, and the callback makes rank 0's."""
+    folders = [tmp_path / name for name in ("broken", "whole")]
+    for folder in folders:
+        folder.mkdir()
+    (folders[1] / "broken").touch()
+    assert fit(break_and_go_on, tmp_path / "first", backend, {"folder": str(folders[0])}).return_value == []
+    (folders[0] / "broken").touch()
+    found, expected = (
+        fit(break_and_go_on, tmp_path / f"{number}", backend, {"folder": str(folder)}).return_value
+        for number, folder in enumerate(folders)
+    )
+    for one, other in zip(found, expected, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-6)

@@ -332,6 +332,21 @@ def test_the_outer_step_is_nesterovs() -> None:
     assert found == [2.5, 1.125]
 
 
+def test_the_outer_step_of_other_variables_begins_anew() -> None:
+    exchange: Any = hocket_keras.LocalSGD(1, outer=hocket_keras.Nesterov()).open(train.strategies.Ranks(0, 1))
+    model = keras.Sequential([keras.Input((1,)), *(keras.layers.Dense(1, use_bias=False) for _ in range(2))])
+    arrays = variables.ModelVariables(model)
+    for trained in range(2):
+        for number, layer in enumerate(model.layers):
+            layer.trainable = number == trained
+        model.layers[trained].set_weights([np.array([[1.0]])])
+        exchange.begin(arrays)
+        model.layers[trained].set_weights([np.array([[0.0]])])
+        exchange.after_steps(arrays, 1)
+    ends = [float(layer.get_weights()[0][0, 0]) for layer in model.layers]
+    assert ends[0] == ends[1] == pytest.approx(1 - 0.7 * 1.9)
+
+
 # --- callbacks --------------------------------------------------------------------------------------------------------
 
 

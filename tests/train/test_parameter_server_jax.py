@@ -117,9 +117,18 @@ def synchronize_when_traced(optimizer: Any) -> None:
     jax.jit(hocket_jax.synchronize)(jnp.ones(2), state)
 
 
+def change_params(optimizer: Any) -> None:
+    params = jnp.ones(2)
+    state = optimizer.init(params)
+    for _ in range(2):
+        updates, state = optimizer.update(jnp.ones(2), state, params)
+        params = optax.apply_updates(params, updates) / 2
+
+
 @pytest.mark.parametrize(
     ("loop", "message"),
     [
+        (change_params, r"has changed the weights `params` .*the norm was 1.27279, and is 0.636396"),
         (init_when_traced, r"puts them on the servers. Call it outside of jax.jit"),
         (init_twice, r"was called for the second time in this training function"),
         (step_without_params, r"was called without them. Write optimizer.update\(gradients, state, params\)"),
@@ -132,7 +141,7 @@ def test_what_jax_cannot_do_is_refused(here: None, tmp_path: Path, loop: Any, me
     def run() -> None:
         loop(hocket_jax.prepare_optimizer(optax.sgd(0.1)))
 
-    with pytest.raises((TypeError, ValueError), match=message):
+    with pytest.raises((TypeError, ValueError, jax.errors.JaxRuntimeError), match=message):
         fit(hocket_jax.JaxTrainer, tmp_path, run, ParameterServer())
 
 

@@ -141,3 +141,80 @@ def test_what_servers_cannot_do_for_keras_is_refused(here: None, tmp_path: Path,
 
     with pytest.raises(ValueError, match=message):
         fit(hocket_keras.KerasTrainer, tmp_path, loop, ParameterServer())
+
+
+# --- the model and the optimizer that the servers have ----------------------------------------------------------------
+
+
+class Turned(keras.Sequential):  # type: ignore[misc]  # Keras is not type-checked
+    """Gives the optimizer its variables in another order, and not all of them."""
+
+    def train_step(self, data: Any) -> Any:
+        x, y = data
+        self.zero_grad()
+        self.compute_loss(x, y, self(x, training=True)).backward()
+        chosen = self.trainable_weights[:0:-1]
+        self.optimizer.apply([one.value.grad for one in chosen], chosen)
+        return {}
+
+
+def test_gradients_go_to_the_variables_that_they_are_of(here: None, tmp_path: Path) -> None:
+    def loop() -> Any:
+        keras.utils.set_random_seed(7)
+        layers = [keras.layers.Dense(8, use_bias=False) for _ in range(3)]
+        model = hocket_keras.prepare_model(Turned([keras.Input((8,)), *layers]))
+        model.compile(keras.optimizers.SGD(0.1), "mse")
+        x, y = np.random.default_rng(0).normal(size=(2, 32, 8)).astype("float32")
+        model.fit(hocket_keras.prepare_arrays(x, y, batch_size=8), epochs=2, verbose=0)
+        return model.get_weights()
+
+    expected, found = (
+        fit(hocket_keras.KerasTrainer, tmp_path, loop, strategy).return_value for strategy in (None, ParameterServer())
+    )
+    for value, ours in zip(expected, found, strict=True):
+        np.testing.assert_allclose(ours, value, rtol=0, atol=2e-6)
+
+
+class Clip(keras.callbacks.Callback):  # type: ignore[misc]  # the same
+    """Changes the weights when something ends, as some GANs do."""
+
+    def __init__(self, *ends: str) -> None:
+        super().__init__()
+        for end in ends:
+            setattr(self, end, self._clip)
+
+    def _clip(self, *_: object, **__: object) -> None:
+        self.model.set_weights([weight.clip(-0.01, 0.01) for weight in self.model.get_weights()])
+
+
+def run_phases(change: Any, callbacks: Any = ()) -> None:
+    model = build_keras_model(keras.optimizers.Adam(0.02))
+    data = hocket_keras.prepare_arrays(*make_digits(0, 0), batch_size=8, resume=False)
+    for _ in range(2):
+        model.fit(data, epochs=2, verbose=0, callbacks=list(callbacks))
+        change(model)
+
+
+def compile_again(model: Any) -> None:
+    model.compile(keras.optimizers.Adam(0.02), keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+
+
+def freeze(model: Any) -> None:
+    model.layers[0].trainable = False
+
+
+@pytest.mark.parametrize(
+    ("change", "callbacks", "message"),
+    [
+        (compile_again, [], r"compiled with Adam 'adam.*' after it had trained with Adam 'adam.*', but.*the servers"),
+        (freeze, [], r"trains other variables than in its first fit\(\).* those: 4, and now there are 2"),
+        (id, [Clip("on_train_batch_end")], r"has changed the weights `0/.*kernel` after they came from the servers"),
+        (id, [Clip("on_epoch_end")], r"other weights between two epochs of fit\(\)"),
+    ],
+    ids=["another_optimizer", "other_variables", "each_step", "each_epoch"],
+)
+def test_what_the_servers_would_not_hear_of_is_refused(
+    here: None, tmp_path: Path, change: Any, callbacks: Any, message: str
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        fit(hocket_keras.KerasTrainer, tmp_path, lambda: run_phases(change, callbacks), ParameterServer())

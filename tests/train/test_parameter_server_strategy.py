@@ -296,6 +296,21 @@ def copy_tables(model: torch.nn.Module) -> None:
     copy.deepcopy(model)
 
 
+@torch.no_grad()
+def clip(model: Any) -> None:
+    optimizer = hocket_torch.prepare_optimizer(torch.optim.SGD(model.parameters(), lr=0.1))
+    for step in range(16):
+        with torch.enable_grad():
+            take_steps(model, optimizer, range(step, step + 1))
+        if step >= 8:  # where each eighth step is looked at
+            model.out[0].weight.data.clamp_(-1e-3, 1e-3)
+
+
+def prepare_twice(model: Any) -> None:
+    for _ in range(2):
+        hocket_torch.prepare_optimizer(torch.optim.Adam(model.out.parameters(), lr=0.1))
+
+
 def shard(model: torch.nn.Module) -> None:
     hocket_torch.prepare_model(model, parallel_strategy="fsdp")
 
@@ -310,6 +325,12 @@ def shard(model: torch.nn.Module) -> None:
         (step_with_nan, ps.errors.NonFiniteGradientError, "The gradient of `.*` has .* NaN or infinite"),
         (change_momentum, ValueError, "can change its learning rate only, but the optimizer is .*momentum=0.8"),
         (use_whole_table, ValueError, "The gradient of `users.weight` is dense"),
+        (clip, ValueError, r"has changed the weights `out.0.weight` .*Load them, with model.load_state_dict\(\)"),
+        (
+            prepare_twice,
+            ValueError,
+            r"an optimizer \(Adam\) of parameters that another one steps, `out.0.weight` among them",
+        ),
         (copy_tables, TypeError, "The rows of `users.weight` are on servers, so a copy of the model would have none"),
         (shard, ValueError, "wraps no model, but received parallel_strategy='fsdp'"),
     ],

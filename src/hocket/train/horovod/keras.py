@@ -169,7 +169,7 @@ class _Average:
     def average(self, optimizer: object, gradients: Sequence[object]) -> Sequence[object]:
         return self.crossing.average(gradients, 1.0)
 
-    def take_step(self, optimizer: object, gradients: Sequence[object]) -> None:
+    def take_step(self, optimizer: object, gradients: Sequence[object], given: Sequence[object] | None) -> None:
         raise NotImplementedError("The optimizer steps.")
 
 

@@ -135,6 +135,7 @@ class _Runtime(strategy.StrategyRuntime):
         self._world = joined
         self._outer_settings = outer
         self._outer = None if outer is None else OuterSteps(outer)
+        self._names: list[str] | None = None
         self.averages_gradients = settings.begin_after > 0 and joined.size > 1
         #: Steps whose gradients were seen, and steps that were taken.
         self._seen = 0
@@ -166,6 +167,10 @@ class _Runtime(strategy.StrategyRuntime):
                 "them into the model when fit() ends. Leave it out, or use the strategy AllReduce."
             )
         if self._outer is not None and not self._apart:
+            names = model.names
+            if self._outer_settings is not None and self._names not in (None, names):
+                self._outer = OuterSteps(self._outer_settings)  # layers were frozen, or thawed
+            self._names = names
             self._outer.drop_anchor(model.read_flat())
 
     def after_steps(self, model: strategy.HostModel, count: int) -> None:

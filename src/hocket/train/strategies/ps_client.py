@@ -24,6 +24,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias, final
@@ -54,6 +55,9 @@ _GENERATION: Final = 1 << 32
 
 _LOADS: Final = 1 << 16
 """More generations than a training function begins in one attempt."""
+
+_ROUNDING: Final = 1e-4
+"""How much sums of squares may differ that were computed in two ways: those of float32 in different orders."""
 
 _CHUNK_ROWS: Final = 1 << 16
 """How many rows of a table are read or written at once. A guess."""
@@ -344,6 +348,50 @@ class Client:
         self._session.before_waiting.remove(self.leave)
 
 
+@final
+class PulledWeights:
+    """What a rank has pulled, by the sums of its squares: to find out whether the program changes it, of which the
+    servers would never hear.
+
+    Args:
+        remedy: How the framework's programs give a model other weights.
+    """
+
+    def __init__(self, remedy: str) -> None:
+        self._remedy = remedy
+        self._squares: dict[str, float] = {}
+
+    def note(self, name: str, array: Array) -> None:
+        """Note what has come."""
+        self._squares[name] = sum_squares(array)
+
+    def forget(self) -> None:
+        """Note that the program may have others."""
+        self._squares.clear()
+
+    def check(self, name: str, squares: float) -> None:
+        """Raise if a parameter is not what has come; a change of less than five digits is rounding.
+
+        Raises:
+            ValueError: The program has changed it.
+        """
+        pulled = self._squares.get(name, math.nan)
+        if not (math.isfinite(pulled) and math.isfinite(squares)):
+            return
+        if abs(pulled - squares) > _ROUNDING * max(pulled, squares):
+            raise ValueError(
+                f"The program has changed the weights `{name}` after they came from the servers: the norm was "
+                f"{math.sqrt(pulled):.6g}, and is {math.sqrt(squares):.6g}. With ParameterServer the servers hold the "
+                f"weights, so the next step would undo it. {self._remedy}, or use AllReduce()."
+            )
+
+
+def sum_squares(array: Array) -> float:
+    """Return the sum of the squares of an array's elements."""
+    flat = array.reshape(-1)
+    return float(np.dot(flat, flat))
+
+
 def find_scale(lr: float, optimizer: Any) -> float:
     """Return what a parameter's learning rate is to be multiplied by, so that it becomes `lr`."""
     return lr / float(optimizer.lr)
@@ -380,6 +428,8 @@ class ServedSteps(strategy.StrategyRuntime):
         self._step = 0
         self._seen: Array | None = None
         """What was pulled last, to see whether the model was given other weights since."""
+        self._names: list[str] = []
+        self._pulled = PulledWeights("Give a model other weights between two calls of fit()")
 
     def open_next(self) -> strategy.StrategyRuntime:
         if self._has_model:
@@ -407,6 +457,11 @@ class ServedSteps(strategy.StrategyRuntime):
             self._client.enter_early()
         for target, part in zip(targets, parts, strict=True):
             part[...] = self._client.read(target)
+            self._pulled.note(target.name, part)
+
+    def see_weights(self, squares: Array) -> None:
+        for number, found in zip(self._chosen, squares, strict=True):
+            self._pulled.check(self._made[number].name, float(found))
 
     @property
     def has_begun(self) -> bool:  # type: ignore[override]  # it is known only when the servers have the parameters
@@ -414,8 +469,16 @@ class ServedSteps(strategy.StrategyRuntime):
 
     def begin(self, model: strategy.HostModel) -> None:
         values = model.read()
+        self._pulled.forget()
+        if self._made and model.names != self._names:
+            raise ValueError(
+                "The model trains other variables than in its first fit(), but with ParameterServer the servers hold "
+                f"those: {len(self._made)}, and now there are {len(values)}. Freeze and thaw layers before the first "
+                "fit(), train each phase in a trainer of its own from the checkpoint of the one before, or use "
+                "AllReduce()."
+            )
         if not self._made:
-            rules = model.list_rules()
+            rules, self._names = model.list_rules(), model.names
             if self._world.rank > 0:
                 self._world.barrier()  # rank 0 makes them
             for number, (value, (name, rule)) in enumerate(zip(values, rules, strict=True)):
@@ -427,9 +490,15 @@ class ServedSteps(strategy.StrategyRuntime):
                 self._world.barrier()
         elif self._seen is not None and not np.array_equal(self._seen, strategy.flatten(values)):
             self._client.load(list(zip(self._made, values, strict=True)))
+        self._seen = strategy.flatten(values)
         self._step = model.steps_taken
 
     def begin_epoch(self, model: strategy.HostModel) -> None:
+        if self._seen is not None and not np.array_equal(self._seen, model.read_flat(), equal_nan=True):
+            raise ValueError(
+                "The program has given the model other weights between two epochs of fit(), of which the servers do "
+                "not hear with ParameterServer. Do it between two calls of fit(), or use AllReduce()."
+            )
         self._client.enter_early()
         self._pull(model)
 
@@ -445,8 +514,11 @@ class ServedSteps(strategy.StrategyRuntime):
         self._client.close()
 
     def _pull(self, model: strategy.HostModel) -> None:
-        model.write([self._client.read(target) for target in self._made])
+        found = [self._client.read(target) for target in self._made]
+        model.write(found)
         self._seen = model.read_flat()
+        for target, value in zip(self._made, found, strict=True):
+            self._pulled.note(target.name, value)
 
 
 def open_steps(opened: parameter_server.OpenParameterServer, ranks: strategy.Ranks) -> ServedSteps:

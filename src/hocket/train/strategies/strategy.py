@@ -169,6 +169,14 @@ class HostModel(abc.ABC):
         """How many steps the optimizer has taken, those before a checkpoint included."""
 
     @property
+    def names(self) -> list[str]:
+        """What the parameters are called, where a model may train others in its next loop.
+
+        Default: nothing, as they stay the same.
+        """
+        return []
+
+    @property
     def own_average(self) -> str:
         """The part of the optimizer that averages the parameters over time and puts that into the model in the end, in
         words.
@@ -242,6 +250,14 @@ class StrategyRuntime:
         """Say which of the parameters have gradients, if it takes steps.
 
         Called before the first step, and again when they are others.
+        """
+
+    def see_weights(self, squares: Array) -> None:
+        """Look at the parameters that a step has used, if it takes steps. Called before `take_step`. Default: nothing.
+
+        Args:
+            squares: For each parameter that was chosen, the sum of the squares of its elements; NaN if it is not known
+                to four digits.
         """
 
     def take_step(self, flat: Array, rate: float, *, counts: bool) -> None:

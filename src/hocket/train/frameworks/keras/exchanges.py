@@ -33,6 +33,8 @@ class Exchange:
         #: Whether ``fit`` or ``train_on_batch`` takes the steps, which tells the strategy of them.
         self._is_led = False
         self._optimizers: weakref.WeakSet[Any] = weakref.WeakSet()
+        #: How many variables a step that the strategy takes has gradients of.
+        self._num_stepped = 0
         self._is_filler = False
         self.last_rows = 1.0
         """How many rows the last step had; 0 if it did not count."""
@@ -111,7 +113,7 @@ class Exchange:
             return gradients
         return self._crossing.average(list(gradients), 1.0 if self._rows is None else self._rows)
 
-    def take_step(self, optimizer: Any, gradients: Sequence[object]) -> None:
+    def take_step(self, optimizer: Any, gradients: Sequence[object], given: Sequence[object] | None) -> None:
         """Have the variables become what the host makes of the gradients."""
         model = self._model()
         if optimizer is not model.optimizer:
@@ -122,10 +124,14 @@ class Exchange:
             )
         if not self._is_led:
             self._check_loop(optimizer)
-        given, rate = model.trainable_variables, keras.ops.convert_to_tensor(optimizer.learning_rate)
-        self._runtime.choose([number for number, gradient in enumerate(gradients) if gradient is not None])
-        for variable, value in zip(given, self._crossing.average(gradients, rate), strict=True):
-            if value is not None:
+        rate = keras.ops.convert_to_tensor(optimizer.learning_rate)
+        stepped = _pair(model, optimizer, gradients, given)
+        self._runtime.choose([number for number, _, _ in stepped])
+        self._num_stepped = len(stepped)
+        if stepped:
+            squares = keras.ops.stack([_sum_squares(variable) for _, variable, _ in stepped])
+            _, *values = self._crossing.average([squares, *(gradient for _, _, gradient in stepped)], rate)
+            for (_, variable, _), value in zip(stepped, values, strict=True):
                 variable.assign(value)
         optimizer.iterations.assign_add(1)
 
@@ -163,7 +169,8 @@ class Exchange:
         is_filler = self._is_filler
         self.last_rows = 0.0 if is_filler else 1.0 if self._runtime.takes_steps else rows
         if self._runtime.takes_steps:
-            strategy.take_step(self._runtime, flat, rows, counts=not is_filler)
+            self._runtime.see_weights(flat[: self._num_stepped])
+            strategy.take_step(self._runtime, flat[self._num_stepped :], rows, counts=not is_filler)
         else:
             strategy.average(self._runtime, flat, 0.0 if is_filler else rows)
 
@@ -174,3 +181,38 @@ class Exchange:
 
     def _gather(self, slices: Sequence[strategy.Slices], rows: float) -> Sequence[strategy.Slices]:
         return self._runtime.gather(slices, 0.0 if self._is_filler else rows)
+
+
+def _pair(
+    model: Any, optimizer: Any, gradients: Sequence[object], given: Sequence[object] | None
+) -> list[tuple[int, Any, object]]:
+    """Return number, variable and gradient of each of a model's variables that has one, in the model's order."""
+    trained = model.trainable_variables
+    numbers = {id(variable): number for number, variable in enumerate(trained)}
+    stepped = trained if given is None else given
+    if len(stepped) != len(gradients):
+        raise ValueError(
+            f"{type(optimizer).__name__} {optimizer.name!r} received {len(gradients)} gradients for {len(stepped)} "
+            f"variables of the model {model.name!r}. Write optimizer.apply(gradients, variables), with as many of both."
+        )
+    strange = [getattr(one, "path", one) for one in stepped if id(one) not in numbers]
+    if strange:
+        raise ValueError(
+            f"The strategy takes the steps of what the model {model.name!r} trains, but {type(optimizer).__name__} "
+            f"{optimizer.name!r} was to step {strange[0]} too, which is none of its trainable_variables. Make it a "
+            "part of the model, or use AllReduce()."
+        )
+    found = [
+        (numbers[id(one)], one, gradient)
+        for one, gradient in zip(stepped, gradients, strict=True)
+        if gradient is not None
+    ]
+    return sorted(found, key=lambda each: each[0])
+
+
+def _sum_squares(variable: Any) -> Any:
+    """Return the sum of the squares of a variable's elements; NaN for halves, which are rounded."""
+    kind = keras.backend.standardize_dtype(variable.dtype)
+    if kind not in ("float32", "float64"):
+        return keras.ops.convert_to_tensor(float("nan"), "float32")
+    return keras.ops.cast(keras.ops.sum(keras.ops.square(variable)), "float32")

@@ -125,6 +125,17 @@ def synchronize() -> None:
             prepared.synchronize()
 
 
+def _refuse_joint_layers(model: Any) -> None:
+    """Raise for layers that are to compute with the rows of all ranks, which Keras's own replicas would do."""
+    for layer in keras_internals.list_layers(model):
+        if isinstance(layer, keras.layers.BatchNormalization) and layer.synchronized:
+            raise ValueError(
+                f"BatchNormalization {layer.name!r} of the model {model.name!r} has synchronized=True, but in a "
+                "prepared model a layer sees the rows of its own rank. Leave it out: each rank then takes the means of "
+                "its own rows, and those that are kept for evaluation are averaged."
+            )
+
+
 @final
 class _Prepared:
     """A prepared model, in one rank.
@@ -155,6 +166,9 @@ class _Prepared:
         #: Whether the ranks read the same rows in this pass; None if that is not known. ``fit`` may know.
         self._is_same: bool | None = None
         self._reads_parts = False
+        #: The optimizer of the first step, where the strategy takes them.
+        self._stepper: Any = None
+        self._has_warned = False
 
     @property
     def model(self) -> Any:
@@ -210,6 +224,8 @@ class _Prepared:
                 "test_on_batch": functools.partial(self._run_on_batch, "test_on_batch"),
             }
             replaced |= {name: functools.partial(self._write, name) for name in ("save", "save_weights")}
+        if self._spread is None and self._world.size > 1:
+            _refuse_joint_layers(model)
         for name, method in replaced.items():
             self._originals[name] = getattr(model, name)
             object.__setattr__(model, name, method)
@@ -256,7 +272,9 @@ class _Prepared:
             self.share_weights()
             self.begin_fit()
             self._has_begun = True
-        elif not trains and not self._is_level:
+        elif trains:
+            self._check_stepper()
+        elif not self._is_level:
             self.synchronize()
         self._is_same = False
         self._is_level = self._is_level and not trains
@@ -281,11 +299,29 @@ class _Prepared:
             self.synchronize()
         before = self._is_in_epoch, self._is_same  # a callback may evaluate after a batch
         self._is_in_epoch, self._is_same = False, self._find_same(given["x"], given["y"])
+        if self._is_same is not True:
+            self._warn_of_sums()
         self.exchange.begin_evaluation()
         try:
             return original(*bound.args, **bound.kwargs)
         finally:
             self._is_in_epoch, self._is_same = before
+
+    def _warn_of_sums(self) -> None:
+        """Say once which losses an evaluation does not add up over the ranks."""
+        sums = [
+            type(loss).__name__
+            for loss in keras.tree.flatten(self.model.loss)
+            if isinstance(loss, keras.losses.Loss) and loss.reduction == "sum"
+        ]
+        if sums and self._world.size > 1 and not self._has_warned:
+            self._has_warned = True
+            warnings.warn(
+                f"{sums[0]}(reduction='sum') of {self.model.name!r} is added up over a rank's batch in evaluate() and "
+                f"for val_loss, so their loss is the mean of {self._world.size} such sums; fit()'s own loss is the "
+                "sum of all ranks'. Compare means: leave reduction out.",
+                stacklevel=3,
+            )
 
     def _find_same(self, *data: object) -> bool | None:
         """Tell whether all ranks have the same rows; None if that cannot be seen before they are read. All ranks call
@@ -438,6 +474,8 @@ class _Prepared:
         if self._spread is None and self._world.size > 1 and not self.runtime.has_begun:
             variables.attach(model)
             optimizer = getattr(model, "optimizer", None)
+            if optimizer is not None and any(self._world.all_gather_object(optimizer.built)) and not optimizer.built:
+                optimizer.build(model.trainable_variables)  # rank 0's callbacks have restored its own
             theirs = list(optimizer.variables) if optimizer is not None and optimizer.built else []
             given = [*model.trainable_variables, *evaluation.list_states(model), *theirs]
             floats = [one for one in given if keras.backend.is_float_dtype(one.dtype)]
@@ -457,8 +495,25 @@ class _Prepared:
         if self.runtime.takes_steps and model.optimizer is not None and not model.optimizer.built:
             # On TensorFlow Keras builds it in its first step, which this one never takes; checkpoints need its count.
             model.optimizer.build(model.trainable_variables)
+        self._check_stepper()
         self.share_weights()
         self.runtime.begin(self._host_model)
+
+    def _check_stepper(self) -> None:
+        """See that the servers step as the model's optimizer would."""
+        if not self.runtime.takes_steps:
+            return
+        optimizer = self.model.optimizer
+        if self._stepper is None:
+            self._stepper = optimizer
+        elif optimizer is not self._stepper:
+            raise ValueError(
+                f"The model {self.model.name!r} was compiled with {type(optimizer).__name__} {optimizer.name!r} after "
+                f"it had trained with {type(self._stepper).__name__} {self._stepper.name!r}, but with ParameterServer "
+                "the servers keep the moments of the first one. Compile with the same object, whose learning_rate may "
+                "change, train each phase in a trainer of its own from the checkpoint of the one before, or use "
+                "AllReduce()."
+            )
 
     def begin_epoch(self) -> None:
         """Note that an epoch begins."""

@@ -41,8 +41,8 @@ class Owner(Protocol):
     def average(self, optimizer: object, gradients: Sequence[object]) -> Sequence[object]:
         """Return the gradients with which all ranks step."""
 
-    def take_step(self, optimizer: object, gradients: Sequence[object]) -> None:
-        """Have the variables become what they are after the step."""
+    def take_step(self, optimizer: object, gradients: Sequence[object], given: Sequence[object] | None) -> None:
+        """Have the variables become what they are after the step; those `given`, or all that the model trains."""
 
 
 class _Place(threading.local):
@@ -120,7 +120,7 @@ def _wrap_apply(original: Any) -> Any:
         if owner is None:
             return original(self, gradients, given)
         if owner.takes_steps:
-            owner.take_step(self, gradients)
+            owner.take_step(self, gradients, given)
             return None
         with _inside():
             return original(self, owner.average(self, gradients), given)

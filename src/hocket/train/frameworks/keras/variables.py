@@ -109,6 +109,11 @@ class ModelVariables(strategies.HostModel):
         return int(keras.ops.convert_to_numpy(self._get_model().optimizer.iterations))
 
     @property
+    def names(self) -> list[str]:
+        """The variables' paths."""
+        return [variable.path for variable in self._variables]
+
+    @property
     def own_average(self) -> str:
         """The part of the optimizer that averages the weights over time."""
         optimizer = self._get_model().optimizer

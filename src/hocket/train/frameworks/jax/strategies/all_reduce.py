@@ -9,6 +9,7 @@ import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, final
 
+import jax
 import jax.numpy as jnp
 
 from hocket.train import strategies
@@ -62,18 +63,38 @@ class Exchange(strategy.Exchange):
 
     def adapt_optimizer(self, optimizer: Any) -> Any:
         self._has_averaged = True
+        trained: list[tuple[int, ...]] = []
+
+        def init(params: Any) -> Any:
+            trained[:] = [jnp.shape(leaf) for leaf in jax.tree.leaves(params)]
+            return optimizer.init(params)
 
         def update(updates: Any, state: Any, params: Any = None, **extra: Any) -> Any:
             losses = averaging.pick_losses(extra, self._world_size)
             if losses:
                 extra.update(averaging.compute_means(losses, self._world_size, "prepare_optimizer"))
+            if self._world_size > 1:
+                _check_rows(
+                    updates, trained if params is None else [jnp.shape(leaf) for leaf in jax.tree.leaves(params)]
+                )
             watched = {"optimizer": state} if params is None else {"parameter": params, "optimizer": state}
             means = averaging.compute_means(
                 updates, self._world_size, "prepare_optimizer", self._travel_as, watched=watched
             )
             return optimizer.update(means, state, params, **extra)
 
-        return optimizer._replace(update=update)
+        return optimizer._replace(init=init, update=update)
+
+
+def _check_rows(updates: object, shapes: Sequence[tuple[int, ...]]) -> None:
+    """Raise for gradients of single rows, of which an optimizer clips each, as differential privacy does."""
+    given = [jnp.shape(leaf) for leaf in jax.tree.leaves(updates)]
+    if any(len(one) == len(other) + 1 and one[1:] == other for one, other in zip(given, shapes, strict=False)):
+        raise ValueError(
+            "optimizer.update() received gradients with one axis more than the parameters: those of single rows, of "
+            "which each rank has others, so that their mean over the ranks has no meaning. Clip them first, and step "
+            "with their mean: optax.per_example_global_norm_clip(gradients, norm), then the prepared optimizer."
+        )
 
 
 def _shorten(compression: str, dtype: object) -> object:

@@ -35,6 +35,7 @@ _CALLER: Final = "prepare_optimizer"
 _VISITOR: Final = "hocket.train.jax.parameter_server"
 
 _COUNT: Final = trees.Leaf("the number of the step", (), "int32")
+_SQUARES: Final = "the sums of the parameters' squares"
 
 
 class ParameterServerState(NamedTuple):
@@ -65,7 +66,7 @@ class Exchange(strategy.Exchange):
         self._client = ps_client.open_client(settings, "jax.JaxTrainer")
         self._made: dict[str, Any] = {}
         """What the servers hold, by the leaves' names."""
-        self._has_optimizer = False
+        self._pulled = ps_client.PulledWeights("Give them to a trainer of their own")
         _exchanges[worker_session.get_session("jax.JaxTrainer")] = self
         host_calls.add_visitor(_VISITOR, _visit)
 
@@ -105,6 +106,7 @@ class Exchange(strategy.Exchange):
         if any(isinstance(value, jax.core.Tracer) for value in values):
             raise TypeError("With ParameterServer synchronize() asks the servers. Call it outside of jax.jit.")
         jax.block_until_ready((params, state))  # the step that makes them pushes
+        self._pulled.forget()
         found = [
             jnp.asarray(self._client.read(self._made[leaf.name]), value.dtype) if leaf.name in self._made else value
             for leaf, value in zip(leaves, values, strict=True)
@@ -122,9 +124,10 @@ class Exchange(strategy.Exchange):
         targets = jax.tree.leaves(params)
         chosen = [number for number, value in enumerate(values) if trees.is_inexact(value)]
         count = jnp.asarray(state.count + 1, jnp.int32)
-        *pulled, _ = host_calls.visit(
-            [*(values[number] for number in chosen), count],
-            [*(leaves[number] for number in chosen), _COUNT],
+        squares = jnp.stack([_sum_squares(targets[number]) for number in chosen]) if chosen else jnp.zeros(0)
+        *pulled, _, _ = host_calls.visit(
+            [*(values[number] for number in chosen), squares, count],
+            [*(leaves[number] for number in chosen), trees.Leaf(_SQUARES, squares.shape, "float32"), _COUNT],
             _CALLER,
             _VISITOR,
         )
@@ -154,7 +157,7 @@ class Exchange(strategy.Exchange):
 
     def take_step(self, arrays: Sequence[tuple[trees.Leaf, npt.NDArray[Any]]]) -> None:
         """Push gradients, and put into their place what the parameters have become."""
-        *gradients, (_, count) = arrays
+        *gradients, (_, squares), (_, count) = arrays
         if not self._made:
             raise ValueError(
                 "With ParameterServer the servers must have the parameters before the first step. Call "
@@ -162,6 +165,8 @@ class Exchange(strategy.Exchange):
                 "a checkpoint's."
             )
         targets = [self._made[leaf.name] for leaf, _ in gradients]
+        for target, found in zip(targets, squares.reshape(-1), strict=True):
+            self._pulled.check(target.name, float(found))
         pushed = [
             ps_client.Gradient(target, array.reshape(target.shape))
             for target, (_, array) in zip(targets, gradients, strict=True)
@@ -171,6 +176,7 @@ class Exchange(strategy.Exchange):
         self._client.enter_early()
         for target, (_, array) in zip(targets, gradients, strict=True):
             self._client.read(target, array.reshape(target.shape))
+            self._pulled.note(target.name, array)
 
 
 def _visit(arrays: Sequence[tuple[trees.Leaf, npt.NDArray[Any]]]) -> None:
@@ -189,6 +195,13 @@ def _check(state: object, params: object) -> None:
             "ParameterServer pulls parameters, but optimizer.update() was called without them. Write "
             "optimizer.update(gradients, state, params)."
         )
+
+
+def _sum_squares(param: Any) -> Any:
+    """Return the sum of the squares of a parameter's elements; NaN for halves, which are rounded, and complex ones."""
+    if str(param.dtype) not in ("float32", "float64"):
+        return jnp.float32(jnp.nan)
+    return jnp.sum(jnp.square(param)).astype(jnp.float32)
 
 
 def _negate(step: Any) -> object:

@@ -26,6 +26,9 @@ from hocket.train import strategies
 from hocket.train.frameworks.torch.strategies import averaging, closures, served_optimizers, strategy, tables
 from hocket.train.strategies import parameter_server, ps_client
 
+_CHECKED_STEPS: Final = 8
+"""After so many steps each eighth one is checked: it reads all weights once."""
+
 STEPS_KEY: Final = "hocket_steps"
 """Where an optimizer's first parameter group has how many steps were taken, so that it is saved and loaded with the
 optimizer, prepared or not."""
@@ -49,6 +52,8 @@ class Exchange(strategy.Exchange):
         self._aside: list[tuple[torch.Tensor, torch.Tensor]] = []
         #: The number of pushes when the copies were pulled; -1 if they are to be pulled in any case.
         self._seen = -1
+        self._num_steps = 0
+        self._pulled = ps_client.PulledWeights("Load them, with model.load_state_dict()")
         self._followed: set[torch.nn.Module] = set()
         self._hooks: list[Any] = []
 
@@ -72,6 +77,7 @@ class Exchange(strategy.Exchange):
         return model
 
     def adapt_optimizer(self, optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
+        self._check_unserved(optimizer)
         groups = self._list_new(optimizer)
         names = self._name_parameters(groups)
         if self._ranks.rank > 0:
@@ -106,6 +112,7 @@ class Exchange(strategy.Exchange):
     def _push(self, optimizer: torch.optim.Optimizer, args: tuple[object, ...], kwargs: dict[str, object]) -> Any:
         """Push the gradients, and set them aside. Called before ``step``."""
         replaced = _run_closure(args, kwargs)
+        self._check_pulled()
         new = self._list_new(optimizer)
         if new:  # a parameter group was added
             self._make(optimizer, new, self._name_parameters(new))
@@ -154,6 +161,8 @@ class Exchange(strategy.Exchange):
         version = self._client.version
         if version == self._seen:
             return
+        self._pulled.forget()
+        is_checked = _is_checked(self._num_steps + 1)
         for parameter, target in self._served.items():
             if parameter in self._tables:
                 continue
@@ -161,9 +170,31 @@ class Exchange(strategy.Exchange):
                 self._client.read(target, parameter.detach().numpy())
             else:
                 parameter.copy_(torch.from_numpy(self._client.read(target)))
+            if is_checked:
+                self._pulled.note(target.name, tables.to_array(parameter))
         self._seen = version
 
+    def _check_pulled(self) -> None:
+        """See that the program has not changed the copies, in the first steps and in some of the later ones."""
+        self._num_steps += 1
+        if self._seen < 0 or not _is_checked(self._num_steps):
+            return
+        for parameter, target in self._served.items():
+            if parameter not in self._tables:
+                self._pulled.check(target.name, ps_client.sum_squares(tables.to_array(parameter)))
+
     # --- making -----------------------------------------------------------------------------------------------------
+
+    def _check_unserved(self, optimizer: torch.optim.Optimizer) -> None:
+        for parameter in itertools.chain.from_iterable(group["params"] for group in optimizer.param_groups):
+            if parameter in self._served:
+                raise ValueError(
+                    f"prepare_optimizer() received an optimizer ({type(optimizer).__name__}) of parameters that "
+                    f"another one steps, `{self._served[parameter].name}` among them, but with ParameterServer the servers "
+                    "would go on with its moments. Keep the first one, whose lr may change, and give it more "
+                    "parameters with add_param_group(); or train each phase in a trainer of its own, from the "
+                    "checkpoint of the one before."
+                )
 
     def _list_new(self, optimizer: torch.optim.Optimizer) -> list[tuple[dict[str, object], torch.Tensor]]:
         return [
@@ -250,6 +281,10 @@ class Exchange(strategy.Exchange):
         if found:
             self._client.load(found)
             self._seen = -1
+
+
+def _is_checked(step: int) -> bool:
+    return step <= _CHECKED_STEPS or step % _CHECKED_STEPS == 0
 
 
 def _run_closure(args: tuple[object, ...], kwargs: dict[str, object]) -> object:
