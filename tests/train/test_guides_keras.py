@@ -240,7 +240,7 @@ def test_a_sum_that_an_evaluation_does_not_add_up_is_told_once(tmp_path: Path) -
 def break_and_go_on(config: dict[str, str]) -> list[Any]:
     keras.utils.set_random_seed(3)
     model = hocket_keras.prepare_model(build(keras.optimizers.Adam(0.01)))
-    data = hocket_keras.prepare_arrays(*guides_keras.rows(), batch_size=8, resume=False)
+    data = hocket_keras.prepare_arrays(*guides_keras.rows(), batch_size=8, shuffle=False, resume=False)
 
     class Break(keras.callbacks.Callback):  # type: ignore[misc]  # Keras is not type-checked
         def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:

@@ -350,8 +350,8 @@ class Client:
 
 @final
 class PulledWeights:
-    """What a rank has pulled, by the sums of its squares: to find out whether the program changes it, of which the
-    servers would never hear.
+    """The weights that a rank has pulled, as sums of squares: to find out whether the program changes them, of which
+    the servers would never hear.
 
     Args:
         remedy: How the framework's programs give a model other weights.
@@ -362,7 +362,7 @@ class PulledWeights:
         self._squares: dict[str, float] = {}
 
     def note(self, name: str, array: Array) -> None:
-        """Note what has come."""
+        """Note a parameter's value, which has come from the servers."""
         self._squares[name] = sum_squares(array)
 
     def forget(self) -> None:

@@ -170,7 +170,7 @@ class HostModel(abc.ABC):
 
     @property
     def names(self) -> list[str]:
-        """What the parameters are called, where a model may train others in its next loop.
+        """The parameters' names, where a model may train others in its next loop.
 
         Default: nothing, as they stay the same.
         """

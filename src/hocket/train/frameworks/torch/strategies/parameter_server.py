@@ -190,8 +190,8 @@ class Exchange(strategy.Exchange):
             if parameter in self._served:
                 raise ValueError(
                     f"prepare_optimizer() received an optimizer ({type(optimizer).__name__}) of parameters that "
-                    f"another one steps, `{self._served[parameter].name}` among them, but with ParameterServer the servers "
-                    "would go on with its moments. Keep the first one, whose lr may change, and give it more "
+                    f"another one steps, `{self._served[parameter].name}` among them, but with ParameterServer the "
+                    "servers would go on with its moments. Keep the first one, whose lr may change, and give it more "
                     "parameters with add_param_group(); or train each phase in a trainer of its own, from the "
                     "checkpoint of the one before."
                 )
