@@ -428,6 +428,8 @@ class ServedSteps(strategy.StrategyRuntime):
         self._step = 0
         self._seen: Array | None = None
         """What was pulled last, to see whether the model was given other weights since."""
+        self._is_settled = False
+        """Whether no step was taken since."""
         self._names: list[str] = []
         self._pulled = PulledWeights("Give a model other weights between two calls of fit()")
 
@@ -444,6 +446,7 @@ class ServedSteps(strategy.StrategyRuntime):
         self._chosen = tuple(numbers)
 
     def take_step(self, flat: Array, rate: float, *, counts: bool) -> None:
+        self._is_settled = False
         targets = [self._made[number] for number in self._chosen]
         parts = strategy.unflatten(flat[:-1], [target.shape for target in targets])
         if counts:
@@ -490,11 +493,12 @@ class ServedSteps(strategy.StrategyRuntime):
                 self._world.barrier()
         elif self._seen is not None and not np.array_equal(self._seen, strategy.flatten(values)):
             self._client.load(list(zip(self._made, values, strict=True)))
-        self._seen = strategy.flatten(values)
+        self._seen, self._is_settled = strategy.flatten(values), True
         self._step = model.steps_taken
 
     def begin_epoch(self, model: strategy.HostModel) -> None:
-        if self._seen is not None and not np.array_equal(self._seen, model.read_flat(), equal_nan=True):
+        is_same = self._seen is None or np.array_equal(self._seen, model.read_flat(), equal_nan=True)
+        if self._is_settled and not is_same:
             raise ValueError(
                 "The program has given the model other weights between two epochs of fit(), of which the servers do "
                 "not hear with ParameterServer. Do it between two calls of fit(), or use AllReduce()."
@@ -516,7 +520,7 @@ class ServedSteps(strategy.StrategyRuntime):
     def _pull(self, model: strategy.HostModel) -> None:
         found = [self._client.read(target) for target in self._made]
         model.write(found)
-        self._seen = model.read_flat()
+        self._seen, self._is_settled = model.read_flat(), True
         for target, value in zip(self._made, found, strict=True):
             self._pulled.note(target.name, value)
 
