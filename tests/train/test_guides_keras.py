@@ -141,9 +141,15 @@ def normalize_jointly() -> None:
     hocket_keras.prepare_model(keras.Sequential([keras.Input((6,)), layer, keras.layers.Dense(1)]))
 
 
+def take_unequal_steps() -> None:
+    x, y = guides_keras.rows(16 + 16 * train.get_context().get_world_rank())
+    hocket_keras.prepare_model(build()).fit(x, y, batch_size=8, verbose=0)
+
+
 @pytest.mark.parametrize(
     ("function", "strategy", "message"),
     [
+        (take_unequal_steps, None, r"(?s)same order.*If the ranks have unequal numbers of batches"),
         (normalize_jointly, None, r"has synchronized=True, but in a prepared model a layer sees the rows of its own"),
         (step_a_model_that_was_built_later, None, r"made after prepare_model\(\).*Build it first"),
         (step_by_hand_with_another_strategy, hocket_keras.LocalSGD(2), r"of whose steps the strategy does not hear"),

@@ -10,12 +10,18 @@ from typing import Any, Final, final
 
 import keras
 
+from hocket.collective import errors
 from hocket.collective.world import World
 from hocket.train.frameworks.keras import bridges, steps
 from hocket.train.strategies import strategy
 
 _NEEDS_LEAD: Final = ("begin", "begin_epoch", "after_steps", "synchronize")
 """What a strategy may do between steps, which something must lead."""
+
+_EQUAL_STEPS: Final = (
+    "If the ranks have unequal numbers of batches, so that one takes a step while another ends its epoch, share the "
+    "rows out with prepare_arrays(x, y, batch_size=...), which gives all of them equally many."
+)
 
 
 @final
@@ -69,8 +75,10 @@ class Exchange:
         try:
             yield
         except Exception as error:
-            own = self._crossing.error or self._counting.error
-            if own is None or own is error:
+            own = self._crossing.error or self._counting.error or error
+            if isinstance(own, errors.CollectiveMismatchError):
+                own.add_note(_EQUAL_STEPS)
+            if own is error:
                 raise
             raise own from error
         finally:
