@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import pickle
+import threading
+import time
 from collections.abc import AsyncIterator, Callable, Iterator
+from concurrent import futures
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +17,7 @@ import pytest
 
 import hocket
 from hocket import data, exceptions
-from hocket.data import context
+from hocket.data import blocks, context, steps
 from hocket.data.datasource import Datasink, WriteResult
 
 
@@ -100,6 +104,67 @@ def test_no_rows() -> None:
         return batch
 
     assert data.range(4).filter(lambda row: False).map_batches(same, batch_size=1).take_all() == []
+
+
+ERRORS = (ValueError, KeyboardInterrupt, GeneratorExit, SystemExit, StopAsyncIteration, asyncio.CancelledError)
+
+
+async def cancel_itself() -> None:
+    task = asyncio.current_task()
+    assert task is not None
+    task.cancel()
+    await asyncio.sleep(0)
+
+
+@pytest.mark.timeout(20)
+@pytest.mark.parametrize("num_calls", [1, 3, 40])
+@pytest.mark.parametrize("error", [*ERRORS, StopIteration, "cancels itself", "stops the loop", "cancels all"], ids=str)
+def test_an_error_of_a_coroutine_ends_all_others(error: Any, num_calls: int) -> None:
+    """Also where it would end the loop, into which other threads call."""
+    num_threads = threading.active_count()
+    begun: list[int] = []
+
+    async def ends(row: dict[str, int]) -> dict[str, int]:
+        begun.append(row["id"])
+        if row["id"] != num_calls // 2:
+            await asyncio.sleep(0 if row["id"] % 2 else 0.002)
+            return row
+        if error == "cancels itself":
+            await cancel_itself()
+        if error == "stops the loop":
+            asyncio.get_running_loop().stop()
+            await asyncio.sleep(0)
+        if error == "cancels all":
+            for task in asyncio.all_tasks():
+                task.cancel()
+            await asyncio.sleep(0)
+        raise ValueError if isinstance(error, str) else error("it was this one")
+
+    function = steps.Asynchronous(ends)
+    wanted: Any = {StopIteration: RuntimeError, "stops the loop": (RuntimeError, ValueError)}.get(
+        error, (asyncio.CancelledError, futures.CancelledError) if isinstance(error, str) else error
+    )
+    rows = functools.partial(steps.map_rows, function=function, args=(), kwargs={})
+    block = blocks.build({"id": np.arange(num_calls)}, "rows")
+    for _ in range(3):  # the same loop serves the next block
+        begun.clear()
+        with pytest.raises(wanted):
+            steps.call(rows, block)
+        count = len(begun)
+        time.sleep(0.01)
+        assert len(begun) == count
+    assert threading.active_count() == num_threads
+
+
+def test_calls_that_have_begun_are_cancelled() -> None:
+    async def waits(row: dict[str, int]) -> dict[str, int]:
+        if row["id"]:
+            await asyncio.Event().wait()
+        raise ValueError("it was this one")
+
+    rows = functools.partial(steps.map_rows, function=steps.Asynchronous(waits), args=(), kwargs={})
+    with pytest.raises(ValueError, match="it was this one"):
+        steps.call(rows, blocks.build({"id": np.arange(8)}, "rows"))
 
 
 class OddError(Exception):

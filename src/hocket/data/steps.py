@@ -13,6 +13,7 @@ import re
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent import futures
+from dataclasses import dataclass
 from typing import Any, Final, final
 
 import numpy as np
@@ -285,9 +286,27 @@ _SIDE_BY_SIDE: Final = 4
 
 
 @final
+@dataclass(frozen=True)
+class _Outcome:
+    """What a call has returned or raised. It is a value to the loop, because some errors would end the loop, and no
+    future takes a StopIteration."""
+
+    value: Any = None
+    error: BaseException | None = None
+
+    def open(self) -> Any:
+        if self.error is not None:
+            raise self.error
+        return self.value
+
+
+@final
 class Asynchronous:
     """A coroutine function, or an asynchronous generator, that threads call as an ordinary function; a loop in the
     thread that waits for them runs it. What it keeps, such as a connection, stays with that loop.
+
+    The loop runs until each of these threads has ended, also after an error: a thread that called into a loop that
+    stands still would wait for ever. After the first error, calls that have begun are cancelled, and no other begins.
 
     Args:
         function: What is called.
@@ -297,6 +316,8 @@ class Asynchronous:
         self._function = function
         self.__qualname__ = name_function(function)
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._waiting: asyncio.Task[None] | None = None
+        self._is_left = False
 
     def __reduce__(self) -> tuple[object, ...]:
         return Asynchronous, (self._function,)
@@ -307,11 +328,16 @@ class Asynchronous:
 
     def __call__(self, *args: object, **kwargs: object) -> object:
         assert self._loop is not None, "only `run` has it called"
-        return asyncio.run_coroutine_threadsafe(self._call(args, kwargs), self._loop).result()
+        return asyncio.run_coroutine_threadsafe(self._call(args, kwargs), self._loop).result().open()
 
-    async def _call(self, args: Sequence[object], kwargs: Mapping[str, object]) -> object:
-        found = self._function(*args, **kwargs)
-        return iter([one async for one in found]) if hasattr(found, "__aiter__") else await found
+    async def _call(self, args: Sequence[object], kwargs: Mapping[str, object]) -> _Outcome:
+        if self._is_left:  # this is read and set in the loop's thread alone, so no call slips through
+            return _Outcome(error=futures.CancelledError())
+        try:
+            found = self._function(*args, **kwargs)
+            return _Outcome(iter([one async for one in found]) if hasattr(found, "__aiter__") else await found)
+        except BaseException as error:  # noqa: BLE001 (the thread that called raises it)
+            return _Outcome(error=error)
 
     def run(self, apply: Callable[[blocks.Block], blocks.Block], block: blocks.Block, size: int) -> blocks.Block:
         """Return what becomes of a block. Parts of it are worked on side by side, whose lengths are whole sizes."""
@@ -319,24 +345,49 @@ class Asynchronous:
         parts = [block.cut(start, start + count) for start in range(0, max(1, block.num_rows), count)]
 
         loop = self._loop = self._loop or asyncio.new_event_loop()
-        with futures.ThreadPoolExecutor(_SIDE_BY_SIDE) as threads:
+        begun = loop.create_future()
+        begun.set_result(None)
+        loop.run_until_complete(begun)  # raises where no loop can run, before a thread waits for this one
+        self._is_left = False
+        errors: list[BaseException] = []  # in the order of time: the first is the cause of the others
 
-            async def wait() -> list[blocks.Block]:
-                begin = functools.partial(loop.run_in_executor, threads)
-                return await asyncio.gather(*(begin(contextvars.copy_context().run, apply, part) for part in parts))
-
-            async def leave() -> None:
-                left = asyncio.all_tasks() - {asyncio.current_task()}
-                for one in left:
-                    one.cancel()
-                await asyncio.gather(*left, return_exceptions=True)
-
+        def work(part: blocks.Block) -> blocks.Block | None:
             try:
-                made = loop.run_until_complete(wait())
-            except BaseException:  # the threads wait for what others have begun
-                loop.run_until_complete(leave())
-                raise
+                return apply(part)
+            except BaseException as error:  # noqa: BLE001 (raised below)
+                errors.append(error)
+                loop.call_soon_threadsafe(self._leave)
+                return None
+
+        with futures.ThreadPoolExecutor(_SIDE_BY_SIDE) as threads:
+            works = [loop.run_in_executor(threads, contextvars.copy_context().run, work, part) for part in parts]
+            while not all(one.done() for one in works):
+                self._waiting = loop.create_task(self._wait(works))
+                try:
+                    loop.run_until_complete(self._waiting)
+                except BaseException as error:  # noqa: BLE001 (raised below: an interrupt, or what a task has let out)
+                    errors.append(error)
+                    self._leave()
+        try:
+            if errors:
+                raise errors[0]
+        finally:
+            errors.clear()  # an error knows this frame, and the two would keep each other
+        made = [found for one in works if (found := one.result()) is not None]
         return blocks.join(made) if len(made) > 1 else made[0]
+
+    async def _wait(self, works: Sequence[asyncio.Future[Any]]) -> None:
+        await asyncio.wait(works)
+        others = asyncio.all_tasks() - {asyncio.current_task()}
+        if self._is_left and others:
+            await asyncio.wait(others)
+
+    def _leave(self) -> None:
+        """Cancel what has begun, and let nothing else begin. Runs in the loop's thread."""
+        assert self._loop is not None
+        self._is_left = True
+        for one in asyncio.all_tasks(self._loop) - {self._waiting}:
+            one.cancel()
 
 
 def is_asynchronous(function: object) -> bool:
