@@ -108,27 +108,77 @@ def read_column(column: Any) -> object:
             return column.to_numpy(zero_copy_only=False)
         if kinds.is_tensor_type(kind) and (stacked := tensors.stack_tensors(column)) is not None:
             return stacked
-    plain = _decode_type(kind)
-    if plain is not None:
-        is_run = pa.types.is_run_end_encoded(kind)
-        return read_column(
-            kinds.load("A column", "pyarrow.compute").run_end_decode(column) if is_run else column.cast(plain)
-        )
+    plain = _decode(column) if _is_encoded(kind) or _holds_views(kind) else column
+    if plain is not column:
+        return read_column(plain)
     if pa.types.is_null(kind):  # nothing is known of it: it joins with every other
         return np.full(len(column), None, object)
     return column
 
 
-def _decode_type(kind: Any) -> Any:
-    """Return the type of the same values as one by which Arrow itself can do little: nothing can be picked of it. None
-    for all others."""
+_LAST_32: Final = (1 << 31) - 1
+"""The greatest offset that a list of Arrow's can have; a large list has 64 bits."""
+
+
+def _is_encoded(kind: Any) -> bool:
+    """Return whether Arrow itself can do little by a type: nothing can be picked of it."""
+    types = kinds.load("A column").types
+    return bool(types.is_run_end_encoded(kind) or types.is_string_view(kind) or types.is_binary_view(kind))
+
+
+def _is_view(kind: Any) -> bool:
+    """Return whether a type is one of lists of which each says where its values are, so that rows may share them."""
+    types = kinds.load("A column").types
+    return bool(types.is_list_view(kind) or types.is_large_list_view(kind))
+
+
+def _holds_views(kind: Any) -> bool:
+    """Return whether a type is one of views of lists, or has one inside. What Arrow casts these to has other values."""
+    return _is_view(kind) or any(_holds_views(kind.field(at).type) for at in range(kind.num_fields))
+
+
+def _decode(column: Any) -> Any:
+    """Return an Arrow array as one of the same values, of types by which Arrow can do all, inside as well."""
     pa = kinds.load("A column")
-    types = pa.types
+    kind, types = column.type, pa.types
     if types.is_run_end_encoded(kind):
-        return kind.value_type
-    if types.is_string_view(kind) or types.is_binary_view(kind):
-        return pa.string() if types.is_string_view(kind) else pa.binary()
-    return pa.list_(kind.value_type) if types.is_list_view(kind) or types.is_large_list_view(kind) else None
+        return _decode(kinds.load("A column", "pyarrow.compute").run_end_decode(column))
+    if _is_encoded(kind):
+        return column.cast(pa.string() if types.is_string_view(kind) else pa.binary())
+    if types.is_struct(kind):
+        parts = list(map(_decode, column.flatten()))
+        fields = [field.with_type(part.type) for field, part in zip(kind, parts, strict=True)]
+        return pa.StructArray.from_arrays(parts, fields=fields, mask=column.is_null())
+    if types.is_map(kind):
+        pairs = pa.struct([pa.field("key", kind.key_type, nullable=False), pa.field("value", kind.item_type)])
+        lists = _decode_lists(pa, column.cast(pa.list_(pairs)))
+        ends = pa.array(np.asarray(lists.offsets), mask=np.append(np.asarray(lists.is_null()), False))
+        return pa.MapArray.from_arrays(ends, *lists.values.flatten())
+    return _decode_lists(pa, column) if kinds.is_list(kind) or _is_view(kind) else column
+
+
+def _decode_lists(pa: Any, column: Any) -> Any:
+    kind, gone = column.type, np.asarray(column.is_null())
+    if pa.types.is_fixed_size_list(kind):  # `flatten` leaves out what rows that are missing have
+        size = kind.list_size
+        places = np.arange(len(column) * size) - np.repeat(np.cumsum(gone) * size, size)
+        values = _decode(column.flatten()).take(pa.array(places, mask=np.repeat(gone, size)))
+        built = pa.list_(kind.value_field.with_type(values.type), size)
+        return pa.FixedSizeListArray.from_arrays(values, type=built, mask=pa.array(gone))
+    lengths = np.asarray(column.value_lengths().fill_null(0)).astype(np.int64)
+    ends = np.cumsum(lengths)
+    if _is_view(kind):
+        starts = np.repeat(np.asarray(column.offsets) - (ends - lengths), lengths)
+        values = _decode(column.values).take(pa.array(starts + np.arange(len(starts))))
+    else:
+        values = _decode(column.flatten())
+    is_large = pa.types.is_large_list(kind) or pa.types.is_large_list_view(kind) or len(values) > _LAST_32
+    make, lists, width = (
+        (pa.large_list, pa.LargeListArray, np.int64) if is_large else (pa.list_, pa.ListArray, np.int32)
+    )
+    built = make(kind.value_field.with_type(values.type))
+    offsets = np.concatenate([[0], ends]).astype(width)
+    return lists.from_arrays(pa.array(offsets), values, type=built, mask=pa.array(gone))
 
 
 def read_table(table: Any) -> dict[str, object]:
