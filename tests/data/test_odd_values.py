@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import functools
 import random
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import numpy as np
+import pandas as pd  # type: ignore[import-untyped,unused-ignore]  # it may lack its stubs
 import pyarrow as pa
 import pytest
 
 import hocket
 from hocket import data
+from hocket.data import aggregate
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -84,3 +88,168 @@ def test_views_may_share_values_and_stand_in_any_order() -> None:
         found = data.from_arrow(pa.table({"x": views})).to_arrow()
         assert found["x"].type == plain
         assert found["x"].to_pylist() == [["d"], ["a", "b", "c"], ["b", "c"], []]
+
+
+# --- categories -------------------------------------------------------------------------------------------------------
+
+SIZES = ["small", "medium", "large", "huge"]
+"""In an order that is not the alphabet's; no row is huge."""
+
+
+def build_sizes(*, ordered: bool, categories: list[str] = SIZES) -> pd.DataFrame:
+    values = pd.Categorical(["large", None, "small", "medium", "small"], categories=categories, ordered=ordered)
+    return pd.DataFrame({"id": range(5), "size": values, "y": range(5)})
+
+
+USES: dict[str, Callable[[data.Dataset], data.Dataset]] = {
+    "nothing": lambda rows: rows,
+    "sort": lambda rows: rows.sort("id", descending=True),
+    "sort by it": lambda rows: rows.sort("size"),
+    "groupby": lambda rows: rows.groupby("size").sum("y"),
+    "min": lambda rows: rows.groupby("id").min("size").rename_columns({"min(size)": "size"}),
+    "aggregates of functions": lambda rows: rows.groupby("size").aggregate(build_total()),
+    "map_groups": lambda rows: rows.groupby("id").map_groups(lambda group: group),
+    "groups by it": lambda rows: rows.groupby("size").map_groups(lambda group: group, batch_format="pandas"),
+    "join": lambda rows: rows.join(data.range(4), on="id"),
+    "outer join": lambda rows: data.range(9).join(rows, on="id", join_type="left_outer"),
+    "join by it": lambda rows: rows.join(rows, on="size", right_suffix="2"),
+    "right semi join": lambda rows: data.range(4).join(rows, on="id", join_type="right_semi"),
+    "shuffle": lambda rows: rows.random_shuffle(seed=0),
+    "repartition": lambda rows: rows.repartition(3),
+    "filter": lambda rows: rows.filter(lambda row: row["id"] < 3),
+    "rows": lambda rows: rows.map(lambda row: {**row, "size": row["size"]}),
+    "some rows": lambda rows: rows.flat_map(lambda row: [row, row] if row["id"] else []),
+    "new rows": lambda rows: rows.map(lambda row: {"size": "large"}),
+    **{
+        f"part of a batch, {form}": functools.partial(
+            lambda form, rows: rows.map_batches(CUTTERS[form], batch_format=form), form
+        )
+        for form in ("numpy", "pandas", "pyarrow")
+    },
+    "union": lambda rows: rows.union(rows.sort("id")),
+    "zip": lambda rows: rows.select_columns(["id"]).zip(rows.select_columns(["size"])),
+}
+CUTTERS: dict[str, Callable[[Any], Any]] = {
+    "numpy": lambda batch: {name: values[1:2] for name, values in batch.items()},
+    "pandas": lambda batch: batch[batch["y"] > 2],
+    "pyarrow": lambda batch: batch.slice(1, 1),
+}
+
+
+def build_total() -> aggregate.AggregateFn:
+    return aggregate.AggregateFn(
+        init=lambda key: 0,
+        accumulate_row=lambda total, row: total + row["y"],
+        merge=lambda one, other: one + other,
+        name="total",
+    )
+
+
+@pytest.mark.parametrize("num_blocks", [1, 3])
+@pytest.mark.parametrize("ordered", [False, True], ids=["unordered", "ordered"])
+@pytest.mark.parametrize("use", USES)
+def test_categories_stay(use: str, ordered: bool, num_blocks: int) -> None:
+    frame = build_sizes(ordered=ordered)
+    rows = data.from_pandas([frame.iloc[:1], frame.iloc[1:2], frame.iloc[2:]] if num_blocks > 1 else frame)
+    for shown in (USES[use](rows).to_pandas(), USES[use](rows).materialize().take_batch(99, batch_format="pandas")):
+        assert list(shown["size"].cat.categories) == SIZES
+        assert shown["size"].cat.ordered is ordered
+
+
+@pytest.mark.parametrize("descending", [False, True])
+@pytest.mark.parametrize("num_blocks", [1, 5])
+def test_an_ordered_category_sorts_as_pandas_has_it(num_blocks: int, descending: bool) -> None:
+    frame = build_sizes(ordered=True)
+    rows = data.from_pandas([frame.iloc[[at]] for at in range(5)] if num_blocks > 1 else frame)
+    wanted = frame.sort_values(["size", "y"], ascending=[not descending, True])
+    found = rows.sort(["size", "y"], descending=[descending, False]).to_pandas()
+    assert found["id"].tolist() == wanted["id"].tolist()
+    summed = rows.groupby("size").sum("y").to_pandas()
+    assert summed["size"].tolist()[:3] == SIZES[:3]
+    assert summed["sum(y)"].tolist()[:3] == [6, 3, 0]
+
+
+def test_one_without_an_order_sorts_by_its_values() -> None:
+    rows = data.from_pandas(build_sizes(ordered=False)).sort("size")
+    assert [row["size"] for row in rows.take_all()] == ["large", "medium", "small", "small", None]
+
+
+@pytest.mark.parametrize(
+    ("orders", "wanted"),
+    [
+        (["ab", "bc"], "abc"),
+        (["bc", "ab"], "abc"),
+        (["ac", "ab", "bc"], "abc"),
+        (["abc", "b", "ca"], None),
+        (["ab", "bc", "ca"], None),
+        (["ab", "ba"], None),
+    ],
+)
+@pytest.mark.parametrize("use", ["to_pandas", "sort", "sort by it", "groupby"])
+def test_orders_of_blocks_become_one_or_are_refused(orders: list[str], wanted: str | None, use: str) -> None:
+    def place(batch: dict[str, Any]) -> Any:
+        order = orders[int(batch["id"][0])]
+        return pd.DataFrame({"id": batch["id"], "x": pd.Categorical([order[-1]], list(order), ordered=True)})
+
+    rows = data.range(len(orders), override_num_blocks=len(orders)).map_batches(place)
+    made = {
+        "to_pandas": rows,
+        "sort": rows.sort("id"),
+        "sort by it": rows.sort("x"),
+        "groupby": rows.groupby("x").count(),
+    }[use]
+    if wanted is None:
+        with pytest.raises(TypeError, match=r"Column 'x' has ordered categories, and .* in some blocks and behind it"):
+            made.to_pandas()
+    else:
+        found = made.to_pandas()["x"]
+        assert "".join(found.cat.categories) == wanted
+        assert found.cat.ordered
+
+
+MANY: dict[str, Callable[[data.Dataset], Any]] = {
+    "to_pandas": lambda rows: rows.to_pandas()["x"].tolist(),
+    "to_arrow": lambda rows: rows.to_arrow()["x"].to_pylist(),
+    "batches": lambda rows: [one for batch in rows.iter_batches(batch_size=250) for one in batch["x"]],
+    "sort": lambda rows: [row["x"] for row in rows.sort("id").take_all()],
+    "repartition": lambda rows: [row["x"] for row in rows.repartition(1).take_all()],
+    "groupby": lambda rows: [row["x"] for row in rows.groupby("x").mean("id").sort("mean(id)").take_all()],
+    "unique": lambda rows: sorted(rows.unique("x"), key=lambda name: int(name[1:])),
+}
+
+
+@pytest.mark.parametrize("index", [pa.int8(), pa.uint8(), pa.int16(), None], ids=str)
+@pytest.mark.parametrize("use", MANY)
+def test_many_categories(use: str, index: Any) -> None:
+    """Each block has few, all blocks have more than the numbers of one of them can say."""
+
+    def name(batch: dict[str, Any]) -> Any:
+        texts = pa.array([f"c{at}" for at in batch["id"]])
+        if index is None:
+            return pd.DataFrame({"id": batch["id"], "x": texts.to_pandas().astype("category")})
+        return pa.table({"id": batch["id"], "x": texts.dictionary_encode().cast(pa.dictionary(index, pa.string()))})
+
+    rows = data.range(300, override_num_blocks=3).map_batches(name)
+    assert MANY[use](rows) == [f"c{at}" for at in range(300)]
+
+
+def test_what_a_function_makes_of_categories() -> None:
+    rows = data.from_pandas(build_sizes(ordered=True))
+    other = rows.map_batches(lambda batch: {"size": np.array(["tiny", "large"], object)}).to_pandas()["size"]
+    assert other.tolist() == ["tiny", "large"]
+    assert not hasattr(other, "cat"), "tiny has no place in the order"
+    loose = rows.map_batches(lambda batch: batch.assign(size=batch["size"].cat.as_unordered()), batch_format="pandas")
+    assert not loose.to_pandas()["size"].cat.ordered
+    fewer = rows.map_batches(
+        lambda batch: batch.assign(size=batch["size"].cat.remove_unused_categories()), batch_format="pandas"
+    )
+    assert list(fewer.to_pandas()["size"].cat.categories) == SIZES[:3]
+
+
+def test_a_category_that_is_missing_is_a_missing_value() -> None:
+    column = pa.DictionaryArray.from_arrays(pa.array([0, 1, 2, None]), pa.array(["b", None, "a"]))
+    rows = data.from_arrow(pa.table({"x": column}))
+    assert rows.to_arrow()["x"].to_pylist() == ["b", None, "a", None]
+    found = rows.map_batches(lambda batch: batch, batch_format="pandas").to_pandas()["x"]
+    assert list(found.cat.categories) == ["b", "a"]
+    assert found.isna().tolist() == [False, True, False, True]

@@ -24,6 +24,7 @@ from typing import Any, cast
 import numpy as np
 import pandas as pd  # type: ignore[import-untyped,unused-ignore]  # it may lack its stubs
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 from pyarrow import parquet
 
@@ -132,7 +133,11 @@ def build(kind: Any, make: Make, rng: random.Random, count: int, gaps: float) ->
     if isinstance(kind, pa.BaseExtensionType):
         return pa.ExtensionArray.from_storage(kind, pa.array(values, kind.storage_type))
     if pa.types.is_dictionary(kind):
-        return pa.array(values, kind.value_type).dictionary_encode().cast(kind)
+        held = pa.array(values, kind.value_type)
+        if not kind.ordered:
+            return held.dictionary_encode().cast(kind)
+        known = held.unique().drop_null().sort()  # the same order in each block
+        return pa.DictionaryArray.from_arrays(pc.index_in(held, known).cast(kind.index_type), known, ordered=True)
     if pa.types.is_float16(kind):
         return pa.array([None if value is None else np.float16(cast("float", value)) for value in values], kind)
     return pa.array(values, kind)

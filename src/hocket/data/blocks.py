@@ -205,7 +205,7 @@ class RowView:
         for name, column in made.columns.items():
             original = self._block.columns.get(name)
             if column is not found[name] and original is not None and not isinstance(original, np.ndarray):
-                made.columns[name] = arrow.recast(column, original.type, keeps_zones=True)
+                made.columns[name] = arrow.recast(column, original, keeps_zones=True)
         return made
 
     def _find_source(

@@ -272,7 +272,7 @@ def restore(found: Column, original: Column, view: Callable[[Column], object], *
         return found
     if len(found) == len(original) and is_same(found, build(view(original))):
         return original
-    return found if isinstance(original, np.ndarray) else arrow.recast(found, original.type, keeps_zones=keeps_zones)
+    return found if isinstance(original, np.ndarray) else arrow.recast(found, original, keeps_zones=keeps_zones)
 
 
 def is_same(one: Any, other: Any) -> bool:

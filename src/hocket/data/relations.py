@@ -9,6 +9,7 @@ last, whichever way is sorted; they are a key of a group, and no key of a join.
 from __future__ import annotations
 
 import abc
+import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final, TypeAlias, final
@@ -16,6 +17,7 @@ from typing import Any, ClassVar, Final, TypeAlias, final
 from hocket._base import texts
 from hocket.data import aggregate as aggregates
 from hocket.data import arrow, blocks, transport
+from hocket.data.arrow import categories
 
 Table: TypeAlias = Mapping[str, transport.ArrowType]
 """The columns of a table and their types."""
@@ -47,6 +49,12 @@ class Statement:
     """A block of the result ends where these first columns change."""
     is_ordered: bool = False
     """Whether digits depend on the order in which rows are taken, so that one thread has to do it."""
+    sources: Mapping[str, tuple[tuple[int, str], ...]] = dataclasses.field(default_factory=dict)
+    """Of each column of the result whose values are ones of the tables: of which tables' columns, by number and name.
+    If these have categories, so has it."""
+    ranks: tuple[str, ...] = ()
+    """Columns of the first table with categories in an order. The engine gets the number of each value's, to sort by:
+    `_rank`."""
     mixed: frozenset[str] = frozenset()
     """Columns of whole numbers with and without signs, which travel as decimals."""
 
@@ -105,6 +113,19 @@ def _order(value: str, kind: transport.ArrowType, *, descending: bool) -> str:
     return f"{present} {'DESC' if descending else 'ASC'} NULLS LAST"
 
 
+def list_ranks(table: Table, keys: Sequence[str]) -> tuple[str, ...]:
+    """Return the keys whose order is that of their categories."""
+    return tuple(key for key in keys if categories.can_find(table[key]) and table[key].ordered)
+
+
+def _order_key(table: Table, key: str, *, descending: bool, is_grouped: bool = False) -> str:
+    """Return how rows are ordered by a key, or groups, in which all rows have the same."""
+    at = list(table).index(key)
+    if not list_ranks(table, [key]):
+        return _order(_name(0, at), table[key], descending=descending)
+    return _order(f"min(t0.r{at})" if is_grouped else f"t0.r{at}", None, descending=descending)
+
+
 @final
 @dataclass(frozen=True)
 class Sort(Query):
@@ -132,12 +153,14 @@ class Sort(Query):
         ways = zip(self.keys, self.descending, strict=True)
         for key in self.keys:
             transport.check_key(key, table[key], self.name)
-        order = [_order(places[key], table[key], descending=down) for key, down in ways]
+        order = [_order_key(table, key, descending=down) for key, down in ways]
         names = [*self.keys, *(name for name in table if name not in self.keys)] if self.groups else list(table)
         return Statement(
             sql=f"SELECT {', '.join(places[name] for name in names)} FROM t0 ORDER BY {', '.join([*order, 't0.n'])}",
             columns=tuple((name, table[name]) for name in names),
             num_keys=len(self.keys) if self.groups else 0,
+            sources={name: ((0, name),) for name in names},
+            ranks=list_ranks(table, self.keys),
         )
 
 
@@ -201,10 +224,11 @@ class Join(Query):
             return self._choose(verb, where, right, there, "t1", "t0")
         if self.how in ("left_semi", "left_anti"):
             return self._choose(verb, where, left, here, "t0", "t1")
-        columns, values = self._list_columns(left, right, here, there)
+        columns, values, sources = self._list_columns(left, right, here, there)
         return Statement(
             sql=f"SELECT {', '.join(values)} FROM t0 {verb} t1 ON {where} ORDER BY t0.n NULLS LAST, t1.n NULLS LAST",
             columns=columns,
+            sources={name: source for (name, _), source in zip(columns, sources, strict=True)},
         )
 
     def _take_one(self, left: Table, right: Table) -> Statement:
@@ -217,19 +241,22 @@ class Join(Query):
         return Statement(
             sql=f"SELECT {', '.join(places.values())} FROM {of}{where} ORDER BY {of}.n",
             columns=tuple((names.get(name, name), kind) for name, kind in table.items()),
+            sources={names.get(name, name): ((0 if left else 1, name),) for name in table},
         )
 
     def _choose(self, verb: str, where: str, table: Table, places: Mapping[str, str], of: str, by: str) -> Statement:
         return Statement(
             sql=f"SELECT {', '.join(places.values())} FROM {of} {verb} {by} ON {where} ORDER BY {of}.n",
             columns=tuple(table.items()),
+            sources={name: ((int(of[1:]), name),) for name in table},
         )
 
     def _list_columns(
         self, left: Table, right: Table, here: Mapping[str, str], there: Mapping[str, str]
-    ) -> tuple[tuple[tuple[str, object], ...], list[str]]:
+    ) -> tuple[tuple[tuple[str, object], ...], list[str], list[tuple[tuple[int, str], ...]]]:
         columns: list[tuple[str, Any]] = []
         values = []
+        sources: list[tuple[tuple[int, str], ...]] = []
         others = dict(zip(self.on, self.right_on, strict=True))
         rest = [name for name in right if name not in self.right_on]
         both = {name for name in left if name not in self.on} & set(rest)
@@ -238,9 +265,11 @@ class Join(Query):
             found = _unify_keys(name, kind, others[name], right[others[name]]) if is_key else kind
             values.append(f"coalesce({here[name]}, {there[others[name]]})" if is_key else here[name])
             columns.append((name + self.left_suffix if name in both else name, found))
+            sources.append(((0, name), (1, others[name])) if is_key else ((0, name),))
         for name in rest:
             values.append(there[name])
             columns.append((name + self.right_suffix if name in both else name, right[name]))
+            sources.append(((1, name),))
         names = [name for name, _ in columns]
         twice = sorted({name for name in names if names.count(name) > 1})
         if twice:
@@ -248,7 +277,7 @@ class Join(Query):
                 f"join(): both data sets have the column {', '.join(map(repr, twice))}. Write "
                 "right_suffix='_right', or give it another name with rename_columns()."
             )
-        return tuple(columns), values
+        return tuple(columns), values, sources
 
 
 def _unify_keys(
@@ -258,7 +287,10 @@ def _unify_keys(
     pa = arrow.load("join()")
     if kind is None or other_kind is None or kind == other_kind:
         return other_kind if kind is None else kind
-    sides = [one.value_type if pa.types.is_dictionary(one) else one for one in (kind, other_kind)]
+    both = (kind, other_kind)
+    if all(map(pa.types.is_dictionary, both)) and pa.types.is_dictionary(found := arrow.unify(both)):
+        return found
+    sides = [one.value_type if pa.types.is_dictionary(one) else one for one in both]
     if sides[0] == sides[1]:
         return sides[0]
     if any(all(map(is_kind, sides)) for is_kind in (pa.types.is_integer, pa.types.is_floating, _is_text)):
@@ -301,6 +333,7 @@ class Aggregate(Query):
         (table,) = tables
         keys, columns, order, shown = _build_keys(self.keys, table)
         values, helpers = shown, []
+        sources = {key: ((0, key),) for key in self.keys}
         for number, one in enumerate(self.aggregations):
             if self.is_second:
                 parts = [_name(0, at) for at, name in enumerate(table) if name.startswith(_name_part(number, "part"))]
@@ -316,11 +349,17 @@ class Aggregate(Query):
                 value = f"CASE WHEN {gaps} > 0 THEN NULL ELSE {value} END"
             values.append(value)
             columns.append((one.name, _find_result(one, kind, is_part=self.is_second)))
+            if kind is not None:
+                sources[one.name] = ((0, _name_part(number, "part0") if self.is_second else one.on or ""),)
         _check_names(columns)
         source = f"(SELECT *, {', '.join(helpers)} FROM t0) AS t0" if helpers else "t0"
         group = f" GROUP BY {', '.join(keys)} ORDER BY {', '.join(order)}" if keys else ""
         return Statement(
-            sql=f"SELECT {', '.join(values)} FROM {source}{group}", columns=tuple(columns), is_ordered=True
+            sql=f"SELECT {', '.join(values)} FROM {source}{group}",
+            columns=tuple(columns),
+            is_ordered=True,
+            sources=sources,
+            ranks=list_ranks(table, self.keys),
         )
 
     def can_be_parted(self) -> bool:
@@ -347,16 +386,24 @@ class AggregateParts(Query):
     def build(self, tables: Sequence[Table]) -> Statement:
         (table,) = tables
         keys, columns, order, values = _build_keys(self.keys, table)
+        sources = {key: ((0, key),) for key in self.keys}
         for number, one in enumerate(self.aggregations):
             present, kind = _read_column(one, table)
             for at, part in enumerate(one.list_parts(present) or ()):
                 values.append(part)
                 columns.append((_name_part(number, f"part{at}"), _find_result(one, kind, is_part=False)))
+                sources[columns[-1][0]] = ((0, one.on or ""),)
             if _sees_gaps(one):
                 values.append(f"count(*) - count({present})")
                 columns.append((_name_part(number, "gaps"), COMPUTED))
         group = f" GROUP BY {', '.join(keys)} ORDER BY {', '.join(order)}" if keys else ""
-        return Statement(sql=f"SELECT {', '.join(values)} FROM t0{group}", columns=tuple(columns), is_ordered=True)
+        return Statement(
+            sql=f"SELECT {', '.join(values)} FROM t0{group}",
+            columns=tuple(columns),
+            is_ordered=True,
+            sources=sources,
+            ranks=list_ranks(table, self.keys),
+        )
 
 
 def _list_columns(keys: Sequence[str], aggregations: Sequence[aggregates.Aggregation]) -> tuple[str, ...]:
@@ -374,7 +421,7 @@ def _build_keys(keys: Sequence[str], table: Table) -> tuple[list[str], list[tupl
     places = _places(table)
     for key in keys:
         transport.check_key(key, table[key], "groupby()")
-    order = [_order(places[key], table[key], descending=False) for key in keys]
+    order = [_order_key(table, key, descending=False, is_grouped=True) for key in keys]
     groups = [_present(places[key], table[key]) for key in keys]
     shown = [_read_missing(places[key], table[key]) for key in keys]
     return groups, [(key, table[key]) for key in keys], order, shown

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from hocket.data import arrow, blocks, columns
+from hocket.data.arrow import categories
 
 ArrowType = Any
 """A type of Arrow's; None where nothing is known of a column but that its values are missing."""
@@ -153,12 +154,13 @@ def encode(name: str, column: Any, kind: ArrowType, count: int = 0) -> Any:
     return (column if column.type == simple else column.cast(simple)).view(_lay_out(simple))
 
 
-def decode(column: Any, kind: ArrowType) -> Any:
+def decode(column: Any, kind: ArrowType, known: Any = None) -> Any:
     """Return a column that comes from the engine as what it was.
 
     Args:
         column: The engine's.
         kind: What it was; None if there were only missing values.
+        known: Its categories, if it had such; None: those of its values.
     """
     pa = arrow.load("A relation")
     if kind is None or pa.types.is_null(kind):
@@ -174,5 +176,5 @@ def decode(column: Any, kind: ArrowType) -> Any:
         return pa.ExtensionArray.from_storage(kind, storage)
     if pa.types.is_dictionary(kind):
         values = column if column.type == kind.value_type else column.cast(kind.value_type)
-        return values.dictionary_encode().cast(kind)
+        return categories.encode(values, kind, known) if categories.can_find(kind) else values
     return column if column.type == kind else column.cast(kind)

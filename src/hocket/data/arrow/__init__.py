@@ -13,6 +13,7 @@ from hocket.data.arrow.building import join as join
 from hocket.data.arrow.building import narrow as narrow
 from hocket.data.arrow.building import recast as recast
 from hocket.data.arrow.building import refine_arrays as refine_arrays
+from hocket.data.arrow.categories import flatten as flatten
 from hocket.data.arrow.forms import build_missing as build_missing
 from hocket.data.arrow.forms import build_table as build_table
 from hocket.data.arrow.forms import check_texts as check_texts
@@ -27,7 +28,6 @@ from hocket.data.arrow.kinds import Array as Array
 from hocket.data.arrow.kinds import decode_dictionary as decode_dictionary
 from hocket.data.arrow.kinds import find_type as find_type
 from hocket.data.arrow.kinds import fit_times as fit_times
-from hocket.data.arrow.kinds import flatten as flatten
 from hocket.data.arrow.kinds import get_optional as get_optional
 from hocket.data.arrow.kinds import is_tensor as is_tensor
 from hocket.data.arrow.kinds import load as load

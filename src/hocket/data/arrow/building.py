@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from hocket.data.arrow import kinds, tensors
+from hocket.data.arrow import categories, kinds, tensors
 
 
 def get_optional_array(values: Sequence[object] | kinds.Array, kind: object = None) -> object:
@@ -107,6 +107,12 @@ def convert(name: str, column: Any, kind: Any) -> Any:
     try:
         if kinds.is_tensor_type(kind):
             return _convert_tensors(pa, tensors.list_tensors(found), kind)
+        if categories.can_find(kind):
+            return (
+                categories.convert(found, kind)
+                if pa.types.is_dictionary(found.type)
+                else categories.encode(found, kind)
+            )
         return kinds.decode_dictionary(found).cast(kind)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
         raise TypeError(
@@ -130,7 +136,11 @@ def refine_arrays(table: Any) -> Any:
     pa = kinds.load("A table")
     for at, field in enumerate(table.schema):
         if getattr(field.type, "kind", None) == pa.timestamp("s"):
-            finer = convert(field.name, kinds.flatten(table.column(at)), kinds.build_arrays_type(pa.timestamp("ms")))
+            finer = convert(
+                field.name,
+                categories.flatten(table.column(at), field.name),
+                kinds.build_arrays_type(pa.timestamp("ms")),
+            )
             table = table.set_column(at, field.name, finer)
     return table
 
@@ -140,19 +150,27 @@ def _is_empty(column: Any) -> bool:
     return bool(getattr(column, "null_count", -1) == len(column))
 
 
-def recast(column: Any, kind: Any, *, keeps_zones: bool) -> Any:
-    """Return values as a type that Python's values, or numpy's, do not tell, if they are of its family and each fits;
-    else as they are."""
+def recast(column: Any, original: Any, *, keeps_zones: bool) -> Any:
+    """Return values as the type of an Arrow array that Python's values, or numpy's, do not tell, if they are of its
+    family and each fits; else as they are. If it has categories, these are theirs."""
+    return _recast(column, original.type, getattr(original, "dictionary", None), keeps_zones=keeps_zones)
+
+
+def _recast(column: Any, kind: Any, known: Any, *, keeps_zones: bool) -> Any:
     pa = kinds.load("A column")
     types = pa.types
     if isinstance(column, np.ndarray) and column.dtype.kind == "O":
-        held = get_optional_array(column.tolist(), kind)
-        return column if held is None else held
+        held: Any = get_optional_array(column.tolist(), kind.value_type if categories.can_find(kind) else kind)
+        return column if held is None else _recast(held, kind, known, keeps_zones=keeps_zones)
     own = kinds.find_type(column.dtype, column.shape[1:]) if isinstance(column, np.ndarray) else column.type
-    if own is None or kinds.is_tensor_type(own):
+    if own is None or own == kind or kinds.is_tensor_type(own):
         return column
     if types.is_dictionary(own):
-        return recast(column.dictionary_decode(), kind, keeps_zones=keeps_zones) if own != kind else column
+        is_own = own == kind or (types.is_dictionary(kind) and own.value_type == kind.value_type)
+        if not is_own:
+            return _recast(column.dictionary_decode(), kind, known, keeps_zones=keeps_zones)
+        wanted = pa.dictionary(kind.index_type, own.value_type, own.ordered)
+        return column if own == wanted else categories.convert(column, wanted)
     wanted = kind.value_type if types.is_dictionary(kind) else kind
     if types.is_timestamp(own):
         if not types.is_timestamp(wanted) or (keeps_zones and own.tz != wanted.tz):
@@ -171,7 +189,10 @@ def recast(column: Any, kind: Any, *, keeps_zones: bool) -> Any:
         return column
     try:
         found = build_array("", column)
-        return (found.dictionary_encode() if types.is_dictionary(kind) else found).cast(kind)
+        if not categories.can_find(kind):
+            return (found.dictionary_encode() if types.is_dictionary(kind) else found).cast(kind)
+        is_other = kind.ordered and not categories.has_all(found, known)  # a value that has no place in the order
+        return column if is_other else categories.encode(found, kind, known)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
         return column
 
@@ -197,7 +218,7 @@ def join(name: str, columns: Sequence[Any], types: Sequence[Any]) -> Any:
         pa.nulls(len(one), found) if own is None or _is_empty(one) else convert(name, one, found)
         for one, own in zip(columns, types, strict=True)
     ]
-    joined = pa.concat_arrays(parts)
+    joined = categories.join(name, parts) if categories.can_find(found) else pa.concat_arrays(parts)
     return narrow(joined) if pa.types.is_decimal(found) and all(map(pa.types.is_integer, known)) else joined
 
 

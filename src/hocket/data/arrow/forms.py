@@ -12,7 +12,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from hocket.data.arrow import building, kinds, tensors
+from hocket.data.arrow import building, categories, kinds, tensors
 
 _ARRAYS: Final = "datasets.features.features.Array"
 """What the names of Hugging Face's types of arrays begin with."""
@@ -113,7 +113,7 @@ def read_column(column: Any) -> object:
         return read_column(plain)
     if pa.types.is_null(kind):  # nothing is known of it: it joins with every other
         return np.full(len(column), None, object)
-    return column
+    return categories.tidy(column) if categories.can_find(kind) else column
 
 
 _LAST_32: Final = (1 << 31) - 1
@@ -187,7 +187,7 @@ def read_table(table: Any) -> dict[str, object]:
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
         raise ValueError(f"A table's columns must have different names, but {twice} come twice. Rename them.")
-    columns = {name: read_column(kinds.flatten(table.column(at))) for at, name in enumerate(names)}
+    columns = {name: read_column(categories.flatten(table.column(at), name)) for at, name in enumerate(names)}
     return {**columns, **{name: _stack(columns[name], shape) for name, shape in _list_shapes(table.schema)}}
 
 

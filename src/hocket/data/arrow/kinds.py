@@ -159,16 +159,6 @@ def is_list(kind: Any) -> bool:
     return bool(types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind))
 
 
-def flatten(chunked: Any) -> Any:
-    """Return a column of a table, or of a batch of one, as one array."""
-    pa = load("A column")
-    if isinstance(chunked, pa.Array):
-        return chunked
-    if chunked.num_chunks == 1:
-        return chunked.chunk(0)
-    return pa.concat_arrays(chunked.chunks) if chunked.num_chunks else pa.array([], chunked.type)
-
-
 def decode_dictionary(column: Any) -> Any:
     """Return the values of an Arrow array that has each different one once; others as they are."""
     return column.dictionary_decode() if load("A column").types.is_dictionary(column.type) else column
@@ -181,6 +171,10 @@ def _unify(pa: Any, one: Any, other: Any) -> Any:
         return one
     if types.is_null(one):
         return other
+    if all(map(types.is_dictionary, pair)) and one.value_type == other.value_type and one.ordered == other.ordered:
+        index = _unify_numbers(pa, one.index_type, other.index_type)
+        index = pa.int64() if types.is_decimal(index) else index  # nobody has categories for 64 bits without a sign
+        return pa.dictionary(index, one.value_type, one.ordered)
     if any(map(types.is_dictionary, pair)):
         return _unify(pa, *(kind.value_type if types.is_dictionary(kind) else kind for kind in pair))
     if any(map(is_tensor_type, pair)):

@@ -12,9 +12,9 @@ import dataclasses
 import functools
 import itertools
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, final
+from typing import Any, Final, TypeAlias, final
 
 import numpy as np
 
@@ -22,6 +22,7 @@ from hocket import extras
 from hocket.core import api, scopes, session
 from hocket.data import aggregate as aggregates
 from hocket.data import arrow, block_reads, blocks, columns, relations, settings, steps, transport
+from hocket.data.arrow import categories
 from hocket.data.execution import tasks
 from hocket.engine import contract
 from hocket.stores import working_folders
@@ -37,6 +38,9 @@ _SMALL_BLOCK: Final = 128 << 20
 
 
 _FOLDER_PREFIX = "hocket-data-"
+
+_Source: TypeAlias = Callable[[], Iterator[blocks.Block]]
+"""What gives the blocks of a table, each time that it is called."""
 
 
 @final
@@ -112,7 +116,7 @@ def apply(query: relations.Query, block: blocks.Block) -> blocks.Block:
     limits = _Limits(_BLOCK_MEMORY, 1, 1 << 60)
     opened = _open_kept() if block.count_bytes() <= _SMALL_BLOCK else _open(limits)
     with opened as connection:
-        made = list(_query(connection, statement, [table], [iter([block])], [block.num_rows], limits))
+        made = list(_query(connection, statement, [table], [lambda: iter([block])], [block.num_rows], limits))
     return blocks.join(made) if len(made) != 1 else made[0]
 
 
@@ -123,9 +127,9 @@ def _run(
     limits: _Limits,
 ) -> Iterator[blocks.Block | tasks.Size]:
     """Give the blocks of a result, each followed by its size. Runs in a task."""
-    sources: list[Iterator[blocks.Block]] = [map(_fetch, one) for one in parts]
+    sources: list[_Source] = [functools.partial(map, _fetch, one) for one in parts]
     if "parallelism" in session.get_limits():  # the engine's threads could not ask for blocks
-        sources = [iter(list(source)) for source in sources]
+        sources = [functools.partial(iter, list(source())) for source in sources]
     counts = [sum(part.stop - part.start for part in one) for one in parts]
     with _open(limits) as connection:
         for block in _query(connection, statement, tables, sources, counts, limits):
@@ -175,7 +179,7 @@ def _query(
     connection: Any,
     statement: relations.Statement,
     tables: Sequence[relations.Table],
-    sources: Sequence[Iterator[blocks.Block]],
+    sources: Sequence[_Source],
     counts: Sequence[int],
     limits: _Limits,
 ) -> Iterator[blocks.Block]:
@@ -183,11 +187,15 @@ def _query(
     number."""
     duckdb = load("A relation")
     failed: list[BaseException] = []
+    seen = _Categories(statement)
+    ranks = _list_ranks(statement, sources[0])
     for number, (table, source, count) in enumerate(zip(tables, sources, counts, strict=True)):
-        connection.register(f"t{number}", _build_reader(table, source, count, failed))
+        watched = map(functools.partial(seen.add, number), source())
+        reader = _build_reader(table, watched, count, {} if number else ranks, failed)
+        connection.register(f"t{number}", reader)
     try:
         result = connection.sql(statement.sql).to_arrow_reader(_choose_rows(statement, limits))
-        yield from _cut_result(result, statement, limits)
+        yield from _cut_result(result, statement, seen, limits)
     except (duckdb.Error, OSError) as error:  # Arrow makes an OSError of what goes wrong while it reads on
         if failed:
             raise failed[0] from None
@@ -216,13 +224,19 @@ def _explain(duckdb: Any, error: Exception, statement: relations.Statement, limi
 
 
 def _build_reader(
-    table: relations.Table, source: Iterator[blocks.Block], count: int, failed: list[BaseException]
+    table: relations.Table,
+    source: Iterator[blocks.Block],
+    count: int,
+    ranks: Mapping[str, object],
+    failed: list[BaseException],
 ) -> object:
-    """Return what the engine reads a table from: Arrow's stream of its blocks, with the rows' numbers."""
+    """Return what the engine reads a table from: Arrow's stream of its blocks, with the rows' numbers, and those of the
+    categories of some columns."""
     pa = arrow.load("A relation")
     number_type = pa.uint32() if count <= 1 << 32 else pa.int64()  # sorting by fewer bytes is up to three times as fast
     types = [transport.encode_type(kind) for kind in table.values()]
-    schema = pa.schema([*((f"c{at}", kind) for at, kind in enumerate(types)), ("n", number_type)])
+    places = [(f"r{list(table).index(name)}", pa.int32()) for name in ranks]
+    schema = pa.schema([*((f"c{at}", kind) for at, kind in enumerate(types)), ("n", number_type), *places])
 
     def read() -> Iterator[object]:
         start = 0
@@ -234,13 +248,72 @@ def _build_reader(
                         transport.encode(name, block.columns.get(name), kind, num_rows) for name, kind in table.items()
                     ]
                     numbers = pa.array(np.arange(start, start + num_rows), number_type)
-                    yield pa.RecordBatch.from_arrays([*found, numbers], schema=schema)
+                    orders = [_rank(block, name, table[name], known) for name, known in ranks.items()]
+                    yield pa.RecordBatch.from_arrays([*found, numbers, *orders], schema=schema)
                     start += num_rows
         except BaseException as error:  # the engine would make a text of it
             failed.append(error)
             raise
 
     return pa.RecordBatchReader.from_batches(schema, read())
+
+
+def _list_ranks(statement: relations.Statement, source: _Source) -> dict[str, object]:
+    """Return the categories, in their order, of the columns by whose categories a table is sorted."""
+    if not statement.ranks:
+        return {}
+    found: dict[str, list[object]] = {name: [] for name in statement.ranks}
+    for block in source():
+        for name, some in found.items():
+            some.extend(_list_categories(block, name))
+    return {name: categories.merge(name, some, ordered=True) for name, some in found.items() if some}
+
+
+def _rank(block: blocks.Block, name: str, kind: Any, known: object) -> object:
+    """Return the numbers of the categories of a block's rows."""
+    if name not in block.columns:
+        return arrow.build_missing(block.num_rows, arrow.load("A relation").int32())
+    return categories.find(arrow.decode_dictionary(arrow.convert(name, block.columns[name], kind)), known)
+
+
+def _list_categories(block: blocks.Block, name: str) -> list[object]:
+    """Return the categories of a block's column, if it has some."""
+    found = getattr(block.columns.get(name), "dictionary", None)
+    return [found] if found is not None and len(found) else []
+
+
+@final
+class _Categories:
+    """The categories of the columns of a result. The engine has read all of its tables before it gives the first row,
+    since each result is in an order.
+
+    Args:
+        statement: What gives the result.
+    """
+
+    def __init__(self, statement: relations.Statement) -> None:
+        kinds = {name: getattr(kind, "kind", kind) for name, kind in statement.columns}
+        self._kinds = {name: kinds[name] for name in statement.sources if categories.can_find(kinds[name])}
+        self._sources = statement.sources
+        self._seen: dict[tuple[int, str], list[object]] = {
+            source: [] for name in self._kinds for source in statement.sources[name]
+        }
+        self._merged: dict[str, object] = {}
+
+    def add(self, number: int, block: blocks.Block) -> blocks.Block:
+        """Take the categories of a block of a table, and return the block."""
+        for (table, name), seen in self._seen.items():
+            if table == number:
+                seen.extend(_list_categories(block, name))
+        return block
+
+    def get(self, name: str) -> object:
+        """Return the categories of a column of the result; None if it has none."""
+        if name in self._kinds and name not in self._merged:
+            seen = [one for source in self._sources[name] for one in self._seen[source]]
+            ordered = self._kinds[name].ordered
+            self._merged[name] = categories.merge(name, seen, ordered=ordered) if seen else None
+        return self._merged.get(name)
 
 
 def _choose_rows(statement: relations.Statement, limits: _Limits) -> int:
@@ -252,7 +325,9 @@ def _choose_rows(statement: relations.Statement, limits: _Limits) -> int:
     return max(_FEWEST_ROWS, min(_MOST_ROWS, limits.block_bytes // 4 // max(1, width)))
 
 
-def _cut_result(result: Any, statement: relations.Statement, limits: _Limits) -> Iterator[blocks.Block]:
+def _cut_result(
+    result: Any, statement: relations.Statement, seen: _Categories, limits: _Limits
+) -> Iterator[blocks.Block]:
     """Give a result in blocks of the size that is wanted; one without rows if there are none."""
     waiting: list[object] = []
     rest = None
@@ -265,7 +340,7 @@ def _cut_result(result: Any, statement: relations.Statement, limits: _Limits) ->
         num_bytes += batch.nbytes
         if num_bytes < wanted:
             continue
-        whole = _read_batches(waiting, rest, statement)
+        whole = _read_batches(waiting, rest, statement, seen)
         waiting.clear()
         end = _find_border(whole, statement.num_keys) if statement.num_keys else whole.num_rows
         if end:
@@ -274,39 +349,39 @@ def _cut_result(result: Any, statement: relations.Statement, limits: _Limits) ->
         num_bytes = rest.count_bytes() if rest is not None else 0
         wanted = limits.block_bytes if end else 2 * num_bytes  # a large group is not put together with each batch
     if waiting:
-        yield _read_batches(waiting, rest, statement)
+        yield _read_batches(waiting, rest, statement, seen)
     elif rest is not None:
         yield rest
     elif is_empty:
-        yield _read_table(result.schema.empty_table(), statement)
+        yield _read_table(result.schema.empty_table(), statement, seen)
 
 
 def _read_batches(
-    batches: Sequence[object], before: blocks.Block | None, statement: relations.Statement
+    batches: Sequence[object], before: blocks.Block | None, statement: relations.Statement, seen: _Categories
 ) -> blocks.Block:
-    block = _read_table(arrow.load("A relation").Table.from_batches(batches), statement)
+    block = _read_table(arrow.load("A relation").Table.from_batches(batches), statement, seen)
     return block if before is None else blocks.join([before, block])
 
 
-def _read_table(table: Any, statement: relations.Statement) -> blocks.Block:
+def _read_table(table: Any, statement: relations.Statement, seen: _Categories) -> blocks.Block:
     found = {}
     for at, (name, kind) in enumerate(statement.columns):
         column = table.column(at)
-        decoded = _decode(name, arrow.flatten(column), kind)
+        decoded = _decode(name, arrow.flatten(column), kind, seen)
         found[name] = arrow.read_column(_narrow(decoded, is_part=True) if name in statement.mixed else decoded)
     return blocks.Block(found, table.num_rows)
 
 
-def _decode(name: str, column: Any, kind: object) -> object:
+def _decode(name: str, column: Any, kind: object, seen: _Categories) -> object:
     if kind == relations.COMPUTED:
         return column
     if kind == relations.WHOLE:
         return _narrow(column, is_part=name.startswith("\0"))
     if isinstance(kind, relations.ListOf):
         pa = arrow.load("A relation")
-        values = transport.decode(column.flatten(), kind.kind)
+        values = transport.decode(column.flatten(), kind.kind, seen.get(name))
         return pa.ListArray.from_arrays(column.offsets, values, mask=column.is_null()) if not column.offset else column
-    return transport.decode(column, kind)
+    return transport.decode(column, kind, seen.get(name))
 
 
 def _narrow(column: Any, *, is_part: bool) -> object:
