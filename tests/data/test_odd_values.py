@@ -253,3 +253,67 @@ def test_a_category_that_is_missing_is_a_missing_value() -> None:
     found = rows.map_batches(lambda batch: batch, batch_format="pandas").to_pandas()["x"]
     assert list(found.cat.categories) == ["b", "a"]
     assert found.isna().tolist() == [False, True, False, True]
+
+
+# --- times of numpy's -------------------------------------------------------------------------------------------------
+
+UNITS: dict[str, tuple[list[int], list[int]]] = {
+    "as": ([10**9, -(10**9)], [1]),
+    "fs": ([10**6, -(10**6), 0], [1_500_000]),
+    "ps": ([1000, 2000], [1_500_000_000_001]),
+    "10ns": ([3, -3], [2**60]),
+    "ns": ([3, 2**62], []),
+    "7us": ([3, 5], [2**61]),
+    "s": ([2**62], []),
+    "25s": ([3, 4], [2**60]),
+    "m": ([5, -5], [2**62]),
+    "h": ([1, 2**40], [2**60]),
+    "D": ([1, 2**31 - 1, -(2**31) + 1], [2**40]),
+    "3D": ([1, -4], [2**31]),
+    "W": ([1, 2**28], [2**50]),
+    "M": ([1, -1], [2**40]),
+    "Y": ([1, 2000], [2**45, 2**62]),
+}
+SPANS = {
+    **UNITS,
+    "D": ([2**40], [2**60]),
+    "3D": ([2**31], [2**58]),
+    "W": ([2**40], [2**61]),
+    "M": ([], [1]),
+    "Y": ([], [1]),
+}
+"""A month, or a year, is no length of time."""
+ENTRIES: dict[str, Callable[[Any], data.Dataset]] = {
+    "from_numpy": lambda times: data.from_numpy({"x": times, "i": np.arange(2)}),
+    "rows": lambda times: data.from_items([{"x": value, "i": at} for at, value in enumerate(times)]),
+    "map_batches": lambda times: data.range(1).map_batches(lambda batch: {"x": times, "i": np.arange(2)}),
+    "map": lambda times: data.range(2).map(lambda row: {"x": times[row["id"]], "i": row["id"]}),
+    "arrays": lambda times: data.from_numpy({"x": np.stack([times, times], 1), "i": np.arange(2)}),
+    "arrays of several lengths": lambda times: data.from_items([{"x": times, "i": 0}, {"x": times[:1], "i": 1}]),
+}
+
+
+@pytest.mark.parametrize("entry", ENTRIES)
+@pytest.mark.parametrize("unit", UNITS)
+@pytest.mark.parametrize("kind", ["M8", "m8"])
+def test_times_keep_what_they_are_or_are_refused(kind: str, unit: str, entry: str) -> None:
+    good, bad = (UNITS if kind == "M8" else SPANS)[unit]
+    for value in good:
+        times = np.array([value, "NaT"], f"{kind}[{unit}]")
+        rows = ENTRIES[entry](times)
+        ways = [rows, rows.map_batches(lambda batch: batch, batch_format="pyarrow")]
+        ways += [rows.sort("i")] if entry == "map_batches" else []
+        for found in ways:
+            shown = np.ravel(found.take_batch(2)["x"][0])
+            assert shown.dtype.kind == kind[0]
+            assert shown.astype(times.dtype).view(np.int64)[0] == value
+            assert not np.isnat(shown[0])
+    for value in bad:
+        with pytest.raises(TypeError, match=r"has for column 'x' .*none"):
+            ENTRIES[entry](np.array([value, "NaT"], f"{kind}[{unit}]")).materialize()
+
+
+def test_times_that_no_unit_holds_are_refused() -> None:
+    times = [np.datetime64(2500, "Y"), np.datetime64(1, "ns")]
+    with pytest.raises(TypeError, match="has for column 'x' times of which numpy has no unit"):
+        data.from_items([{"x": value} for value in times])

@@ -32,7 +32,7 @@ def build(values: object) -> Column:
     if isinstance(values, np.ndarray):
         if not values.ndim:
             raise TypeError(f"a single value, {values!r}, where each column needs one value for each row")
-        return _pack(values) if values.dtype.kind in "OUS" else values
+        return _pack(values) if values.dtype.kind in "OUS" else _check_times(values)
     pa = sys.modules.get("pyarrow")
     if pa is not None and isinstance(values, pa.Array | pa.ChunkedArray):
         return arrow.read_column(arrow.flatten(values) if isinstance(values, pa.ChunkedArray) else values)
@@ -46,6 +46,18 @@ def build(values: object) -> Column:
         f"a value of type {type(values).__name__}, {values!r:.80}, where each column needs an array or a list with "
         "one value for each row"
     )
+
+
+def _check_times(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Return an array of which each time is one of Arrow's; others as they are. A later step could not name it."""
+    if values.dtype.kind in "mM" and arrow.get_optional() is not None:
+        try:
+            arrow.convert_times(values)
+        except OverflowError as error:
+            raise TypeError(
+                f"a time of which Arrow has none: {error}. Make it numbers with astype(np.int64), or another unit"
+            ) from None
+    return values
 
 
 def _unmask(values: np.ma.MaskedArray[Any, Any]) -> object:
@@ -72,6 +84,8 @@ def build_from_values(values: Sequence[Any]) -> Column:
     if len(kinds) == 1 and kinds <= {np.datetime64, np.timedelta64}:
         return _build_times(values)
     if kinds == {np.ndarray}:
+        for value in values:
+            _check_times(np.empty(0) if value is None else value)
         first = values[0]
         if all(value is not None and value.shape == first.shape and value.dtype == first.dtype for value in values):
             return np.stack(values)
@@ -104,8 +118,16 @@ _EXACT: Final = 1 << 53
 
 def _build_times(values: Sequence[Any]) -> Column:
     """Return numpy's times, and None where one is missing, as a column."""
-    kind = arrow.fit_times(np.result_type(*(value for value in values if value is not None)))
-    found = np.array([np.array("NaT" if value is None else value, kind) for value in values])
+    there = [value for value in values if value is not None and not np.isnat(value)]
+    try:
+        unit = np.result_type(*(value for value in values if value is not None))
+        found = np.array([np.array("NaT" if value is None else value, unit) for value in values])
+        changed = [value for value in there if value.astype(unit).astype(value.dtype) != value]
+    except OverflowError:  # numpy has no unit for them
+        changed = there
+    if changed:
+        raise TypeError(f"times of which numpy has no unit: {changed[0]!r} beside {there[0]!r} or others")
+    found = arrow.convert_times(_check_times(found))
     packed = arrow.get_optional_array(found)
     return found if packed is None else packed
 
@@ -241,7 +263,7 @@ def _stack(column: npt.NDArray[Any]) -> npt.NDArray[Any]:
 def to_values(column: Column) -> list[object]:
     """Return one Python value for each row: numbers as Python's, longer axes as arrays of the row's own."""
     if isinstance(column, np.ndarray) and column.ndim == 1 and column.dtype.kind in "mM":
-        held: Any = arrow.get_optional_array(column.astype(arrow.fit_times(column.dtype)))
+        held: Any = arrow.get_optional_array(arrow.convert_times(column))
         if held is None:
             return [None if np.isnat(value) else value for value in column]
         column = held

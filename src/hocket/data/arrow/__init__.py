@@ -25,6 +25,7 @@ from hocket.data.arrow.forms import read_table as read_table
 from hocket.data.arrow.forms import to_numpy as to_numpy
 from hocket.data.arrow.forms import to_series as to_series
 from hocket.data.arrow.kinds import Array as Array
+from hocket.data.arrow.kinds import convert_times as convert_times
 from hocket.data.arrow.kinds import decode_dictionary as decode_dictionary
 from hocket.data.arrow.kinds import find_type as find_type
 from hocket.data.arrow.kinds import fit_times as fit_times

@@ -80,8 +80,8 @@ def build_array(name: str, column: object) -> Any:
     if column.ndim > 1:
         return tensors.build_tensors(pa, name, column)
     try:
-        dtype = kinds.fit_times(column.dtype) if column.dtype.kind in "mM" else column.dtype
-        column = column.astype(dtype.newbyteorder("="), copy=False)
+        is_time = column.dtype.kind in "mM"
+        column = kinds.convert_times(column) if is_time else column.astype(column.dtype.newbyteorder("="), copy=False)
         is_packed = column.dtype.kind == "O" and {np.ndarray} == set(map(type, column)) - {type(None)}
         packed = tensors.pack_arrays(column.tolist()) if is_packed else None
         return pa.array(column) if packed is None else packed

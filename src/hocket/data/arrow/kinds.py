@@ -108,12 +108,37 @@ def find_type(dtype: np.dtype[Any], shape: tuple[int, ...] = ()) -> Any:
 
 
 def fit_times(dtype: np.dtype[Any]) -> np.dtype[Any]:
-    """Return numpy's type of times in a unit that Arrow has."""
-    unit, count = np.datetime_data(dtype)
-    if unit in ("s", "ms", "us", "ns") and count == 1:
-        return dtype
-    is_days = dtype.kind == "M" and (unit in "YMW" or (unit == "D" and count >= 1))
-    return np.dtype("M8[D]" if is_days else f"{dtype.kind}8[s]")
+    """Return numpy's type of times in a unit that Arrow has: the coarsest in which they are whole numbers, or nanoseconds."""
+    unit, _ = np.datetime_data(dtype)
+    if unit in ("ps", "fs", "as"):
+        unit = "ns"
+    elif unit not in UNITS:
+        unit = "D" if dtype.kind == "M" and unit in ("Y", "M", "W", "D") else "s"
+    return np.dtype(f"{dtype.kind}8[{unit}]")
+
+
+def convert_times(times: Array) -> Array:
+    """Return times in a unit that Arrow has.
+
+    Raises:
+        OverflowError: One would be another time.
+    """
+    own = times.dtype.newbyteorder("=")
+    times, aim = times.astype(own, copy=False), fit_times(own)
+    if own == aim and aim != np.dtype("M8[D]"):
+        return times
+    is_span = aim.kind == "m" and np.datetime_data(own)[0] in ("Y", "M")  # a month has no length
+    found = times if is_span else times.astype(aim)
+    given, made = times.view(np.int64), found.view(np.int64)
+    is_same = np.isnat(times) if is_span else found.astype(own).view(np.int64) == given
+    if aim == np.dtype("M8[D]"):  # Arrow's have 32 bits
+        is_same &= np.isnat(times) | (np.abs(made) < 1 << 31)
+    if not is_same.all():
+        raise OverflowError(
+            f"{times[~is_same][0]!r} has no equal among Arrow's times: these are days of 32 bits, seconds, or parts of "
+            "them down to nanoseconds, of 64"
+        )
+    return found.astype(aim)
 
 
 def rebuild_type(kind: Any, change: Callable[[Any], Any]) -> Any:

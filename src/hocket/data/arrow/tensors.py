@@ -31,6 +31,7 @@ def _assemble(
     """Return a column of `Arrays`, of all their values and of how many each has, in which shape."""
     pa = kinds.load("A column")
     try:
+        flat = kinds.convert_times(flat) if flat.dtype.kind in "mM" else flat
         values = pa.array(flat.tolist() if flat.dtype.kind in "US" else flat.astype(to_dtype(kind)), kind)
     except UnicodeEncodeError:
         return None
