@@ -317,3 +317,98 @@ def test_times_that_no_unit_holds_are_refused() -> None:
     times = [np.datetime64(2500, "Y"), np.datetime64(1, "ns")]
     with pytest.raises(TypeError, match="has for column 'x' times of which numpy has no unit"):
         data.from_items([{"x": value} for value in times])
+
+
+# --- what the engine for tables does not know -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("cut", ["cut", "qcut", "periods"])
+@pytest.mark.parametrize("num_blocks", [1, 3])
+def test_categories_of_spans_are_objects(cut: str, num_blocks: int) -> None:
+    frame = pd.DataFrame({"id": range(6), "y": range(6)})
+    if cut == "periods":
+        frame["x"] = pd.Series(pd.period_range("2024-01", periods=2, freq="M").repeat(3)).astype("category")
+    else:
+        frame["x"] = getattr(pd, cut)(frame["id"], 2)
+    rows = data.from_pandas([frame.iloc[at::num_blocks] for at in range(num_blocks)])
+    wanted = {row.id: row.x for row in frame.itertuples()}
+    for found in (
+        rows,
+        rows.map_batches(lambda batch: batch, batch_format="pandas"),
+        data.range(6, override_num_blocks=num_blocks).map_batches(
+            lambda batch: frame.iloc[batch["id"]], batch_format="pandas"
+        ),
+        rows.random_shuffle(seed=1),
+    ):
+        assert {row["id"]: row["x"] for row in found.take_all()} == wanted
+        assert dict(zip(*(found.to_pandas()[name] for name in ("id", "x")), strict=True)) == wanted
+    with pytest.raises(TypeError, match=r"Column 'x' holds Python objects, .* or make numbers or texts of it with"):
+        rows.groupby("x").count().materialize()
+
+
+EMPTY = pa.list_(pa.int8(), 0)
+
+
+@pytest.mark.parametrize(
+    ("kind", "value"),
+    [
+        (EMPTY, []),
+        (pa.list_(EMPTY), [[], None]),
+        (pa.list_(EMPTY, 2), [[], None]),
+        (pa.list_(pa.list_(pa.string(), 0)), [[]]),
+        (pa.struct([("a", EMPTY)]), {"a": []}),
+        (pa.map_(pa.string(), EMPTY), [("a", [])]),
+        (pa.list_(EMPTY, 0), []),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("use", ["sort", "join", "map_groups"])
+def test_lists_of_no_length_pass_through_the_engine_for_tables(kind: Any, value: object, use: str) -> None:
+    table = pa.table({"id": [2, 0, 1], "x": pa.array([value, None, value], kind)})
+    rows = data.from_arrow([table.slice(0, 1), table.slice(1)])
+    found = {
+        "sort": lambda: rows.sort("id"),
+        "join": lambda: rows.join(data.range(3), on="id").sort("id"),
+        "map_groups": lambda: rows.groupby("id").map_groups(lambda group: group, batch_format="pyarrow"),
+    }[use]().to_arrow()
+    assert found["x"].type == kind
+    assert found["x"].to_pylist() == [None, value, value]
+
+
+class Metres(pa.ExtensionType):  # type: ignore[misc]  # Arrow has no types to check against
+    """A program's own type, without a hash, as Arrow's pages show how to make one."""
+
+    def __init__(self) -> None:
+        super().__init__(pa.int64(), "tests.metres")
+
+    def __arrow_ext_serialize__(self) -> bytes:
+        return b""
+
+    @classmethod
+    def __arrow_ext_deserialize__(cls, storage_type: object, serialized: bytes) -> Metres:
+        return cls()
+
+
+@pytest.fixture
+def metres() -> Iterator[Any]:
+    pa.register_extension_type(Metres())
+    yield pa.ExtensionArray.from_storage(Metres(), pa.array([3, None, 5]))
+    pa.unregister_extension_type("tests.metres")
+
+
+@pytest.mark.parametrize("num_blocks", [1, 2])
+@pytest.mark.parametrize("use", ["sort", "sort by it", "join", "map_groups", "count", "none there"])
+def test_types_of_programs_pass_through_the_engine_for_tables(metres: Any, use: str, num_blocks: int) -> None:
+    table = pa.table({"id": [2, 0, 1], "x": metres})
+    gone = table.slice(1, 1)
+    rows = data.from_arrow({1: [table], 2: [table.slice(0, 1), gone, table.slice(2)]}[num_blocks])
+    found = {
+        "sort": lambda: rows.sort("id"),
+        "sort by it": lambda: rows.sort("x").sort("id"),
+        "join": lambda: rows.join(data.range(3), on="id").sort("id"),
+        "map_groups": lambda: rows.groupby("id").map_groups(lambda group: group),
+        "count": lambda: rows.groupby(["id", "x"]).count(),
+        "none there": lambda: data.from_arrow([gone, gone.slice(1)]).union(rows).sort("id").filter(expr="id > 0"),
+    }[use]().to_arrow()
+    assert found["x"].type == Metres()
+    assert found["x"].to_pylist()[-2:] == [5, 3]

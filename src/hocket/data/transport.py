@@ -8,16 +8,28 @@ the same order. Back, both are undone.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, TypeVar
 
 import numpy as np
 
 from hocket.data import arrow, blocks, columns
 from hocket.data.arrow import categories
 
+T = TypeVar("T")
+
 ArrowType = Any
 """A type of Arrow's; None where nothing is known of a column but that its values are missing."""
+
+
+def list_different(values: Iterable[T]) -> list[T]:
+    """Return each value once, in their order. They are types, or have types, of which a program's own may have no
+    hash."""
+    values = list(values)
+    try:
+        return list(dict.fromkeys(values))
+    except TypeError:
+        return [one for at, one in enumerate(values) if one not in values[:at]]
 
 
 def unify(tables: Sequence[blocks.Types], what: str) -> dict[str, ArrowType]:
@@ -30,7 +42,7 @@ def unify(tables: Sequence[blocks.Types], what: str) -> dict[str, ArrowType]:
     A column that a block lacks is missing in its rows.
     """
     found: dict[str, list[ArrowType]] = {}
-    for one in dict.fromkeys(tables):
+    for one in list_different(tables):
         for name, kind in one:
             found.setdefault(name, []).append(kind)
     return {name: _unify_column(name, kinds, what) for name, kinds in found.items()}
@@ -56,7 +68,7 @@ def _unify_column(name: str, kinds: Sequence[ArrowType], what: str) -> ArrowType
     filled = [_find_arrow_type(kind) for kind in kinds if not isinstance(kind, columns.Unfilled)]
     empty = [_find_arrow_type(kind.kind) for kind in kinds if isinstance(kind, columns.Unfilled)]
     known, unfilled = (
-        list(dict.fromkeys(kind for kind in some if kind is not None and not pa.types.is_null(kind)))
+        list_different(kind for kind in some if kind is not None and not pa.types.is_null(kind))
         for some in (filled, empty)
     )
     found = arrow.unify([*known, *unfilled]) if known or unfilled else None
@@ -91,6 +103,8 @@ def _simplify(kind: Any) -> Any:
         return pa.decimal128(kind.precision, kind.scale)
     if types.is_string_view(kind) or types.is_binary_view(kind):
         return pa.string() if types.is_string_view(kind) else pa.binary()
+    if types.is_fixed_size_list(kind) and not kind.list_size:  # the engine divides by the size
+        return pa.list_(kind.value_field.with_type(_simplify(kind.value_type)))
     return arrow.rebuild_type(kind, _simplify)
 
 

@@ -41,7 +41,8 @@ def to_numpy(column: Any) -> kinds.Array:
         return _lists_to_numpy(column)
     if types.is_time64(kind) and kind.unit == "ns":  # Python's have microseconds
         column = column.cast(pa.time64("us"), safe=False)
-    if types.is_nested(kind) or types.is_interval(kind) or isinstance(kind, pa.BaseExtensionType):
+    is_odd = types.is_dictionary(kind) and not categories.can_find(kind)
+    if is_odd or types.is_nested(kind) or types.is_interval(kind) or isinstance(kind, pa.BaseExtensionType):
         return hold(column.to_pylist())
     array: kinds.Array = column.to_numpy(zero_copy_only=False)
     return array
@@ -53,8 +54,10 @@ def to_series(column: Any) -> Any:
     pa = kinds.load("A column")
     types = pa.types
     kind = column.type
+    is_odd = types.is_dictionary(kind) and not categories.can_find(kind)  # pandas cannot hash its categories
     is_plain = not (
-        types.is_nested(kind) or types.is_interval(kind) or types.is_time(kind) or kinds.is_tensor_type(kind)
+        is_odd
+        or types.is_nested(kind) or types.is_interval(kind) or types.is_time(kind) or kinds.is_tensor_type(kind)
     )
     if is_plain and not isinstance(kind, pa.BaseExtensionType):
         return column.to_pandas()

@@ -56,7 +56,8 @@ def read_series(series: Any) -> object:
         with contextlib.suppress(pa.ArrowTypeError, pa.ArrowInvalid):
             found = pa.array(series)
             found = arrow.flatten(found) if isinstance(found, pa.ChunkedArray) else found
-            if not hasattr(found.type, "freq") and not hasattr(found.type, "subtype"):  # spans of pandas' own
+            kind = getattr(found.type, "value_type", found.type)
+            if not hasattr(kind, "freq") and not hasattr(kind, "subtype"):  # spans of pandas' own, or categories of such
                 return found
     missing = series.isna().to_numpy()
     values = series.to_numpy(object)

@@ -108,7 +108,7 @@ def find_type(dtype: np.dtype[Any], shape: tuple[int, ...] = ()) -> Any:
 
 
 def fit_times(dtype: np.dtype[Any]) -> np.dtype[Any]:
-    """Return numpy's type of times in a unit that Arrow has: the coarsest in which they are whole numbers, or nanoseconds."""
+    """Return numpy's type of times in a unit that Arrow has, in which theirs are whole numbers; or nanoseconds."""
     unit, _ = np.datetime_data(dtype)
     if unit in ("ps", "fs", "as"):
         unit = "ns"

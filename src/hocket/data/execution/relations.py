@@ -94,17 +94,17 @@ def _store(
     found: Iterable[block_reads.Held | block_reads.Stored],
 ) -> tuple[list[blocks.Types], list[block_reads.Stored]]:
     """Return what the columns of all blocks hold, and the blocks that have rows, in the engine."""
-    types: dict[blocks.Types, None] = {}
+    types: list[blocks.Types] = []
     stored = []
     for one in found:
         known = one.block.find_types() if isinstance(one, block_reads.Held) else one.types
         if known:
-            types[known] = None
+            types = transport.list_different([*types, known])
         if one.num_rows:
             stored.append(
                 one if isinstance(one, block_reads.Stored) else block_reads.store_block(api.put(one.block), one)
             )
-    return list(types), stored
+    return types, stored
 
 
 def apply(query: relations.Query, block: blocks.Block) -> blocks.Block:
