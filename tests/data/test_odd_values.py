@@ -5,12 +5,14 @@ from __future__ import annotations
 import functools
 import random
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd  # type: ignore[import-untyped,unused-ignore]  # it may lack its stubs
 import pyarrow as pa
 import pytest
+from pyarrow import csv as arrow_csv
 
 import hocket
 from hocket import data
@@ -412,3 +414,29 @@ def test_types_of_programs_pass_through_the_engine_for_tables(metres: Any, use: 
     }[use]().to_arrow()
     assert found["x"].type == Metres()
     assert found["x"].to_pylist()[-2:] == [5, 3]
+
+
+# --- files ------------------------------------------------------------------------------------------------------------
+
+ALONE: dict[str, tuple[Any, list[Any], list[Any]]] = {
+    "texts": (pa.string(), ["a", None, "", "b\n\nc", None], ["a", "", "", "b\n\nc", ""]),
+    "large texts": (pa.large_string(), [None, "a"], ["", "a"]),
+    "bytes": (pa.binary(), [b"a", None], ["a", ""]),
+    "categories": (pa.dictionary(pa.int8(), pa.string()), ["a", None, "a"], ["a", "", "a"]),
+    "whole numbers": (pa.int64(), [None, 1, None, None, 3], [None, 1, None, None, 3]),
+    "fractions": (pa.float32(), [1.5, None], [1.5, None]),
+    "booleans": (pa.bool_(), [None, True, False], [None, True, False]),
+    "numbers of categories": (pa.dictionary(pa.int8(), pa.int64()), [5, None], [5, None]),
+    "nothing": (pa.null(), [None, None], [None, None]),
+}
+
+
+@pytest.mark.parametrize("kind", ALONE)
+def test_a_missing_value_alone_in_a_line_of_csv_is_a_row(kind: str, tmp_path: Path) -> None:
+    arrow_type, values, wanted = ALONE[kind]
+    data.from_arrow(pa.table({"x": pa.array(values, arrow_type)})).write_csv(str(tmp_path / "rows"))
+    parse = arrow_csv.ParseOptions(newlines_in_values=True)
+    found = data.read_csv(str(tmp_path / "rows"), parse_options=parse)
+    assert [row["x"] for row in found.take_all()] == wanted
+    (file,) = (tmp_path / "rows").glob("*.csv")
+    assert len(pd.read_csv(file)) == len(values)

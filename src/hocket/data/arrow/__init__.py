@@ -30,7 +30,9 @@ from hocket.data.arrow.kinds import decode_dictionary as decode_dictionary
 from hocket.data.arrow.kinds import find_type as find_type
 from hocket.data.arrow.kinds import fit_times as fit_times
 from hocket.data.arrow.kinds import get_optional as get_optional
+from hocket.data.arrow.kinds import is_bytes as is_bytes
 from hocket.data.arrow.kinds import is_tensor as is_tensor
+from hocket.data.arrow.kinds import is_text as is_text
 from hocket.data.arrow.kinds import load as load
 from hocket.data.arrow.kinds import rebuild_type as rebuild_type
 from hocket.data.arrow.kinds import unify as unify

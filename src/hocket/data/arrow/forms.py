@@ -56,8 +56,7 @@ def to_series(column: Any) -> Any:
     kind = column.type
     is_odd = types.is_dictionary(kind) and not categories.can_find(kind)  # pandas cannot hash its categories
     is_plain = not (
-        is_odd
-        or types.is_nested(kind) or types.is_interval(kind) or types.is_time(kind) or kinds.is_tensor_type(kind)
+        is_odd or types.is_nested(kind) or types.is_interval(kind) or types.is_time(kind) or kinds.is_tensor_type(kind)
     )
     if is_plain and not isinstance(kind, pa.BaseExtensionType):
         return column.to_pandas()

@@ -57,7 +57,9 @@ def read_series(series: Any) -> object:
             found = pa.array(series)
             found = arrow.flatten(found) if isinstance(found, pa.ChunkedArray) else found
             kind = getattr(found.type, "value_type", found.type)
-            if not hasattr(kind, "freq") and not hasattr(kind, "subtype"):  # spans of pandas' own, or categories of such
+            if not hasattr(kind, "freq") and not hasattr(
+                kind, "subtype"
+            ):  # spans of pandas' own, or categories of such
                 return found
     missing = series.isna().to_numpy()
     values = series.to_numpy(object)

@@ -16,6 +16,7 @@ import json
 import math
 import os
 import posixpath
+import re
 import secrets
 import shutil
 import tempfile
@@ -124,9 +125,23 @@ class Csv:
     options: Mapping[str, Any]
     ending: str = ".csv"
 
-    def write(self, stream: object, block: blocks.Block) -> None:
-        write = arrow.load("write_csv()", "pyarrow.csv").write_csv
-        write_table(functools.partial(write, **self.options), block.to_batch("pyarrow"), stream)
+    def write(self, stream: Any, block: blocks.Block) -> None:
+        write = functools.partial(arrow.load("write_csv()", "pyarrow.csv").write_csv, **self.options)
+        table = block.to_batch("pyarrow")
+        if len(block.columns) != 1 or not table.column(0).null_count:
+            write_table(write, table, stream)
+            return
+        whole = io.BytesIO()  # a missing value that stands alone is an empty line, which readers pass over
+        values = arrow.decode_dictionary(arrow.flatten(table.column(0)))
+        if arrow.is_text(values.type) or arrow.is_bytes(values.type):
+            write_table(write, table.set_column(0, table.column_names[0], values.fill_null("")), whole)
+            stream.write(whole.getbuffer())
+        else:
+            write_table(write, table, whole)
+            stream.write(_EMPTY_LINE.sub(b'""\n', whole.getvalue()))  # nothing but texts has ends of lines inside
+
+
+_EMPTY_LINE: Final = re.compile(rb"^\n", re.MULTILINE)
 
 
 @final
@@ -336,8 +351,8 @@ def explain(error: Exception, caller: str, path: str) -> Exception:
     if isinstance(error, OSError):
         kind = PermissionError if "ACCESS_DENIED" in str(error) else type(error)
         found = kind(
-            f"{caller} cannot write {path!r}: {error}. What was written before is whole; make room, or check who may "
-            "write there."
+            f"{caller} cannot write {path!r}: {error}. Its files are removed again. Make room, or check who may write "
+            "there."
         )
         found.errno = error.errno
         return found
