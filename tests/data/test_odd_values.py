@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import datetime as dt
+import decimal
 import functools
 import random
 from collections.abc import Callable, Iterator
@@ -248,6 +250,37 @@ def test_what_a_function_makes_of_categories() -> None:
     assert list(fewer.to_pandas()["size"].cat.categories) == SIZES[:3]
 
 
+@pytest.mark.parametrize("form", ["numpy", "pandas", "pyarrow"])
+@pytest.mark.parametrize(
+    "values",
+    [
+        pa.array([3, 1, 2]),
+        pa.array([0.5, -1.0, 2.0]),
+        pa.array([True, False]),
+        pa.array([b"b", b"a"]),
+        pa.array([5, 1], pa.timestamp("ns")),
+        pa.array([5, 1], pa.timestamp("us", "Asia/Tokyo")),
+        pa.array([5, 1], pa.duration("s")),
+        pa.array([5, 1], pa.date32()),
+        pa.array([decimal.Decimal("1.5"), decimal.Decimal("0.5")]),
+    ],
+    ids=lambda values: str(values.type),
+)
+def test_categories_of_all_types(values: Any, form: str) -> None:
+    column = pa.DictionaryArray.from_arrays(pa.array([1, 0, 1], pa.int8()), values, ordered=True)
+    rows = data.from_arrow(pa.table({"id": [2, 1, 0], "x": column}))
+    part = rows.map_batches(CUT_ROWS[form], batch_format=form)
+    for found, at in ((rows.sort("id"), [1, 0, 1]), (rows.sort("x"), [0, 1, 1]), (part, [0])):
+        shown = found.to_arrow()["x"].combine_chunks()
+        shown = shown.chunk(0) if isinstance(shown, pa.ChunkedArray) else shown
+        assert shown.type == column.type
+        assert shown.dictionary.equals(values)
+        assert shown.indices.to_pylist() == at
+
+
+CUT_ROWS: dict[str, Callable[[Any], Any]] = {**CUTTERS, "pandas": lambda batch: batch.iloc[1:2]}
+
+
 def test_a_category_that_is_missing_is_a_missing_value() -> None:
     column = pa.DictionaryArray.from_arrays(pa.array([0, 1, 2, None]), pa.array(["b", None, "a"]))
     rows = data.from_arrow(pa.table({"x": column}))
@@ -440,3 +473,55 @@ def test_a_missing_value_alone_in_a_line_of_csv_is_a_row(kind: str, tmp_path: Pa
     assert [row["x"] for row in found.take_all()] == wanted
     (file,) = (tmp_path / "rows").glob("*.csv")
     assert len(pd.read_csv(file)) == len(values)
+
+
+# --- values that Arrow would change -----------------------------------------------------------------------------------
+
+TOKYO = dt.timezone(dt.timedelta(hours=9))
+KEPT: dict[str, list[Any]] = {
+    "times with a zone": [dt.time(1, 2, tzinfo=dt.UTC), None],
+    "times, one with a zone": [dt.time(1), dt.time(1, tzinfo=TOKYO)],
+    "lists of times with a zone": [[dt.time(1, 2, tzinfo=dt.UTC)], []],
+    "dicts of times with a zone": [{"a": [dt.time(1, 2, tzinfo=dt.UTC)]}, None],
+    "infinite decimals": [decimal.Decimal("Infinity"), decimal.Decimal(1)],
+    "lists of infinite decimals": [[decimal.Decimal("-Infinity")], None],
+}
+
+
+@pytest.mark.parametrize("kind", KEPT)
+def test_values_that_arrow_would_change_stay_objects(kind: str) -> None:
+    values = KEPT[kind]
+    for rows in (
+        data.from_items([{"x": value} for value in values]),
+        data.range(2, override_num_blocks=1).map(lambda row: {"x": values[row["id"]]}),
+        data.from_pandas(pd.DataFrame({"x": pd.Series(values, dtype=object)})),
+        data.range(1).map_batches(lambda batch: {"x": values}),
+    ):
+        assert [row["x"] for row in rows.take_all()] == values
+        with pytest.raises(ValueError, match="Column 'x' cannot be an Arrow column"):
+            rows.to_arrow()
+
+
+def test_a_time_with_a_zone_does_not_become_one_of_a_column_without() -> None:
+    rows = data.from_items([{"x": dt.time(1)}]).map(lambda row: {"x": row["x"].replace(tzinfo=dt.UTC)})
+    assert rows.take_all() == [{"x": dt.time(1, tzinfo=dt.UTC)}]
+
+
+@pytest.mark.parametrize("form", ["numpy", "pandas", "pyarrow"])
+def test_some_dates_of_a_column_of_milliseconds(form: str) -> None:
+    rows = data.from_arrow(pa.table({"x": pa.array([0, 86_400_000, None], pa.date64())}))
+    cut = rows.map_batches(
+        lambda batch: (
+            batch.iloc[1:] if form == "pandas" else batch.slice(1) if form == "pyarrow" else {"x": batch["x"][1:]}
+        ),
+        batch_format=form,
+    )
+    assert cut.to_arrow()["x"].type == pa.date64()
+    assert cut.to_arrow()["x"].to_pylist() == [dt.date(1970, 1, 2), None]
+    if form == "numpy":
+        hours = rows.map_batches(lambda batch: {"x": batch["x"] + np.timedelta64(1, "h")})
+        assert hours.to_arrow()["x"].type == pa.timestamp("ms")
+
+
+def test_tuples_and_sets_become_lists() -> None:
+    assert data.from_items([{"x": {1}, "y": (1, 2)}]).take_all() == [{"x": [1], "y": [1, 2]}]

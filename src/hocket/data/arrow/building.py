@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import datetime as dt
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -24,18 +24,19 @@ def get_optional_array(values: Sequence[object] | kinds.Array, kind: object = No
             found = pa.array(values, kind)
         except OverflowError:
             found = pa.array(values, pa.uint64())
-        if kind is None and _holds_times(found.type) and "pandas" in sys.modules:
+        if kind is None and _holds(found.type, _is_moment) and "pandas" in sys.modules:
             finer = {unit for value in values for unit in _list_units(value)}
             found = pa.array(values, _refine(found.type)) if "ns" in finer else found
     except _list_refusals(pa):
         return None
     is_other = kind is None and not isinstance(values, np.ndarray) and _is_changed(found, values)
-    return None if is_other or pa.types.is_null(found.type) else found
+    return None if is_other or _loses_zones(found, values) or pa.types.is_null(found.type) else found
 
 
 def _list_refusals(pa: Any) -> tuple[type[Exception], ...]:
-    """Return what Arrow raises for values that it has no type for."""
-    return pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, OverflowError, UnicodeEncodeError
+    """Return what Arrow raises for values that it has no type for. A TypeError is Python's own, too: of infinite
+    decimals."""
+    return TypeError, pa.ArrowInvalid, pa.ArrowNotImplementedError, OverflowError, UnicodeEncodeError
 
 
 def _is_changed(found: Any, values: Sequence[object]) -> bool:
@@ -49,10 +50,26 @@ def _is_changed(found: Any, values: Sequence[object]) -> bool:
     return types.is_binary(found.type) and any(isinstance(value, str) for value in values)
 
 
-def _holds_times(kind: Any) -> bool:
+def _is_moment(kind: Any) -> bool:
     types = kinds.load("A column").types
-    is_time = types.is_timestamp(kind) or types.is_duration(kind)
-    return is_time or any(_holds_times(kind.field(at).type) for at in range(kind.num_fields))
+    return bool(types.is_timestamp(kind) or types.is_duration(kind))
+
+
+def _holds(kind: Any, is_wanted: Callable[[Any], bool]) -> bool:
+    """Return whether a type of Arrow's is of some kind, or has one of it inside."""
+    return is_wanted(kind) or any(_holds(kind.field(at).type, is_wanted) for at in range(kind.num_fields))
+
+
+def _loses_zones(found: Any, values: Iterable[object]) -> bool:
+    """Return whether values are times of day with a zone, or have such inside, of which Arrow has kept none."""
+    return _holds(found.type, kinds.load("A column").types.is_time) and any(map(_has_zone, values))
+
+
+def _has_zone(value: object) -> bool:
+    """Return whether a value is, or has inside, a time of day with a zone."""
+    if isinstance(value, Mapping | list | tuple | set | frozenset):
+        return any(map(_has_zone, value.values() if isinstance(value, Mapping) else value))
+    return isinstance(value, dt.time) and value.tzinfo is not None
 
 
 def _list_units(value: object) -> Iterator[str]:
@@ -84,7 +101,10 @@ def build_array(name: str, column: object) -> Any:
         column = kinds.convert_times(column) if is_time else column.astype(column.dtype.newbyteorder("="), copy=False)
         is_packed = column.dtype.kind == "O" and {np.ndarray} == set(map(type, column)) - {type(None)}
         packed = tensors.pack_arrays(column.tolist()) if is_packed else None
-        return pa.array(column) if packed is None else packed
+        found = pa.array(column) if packed is None else packed
+        if column.dtype.kind == "O" and _loses_zones(found, column):
+            raise TypeError("Arrow's times of day have no zone")
+        return found
     except _list_refusals(pa) as error:
         raise ValueError(
             f"Column {name!r} cannot be an Arrow column: {error}. Use batch_format='numpy', or make its values of one "
@@ -153,48 +173,57 @@ def _is_empty(column: Any) -> bool:
 def recast(column: Any, original: Any, *, keeps_zones: bool) -> Any:
     """Return values as the type of an Arrow array that Python's values, or numpy's, do not tell, if they are of its
     family and each fits; else as they are. If it has categories, these are theirs."""
-    return _recast(column, original.type, getattr(original, "dictionary", None), keeps_zones=keeps_zones)
+    pa = kinds.load("A column")
+    kind = original.type
+    if not pa.types.is_dictionary(kind):
+        return _recast(column, kind, keeps_zones=keeps_zones)
+    if isinstance(column, pa.DictionaryArray) and column.type.value_type == kind.value_type:
+        return categories.convert(column, pa.dictionary(kind.index_type, kind.value_type, column.type.ordered))
+    found = _recast(column, kind.value_type, keeps_zones=keeps_zones)
+    if isinstance(found, np.ndarray) and kinds.find_type(found.dtype, found.shape[1:]) == kind.value_type:
+        found = build_array("", found)
+    if getattr(found, "type", None) != kind.value_type or not categories.can_find(kind):
+        return column
+    is_other = kind.ordered and not categories.has_all(found, original.dictionary)  # it has no place in the order
+    return column if is_other else categories.encode(found, kind, original.dictionary)
 
 
-def _recast(column: Any, kind: Any, known: Any, *, keeps_zones: bool) -> Any:
+def _recast(column: Any, kind: Any, *, keeps_zones: bool) -> Any:
     pa = kinds.load("A column")
     types = pa.types
     if isinstance(column, np.ndarray) and column.dtype.kind == "O":
-        held: Any = get_optional_array(column.tolist(), kind.value_type if categories.can_find(kind) else kind)
-        return column if held is None else _recast(held, kind, known, keeps_zones=keeps_zones)
+        held = get_optional_array(column.tolist(), kind)
+        return column if held is None else held
     own = kinds.find_type(column.dtype, column.shape[1:]) if isinstance(column, np.ndarray) else column.type
     if own is None or own == kind or kinds.is_tensor_type(own):
         return column
     if types.is_dictionary(own):
-        is_own = own == kind or (types.is_dictionary(kind) and own.value_type == kind.value_type)
-        if not is_own:
-            return _recast(column.dictionary_decode(), kind, known, keeps_zones=keeps_zones)
-        wanted = pa.dictionary(kind.index_type, own.value_type, own.ordered)
-        return column if own == wanted else categories.convert(column, wanted)
-    wanted = kind.value_type if types.is_dictionary(kind) else kind
+        return _recast(column.dictionary_decode(), kind, keeps_zones=keeps_zones)
+    if types.is_timestamp(own) and types.is_date64(kind):
+        return _read_dates(column, kind)
     if types.is_timestamp(own):
-        if not types.is_timestamp(wanted) or (keeps_zones and own.tz != wanted.tz):
+        if not types.is_timestamp(kind) or (keeps_zones and own.tz != kind.tz):
             return column
-        kind = pa.timestamp(max(own.unit, wanted.unit, key=kinds.UNITS.index), wanted.tz)
+        kind = pa.timestamp(max(own.unit, kind.unit, key=kinds.UNITS.index), kind.tz)
     elif types.is_struct(own):
-        if not types.is_struct(wanted) or {field.name for field in own} != {field.name for field in wanted}:
+        if not types.is_struct(kind) or {field.name for field in own} != {field.name for field in kind}:
             return column
-    elif not (
-        any(
-            is_kind(own) and is_kind(wanted)
-            for is_kind in (kinds.is_text, kinds.is_bytes, types.is_decimal, types.is_date, types.is_time)
-        )
-        or (types.is_dictionary(kind) and own == wanted)
+    elif not any(
+        is_kind(own) and is_kind(kind)
+        for is_kind in (kinds.is_text, kinds.is_bytes, types.is_decimal, types.is_date, types.is_time)
     ):
         return column
     try:
-        found = build_array("", column)
-        if not categories.can_find(kind):
-            return (found.dictionary_encode() if types.is_dictionary(kind) else found).cast(kind)
-        is_other = kind.ordered and not categories.has_all(found, known)  # a value that has no place in the order
-        return column if is_other else categories.encode(found, kind, known)
+        return build_array("", column).cast(kind)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
         return column
+
+
+def _read_dates(column: Any, kind: Any) -> Any:
+    """Return times as dates of milliseconds, which numpy has as times, if all are at midnight; else as they are."""
+    times = build_array("", column)
+    dates = times.cast(kind)
+    return dates if dates.cast(times.type).equals(times) else column
 
 
 def join(name: str, columns: Sequence[Any], types: Sequence[Any]) -> Any:

@@ -59,7 +59,10 @@ def to_series(column: Any) -> Any:
         is_odd or types.is_nested(kind) or types.is_interval(kind) or types.is_time(kind) or kinds.is_tensor_type(kind)
     )
     if is_plain and not isinstance(kind, pa.BaseExtensionType):
-        return column.to_pandas()
+        found = column.to_pandas()
+        if types.is_dictionary(kind) and getattr(kind.value_type, "tz", None):  # Arrow leaves the zone out
+            return found.cat.rename_categories(column.dictionary.to_pandas().array)
+        return found
     array = to_numpy(column)
     return list(array) if kinds.is_list(kind) or kinds.is_tensor_type(kind) else array
 

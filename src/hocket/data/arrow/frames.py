@@ -56,6 +56,10 @@ def read_series(series: Any) -> object:
         with contextlib.suppress(pa.ArrowTypeError, pa.ArrowInvalid):
             found = pa.array(series)
             found = arrow.flatten(found) if isinstance(found, pa.ChunkedArray) else found
+            if getattr(getattr(getattr(series, "cat", None), "categories", None), "tz", None):  # Arrow leaves it out
+                found = pa.DictionaryArray.from_arrays(
+                    found.indices, pa.array(series.cat.categories), ordered=series.cat.ordered
+                )
             kind = getattr(found.type, "value_type", found.type)
             if not hasattr(kind, "freq") and not hasattr(
                 kind, "subtype"
