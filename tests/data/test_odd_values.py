@@ -343,6 +343,9 @@ def test_times_keep_what_they_are_or_are_refused(kind: str, unit: str, entry: st
             assert shown.dtype.kind == kind[0]
             assert shown.astype(times.dtype).view(np.int64)[0] == value
             assert not np.isnat(shown[0])
+        if "arrays" not in entry and abs(value) < 1 << 16:
+            assert rows.to_pandas()["x"].isna().tolist() == [False, True]
+            assert rows.map_batches(lambda batch: batch, batch_format="pandas").to_arrow()["x"].null_count == 1
     for value in bad:
         with pytest.raises(TypeError, match=r"has for column 'x' .*none"):
             ENTRIES[entry](np.array([value, "NaT"], f"{kind}[{unit}]")).materialize()

@@ -288,7 +288,7 @@ _SIDE_BY_SIDE: Final = 4
 @final
 @dataclass(frozen=True)
 class _Outcome:
-    """What a call has returned or raised. It is a value to the loop, because some errors would end the loop, and no
+    """The result or the error of a call. The loop gets both as a value, because some errors would end the loop, and no
     future takes a StopIteration."""
 
     value: Any = None

@@ -54,20 +54,23 @@ def read_series(series: Any) -> object:
             return series.to_numpy()
     elif (pa := arrow.get_optional()) is not None:
         with contextlib.suppress(pa.ArrowTypeError, pa.ArrowInvalid):
-            found = pa.array(series)
-            found = arrow.flatten(found) if isinstance(found, pa.ChunkedArray) else found
-            if getattr(getattr(getattr(series, "cat", None), "categories", None), "tz", None):  # Arrow leaves it out
-                found = pa.DictionaryArray.from_arrays(
-                    found.indices, pa.array(series.cat.categories), ordered=series.cat.ordered
-                )
+            found = _convert(pa, series)
             kind = getattr(found.type, "value_type", found.type)
-            if not hasattr(kind, "freq") and not hasattr(
-                kind, "subtype"
-            ):  # spans of pandas' own, or categories of such
+            is_span = hasattr(kind, "freq") or hasattr(kind, "subtype")  # pandas' own, or categories of such
+            if not is_span:
                 return found
     missing = series.isna().to_numpy()
     values = series.to_numpy(object)
     return [None if gone else value for value, gone in zip(values.tolist(), missing, strict=True)]
+
+
+def _convert(pa: Any, series: Any) -> Any:
+    found = pa.array(series)
+    found = arrow.flatten(found, str(series.name)) if isinstance(found, pa.ChunkedArray) else found
+    categories = getattr(series.dtype, "categories", None)
+    if getattr(categories, "tz", None):  # Arrow leaves the zone out
+        return pa.DictionaryArray.from_arrays(found.indices, pa.array(categories), ordered=series.dtype.ordered)
+    return found
 
 
 def build_frame(columns: Mapping[str, Any], num_rows: int) -> Any:
@@ -82,7 +85,9 @@ def build_values(column: Any) -> Any:
     if isinstance(column, np.ndarray):
         if column.ndim > 1:
             return list(column)
-        is_days = column.dtype.kind == "M" and np.datetime_data(column.dtype)[0] == "D"  # pandas has none
-        return column.astype(object) if is_days else column.copy()
+        if column.dtype.kind not in "mM":
+            return column.copy()
+        times = arrow.convert_times(column)
+        return times.astype(object) if times.dtype == np.dtype("M8[D]") else times.copy()  # pandas has no days
     found = arrow.to_series(column)
     return found.copy() if hasattr(found, "index") and not isinstance(found, list) else found
