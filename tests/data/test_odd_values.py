@@ -237,11 +237,24 @@ def test_many_categories(use: str, index: Any) -> None:
     assert MANY[use](rows) == [f"c{at}" for at in range(300)]
 
 
+def test_categories_inside_of_lists_that_become_too_many_name_their_column() -> None:
+    kind = pa.list_(pa.dictionary(pa.int8(), pa.string()))
+    tables = [pa.table({"x": pa.array([[f"{letter}{at}"] for at in range(100)], kind)}) for letter in "ab"]
+    with pytest.raises(TypeError, match="Column 'x' of several blocks or chunks cannot be one of list"):
+        data.from_arrow(tables).repartition(1).to_pandas()
+
+
 def test_what_a_function_makes_of_categories() -> None:
     rows = data.from_pandas(build_sizes(ordered=True))
     other = rows.map_batches(lambda batch: {"size": np.array(["tiny", "large"], object)}).to_pandas()["size"]
     assert other.tolist() == ["tiny", "large"]
     assert not hasattr(other, "cat"), "tiny has no place in the order"
+    texts = data.from_items([{"x": "a"}, {"x": "b"}])
+    for cut in (0, 1):
+        named = texts.map_batches(
+            lambda batch, at: batch.astype("category").iloc[at:], batch_format="pandas", fn_args=[cut]
+        )
+        assert list(named.to_pandas()["x"].cat.categories) == ["a", "b"]
     loose = rows.map_batches(lambda batch: batch.assign(size=batch["size"].cat.as_unordered()), batch_format="pandas")
     assert not loose.to_pandas()["size"].cat.ordered
     fewer = rows.map_batches(
@@ -255,6 +268,8 @@ def test_what_a_function_makes_of_categories() -> None:
     "values",
     [
         pa.array([3, 1, 2]),
+        pa.array(["b", "a"]),
+        pa.array(["b", "a"], pa.large_string()),
         pa.array([0.5, -1.0, 2.0]),
         pa.array([True, False]),
         pa.array([b"b", b"a"]),

@@ -177,8 +177,10 @@ def recast(column: Any, original: Any, *, keeps_zones: bool) -> Any:
     kind = original.type
     if not pa.types.is_dictionary(kind):
         return _recast(column, kind, keeps_zones=keeps_zones)
-    if isinstance(column, pa.DictionaryArray) and column.type.value_type == kind.value_type:
-        return categories.convert(column, pa.dictionary(kind.index_type, kind.value_type, column.type.ordered))
+    if isinstance(column, pa.DictionaryArray):  # the function has said which categories there are
+        is_own = _recast(column.dictionary, kind.value_type, keeps_zones=keeps_zones).type == kind.value_type
+        wanted = pa.dictionary(kind.index_type, kind.value_type, column.type.ordered)
+        return categories.convert(column, wanted) if is_own else column
     found = _recast(column, kind.value_type, keeps_zones=keeps_zones)
     if isinstance(found, np.ndarray) and kinds.find_type(found.dtype, found.shape[1:]) == kind.value_type:
         found = build_array("", found)
@@ -197,8 +199,6 @@ def _recast(column: Any, kind: Any, *, keeps_zones: bool) -> Any:
     own = kinds.find_type(column.dtype, column.shape[1:]) if isinstance(column, np.ndarray) else column.type
     if own is None or own == kind or kinds.is_tensor_type(own):
         return column
-    if types.is_dictionary(own):
-        return _recast(column.dictionary_decode(), kind, keeps_zones=keeps_zones)
     if types.is_timestamp(own) and types.is_date64(kind):
         return _read_dates(column, kind)
     if types.is_timestamp(own):
@@ -247,7 +247,7 @@ def join(name: str, columns: Sequence[Any], types: Sequence[Any]) -> Any:
         pa.nulls(len(one), found) if own is None or _is_empty(one) else convert(name, one, found)
         for one, own in zip(columns, types, strict=True)
     ]
-    joined = categories.join(name, parts) if categories.can_find(found) else pa.concat_arrays(parts)
+    joined = categories.join(name, parts)
     return narrow(joined) if pa.types.is_decimal(found) and all(map(pa.types.is_integer, known)) else joined
 
 

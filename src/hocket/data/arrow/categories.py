@@ -117,9 +117,17 @@ def convert(column: Any, kind: Any) -> Any:
 
 
 def join(name: str, columns: Sequence[Any]) -> Any:
-    """Return columns of categories of one type, but for the width of their numbers, one behind the other."""
+    """Return columns of one type, but for the width of the numbers of categories, one behind the other."""
     pa = kinds.load("A column")
     kind = columns[0].type
+    if not can_find(kind):
+        try:
+            return pa.concat_arrays(columns)
+        except pa.ArrowInvalid as error:
+            raise TypeError(
+                f"Column {name!r} of several blocks or chunks cannot be one of {kind}: {error} Make it another type "
+                "with map_batches(), or smaller blocks with repartition()."
+            ) from error
     if all(one.type == kind and one.dictionary.equals(columns[0].dictionary) for one in columns):
         return pa.concat_arrays(columns)
     known = merge(name, [one.dictionary for one in columns if len(one.dictionary)], ordered=kind.ordered)
@@ -134,9 +142,7 @@ def flatten(chunked: Any, name: str = "") -> Any:
         return chunked
     if chunked.num_chunks == 1:
         return chunked.chunk(0)
-    if chunked.num_chunks and can_find(chunked.type):
-        return join(name, chunked.chunks)
-    return pa.concat_arrays(chunked.chunks) if chunked.num_chunks else pa.array([], chunked.type)
+    return join(name, chunked.chunks) if chunked.num_chunks else pa.array([], chunked.type)
 
 
 def can_find(kind: object) -> bool:
