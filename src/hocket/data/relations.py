@@ -17,7 +17,6 @@ from typing import Any, ClassVar, Final, TypeAlias, final
 from hocket._base import texts
 from hocket.data import aggregate as aggregates
 from hocket.data import arrow, blocks, transport
-from hocket.data.arrow import categories
 
 Table: TypeAlias = Mapping[str, transport.ArrowType]
 """The columns of a table and their types."""
@@ -115,7 +114,7 @@ def _order(value: str, kind: transport.ArrowType, *, descending: bool) -> str:
 
 def list_ranks(table: Table, keys: Sequence[str]) -> tuple[str, ...]:
     """Return the keys whose order is that of their categories."""
-    return tuple(key for key in keys if categories.can_find(table[key]) and table[key].ordered)
+    return tuple(key for key in keys if arrow.is_categorical(table[key]) and table[key].ordered)
 
 
 def _order_key(table: Table, key: str, *, descending: bool, is_grouped: bool = False) -> str:

@@ -14,7 +14,6 @@ from typing import Any, TypeVar
 import numpy as np
 
 from hocket.data import arrow, blocks, columns
-from hocket.data.arrow import categories
 
 T = TypeVar("T")
 
@@ -190,5 +189,5 @@ def decode(column: Any, kind: ArrowType, known: Any = None) -> Any:
         return pa.ExtensionArray.from_storage(kind, storage)
     if pa.types.is_dictionary(kind):
         values = column if column.type == kind.value_type else column.cast(kind.value_type)
-        return categories.encode(values, kind, known) if categories.can_find(kind) else values
+        return arrow.encode_categories(values, kind, known) if arrow.is_categorical(kind) else values
     return column if column.type == kind else column.cast(kind)

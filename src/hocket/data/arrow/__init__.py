@@ -8,12 +8,16 @@ not installed such columns are numpy arrays of objects, and do the same more slo
 
 from hocket.data.arrow.building import build_array as build_array
 from hocket.data.arrow.building import convert as convert
+from hocket.data.arrow.building import encode_categories as encode_categories
+from hocket.data.arrow.building import find_categories as find_categories
+from hocket.data.arrow.building import flatten as flatten
 from hocket.data.arrow.building import get_optional_array as get_optional_array
+from hocket.data.arrow.building import is_categorical as is_categorical
 from hocket.data.arrow.building import join as join
+from hocket.data.arrow.building import merge_categories as merge_categories
 from hocket.data.arrow.building import narrow as narrow
 from hocket.data.arrow.building import recast as recast
 from hocket.data.arrow.building import refine_arrays as refine_arrays
-from hocket.data.arrow.categories import flatten as flatten
 from hocket.data.arrow.forms import build_missing as build_missing
 from hocket.data.arrow.forms import build_table as build_table
 from hocket.data.arrow.forms import check_texts as check_texts

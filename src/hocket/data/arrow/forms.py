@@ -12,7 +12,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from hocket.data.arrow import building, categories, kinds, tensors
+from hocket.data.arrow import building, kinds, tensors
 
 _ARRAYS: Final = "datasets.features.features.Array"
 """What the names of Hugging Face's types of arrays begin with."""
@@ -41,7 +41,7 @@ def to_numpy(column: Any) -> kinds.Array:
         return _lists_to_numpy(column)
     if types.is_time64(kind) and kind.unit == "ns":  # Python's have microseconds
         column = column.cast(pa.time64("us"), safe=False)
-    is_odd = types.is_dictionary(kind) and not categories.can_find(kind)
+    is_odd = types.is_dictionary(kind) and not building.is_categorical(kind)
     if is_odd or types.is_nested(kind) or types.is_interval(kind) or isinstance(kind, pa.BaseExtensionType):
         return hold(column.to_pylist())
     array: kinds.Array = column.to_numpy(zero_copy_only=False)
@@ -54,7 +54,7 @@ def to_series(column: Any) -> Any:
     pa = kinds.load("A column")
     types = pa.types
     kind = column.type
-    is_odd = types.is_dictionary(kind) and not categories.can_find(kind)  # pandas cannot hash its categories
+    is_odd = types.is_dictionary(kind) and not building.is_categorical(kind)  # pandas cannot hash its categories
     is_plain = not (
         is_odd or types.is_nested(kind) or types.is_interval(kind) or types.is_time(kind) or kinds.is_tensor_type(kind)
     )
@@ -118,7 +118,7 @@ def read_column(column: Any) -> object:
         return read_column(plain)
     if pa.types.is_null(kind):  # nothing is known of it: it joins with every other
         return np.full(len(column), None, object)
-    return categories.tidy(column) if categories.can_find(kind) else column
+    return building.tidy_categories(column) if building.is_categorical(kind) else column
 
 
 _LAST_32: Final = (1 << 31) - 1
@@ -192,7 +192,7 @@ def read_table(table: Any) -> dict[str, object]:
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
         raise ValueError(f"A table's columns must have different names, but {twice} come twice. Rename them.")
-    columns = {name: read_column(categories.flatten(table.column(at), name)) for at, name in enumerate(names)}
+    columns = {name: read_column(building.flatten(table.column(at), name)) for at, name in enumerate(names)}
     return {**columns, **{name: _stack(columns[name], shape) for name, shape in _list_shapes(table.schema)}}
 
 

@@ -22,7 +22,6 @@ from hocket import extras
 from hocket.core import api, scopes, session
 from hocket.data import aggregate as aggregates
 from hocket.data import arrow, block_reads, blocks, columns, relations, settings, steps, transport
-from hocket.data.arrow import categories
 from hocket.data.execution import tasks
 from hocket.engine import contract
 from hocket.stores import working_folders
@@ -266,14 +265,14 @@ def _list_ranks(statement: relations.Statement, source: _Source) -> dict[str, ob
     for block in source():
         for name, some in found.items():
             some.extend(_list_categories(block, name))
-    return {name: categories.merge(name, some, ordered=True) for name, some in found.items() if some}
+    return {name: arrow.merge_categories(name, some, ordered=True) for name, some in found.items() if some}
 
 
 def _rank(block: blocks.Block, name: str, kind: Any, known: object) -> object:
     """Return the numbers of the categories of a block's rows."""
     if name not in block.columns:
         return arrow.build_missing(block.num_rows, arrow.load("A relation").int32())
-    return categories.find(arrow.decode_dictionary(arrow.convert(name, block.columns[name], kind)), known)
+    return arrow.find_categories(arrow.decode_dictionary(arrow.convert(name, block.columns[name], kind)), known)
 
 
 def _list_categories(block: blocks.Block, name: str) -> list[object]:
@@ -293,7 +292,7 @@ class _Categories:
 
     def __init__(self, statement: relations.Statement) -> None:
         kinds = {name: getattr(kind, "kind", kind) for name, kind in statement.columns}
-        self._kinds = {name: kinds[name] for name in statement.sources if categories.can_find(kinds[name])}
+        self._kinds = {name: kinds[name] for name in statement.sources if arrow.is_categorical(kinds[name])}
         self._sources = statement.sources
         self._seen: dict[tuple[int, str], list[object]] = {
             source: [] for name in self._kinds for source in statement.sources[name]
@@ -312,7 +311,7 @@ class _Categories:
         if name in self._kinds and name not in self._merged:
             seen = [one for source in self._sources[name] for one in self._seen[source]]
             ordered = self._kinds[name].ordered
-            self._merged[name] = categories.merge(name, seen, ordered=ordered) if seen else None
+            self._merged[name] = arrow.merge_categories(name, seen, ordered=ordered) if seen else None
         return self._merged.get(name)
 
 
