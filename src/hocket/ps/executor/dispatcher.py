@@ -99,6 +99,11 @@ class WorkerProcess:
         ref: contract.ObjectRef[worker.Batch] = self._handle.run.remote(calls)
         return ref
 
+    def has_begun(self, batch: scheduler.Batch) -> bool:
+        """Ask whether anything of a batch ran."""
+        begun: bool = api.get(self._handle.has_begun.remote(batch[0][0].sequence))
+        return begun
+
     def end(self) -> None:
         """End it now."""
         try:
@@ -314,8 +319,8 @@ class WorkerDispatcher:
         except exceptions.ActorError as error:
             self._replace(error)
             return
-        except Exception as error:  # the session is closed, or an argument cannot be read there
-            self._divide(batch, error)
+        except Exception as error:  # the session is closed, or the arguments or the answers cannot be read
+            self._receive_error(batch, error)
             return
         seconds = max(found.seconds, 1e-7) / len(batch)
         self._seconds = seconds if self._seconds is None else self._seconds + 0.3 * (seconds - self._seconds)
@@ -335,12 +340,20 @@ class WorkerDispatcher:
                 else:
                     queue.end(closure, value, failure)
 
-    def _divide(self, batch: scheduler.Batch, error: Exception) -> None:
-        """Some argument of a batch could not be read in the worker, so nothing of it ran: send each closure alone,
-        and give up the one that it was."""
+    def _receive_error(self, batch: scheduler.Batch, error: Exception) -> None:
+        """A batch has no answers. If some argument could not be read in the worker, nothing of it ran, and the worker
+        says so: send each closure alone, and give up the one that it was. What may have run is never sent again: its
+        pushes would count twice."""
+        try:
+            is_safe = len(batch) > 1 and not self._scheduler.is_closed and not self._process.has_begun(batch)
+        except exceptions.ActorError as death:
+            self._replace(death)
+            return
+        except Exception:  # the session is closed
+            is_safe = False
         with self._scheduler.condition:
             self.state.sent.popleft()
-            if len(batch) == 1 or self._scheduler.is_closed or not isinstance(error, exceptions.TaskError):
+            if not is_safe or self._scheduler.is_closed:
                 for _, closure in batch:
                     self._scheduler.end(closure, None, error)
                 return

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import pickle
 import time
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, final
@@ -21,6 +22,9 @@ from hocket.ps.executor import closures, streams
 
 VALUE, ERROR, OUT_OF_DATA, BAD_INPUT = range(4)
 """What an `Answer` is."""
+
+MAX_BEGUN = 16
+"""How many batches a worker remembers to have begun. It has two at a time, and is asked before it gets another."""
 
 
 @final
@@ -100,6 +104,8 @@ class Worker:
         self._context = closure_context.ClosureContext(index)
         self._functions: dict[int, Callable[..., object]] = {}
         self._streams: dict[int, streams.WorkerStream] = {}
+        self._begun: deque[int] = deque(maxlen=MAX_BEGUN)
+        """The number of the first closure of each batch that has begun, latest last."""
         self._probe: stacks.StackProbe | None = None
         if is_watched and os.getpid() != driver:
             self._probe = stacks.open_probe()
@@ -138,11 +144,20 @@ class Worker:
                 else:
                     made = source()
             self._context.values[number] = made
-        except Exception as error:  # a user's function may raise anything
+        except exceptions.ActorExit:
+            raise
+        except BaseException as error:  # a user's function may raise anything
             self._context.failures[number] = error
 
+    def has_begun(self, sequence: int) -> bool:
+        """Tell whether the batch whose first closure has this number was begun, one of the last `MAX_BEGUN`. One whose
+        arguments could not be read was not: nothing of it ran."""
+        return sequence in self._begun
+
     def run(self, calls: Sequence[Call]) -> Batch:
-        """Run closures."""
+        """Run closures. The outcome of each is its own, whatever it raises; `hocket.exit_actor` alone ends the
+        worker."""
+        self._begun.append(calls[0].sequence)
         begun = time.perf_counter()
         with closure_context.entered(self._context):
             answers = [self._run(call) for call in calls]
@@ -161,7 +176,9 @@ class Worker:
             return Answer(VALUE, _prepare(function, function(*args, **kwargs)), here.turn)
         except streams.BadInputError as error:
             return Answer(BAD_INPUT, _encode(function, error.cause), here.turn)
-        except (Exception, SystemExit, KeyboardInterrupt) as error:  # none of them ends the worker
+        except exceptions.ActorExit:
+            raise
+        except BaseException as error:  # none of them ends the worker, or is another closure's
             empty = _find_out_of_data(error)
             if empty is None:
                 return Answer(ERROR, _encode(function, error), here.turn)
