@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import multiprocessing
 import os
@@ -356,8 +357,103 @@ def test_an_exception_that_cannot_travel(local_pool: Pool) -> None:
     def raise_lock() -> None:
         raise ValueError(threading.Lock())
 
-    with pytest.raises(RuntimeError, match=r"builtins.ValueError: <unlocked _thread.lock"):
+    with pytest.raises(hocket.exceptions.HocketError, match=r"builtins.ValueError: <unlocked _thread.lock") as caught:
         local_pool.apply(raise_lock)
+    assert "in raise_lock" in str(caught.value.__cause__)
+
+
+class StopError(BaseException):
+    """A base of its own: `except Exception` lets it through."""
+
+
+class TwoPartsError(Exception):
+    """Cannot be called with its `args`, as the exceptions of many libraries."""
+
+    def __init__(self, text: str, code: int) -> None:
+        super().__init__(text)
+        self.code = code
+
+
+class UnpicklableError(Exception):
+    def __reduce__(self) -> Any:
+        raise ValueError("not me")
+
+
+class Unreadable:
+    def __reduce__(self) -> Any:
+        return _refuse, ()
+
+
+def _refuse() -> None:
+    raise ZeroDivisionError("cannot be read")
+
+
+def raise_stop(kind: Any) -> Any:
+    raise kind("enough")
+
+
+def raise_two_parts() -> Any:
+    raise TwoPartsError("enough", 5)
+
+
+def raise_unpicklable() -> Any:
+    raise UnpicklableError("enough")
+
+
+def get_self_containing() -> Any:
+    own: list[Any] = [1]
+    own.append(own)
+    return threading.Lock(), own
+
+
+ODD: list[tuple[str, Any, tuple[Any, ...], type[Exception], str]] = [
+    ("cancelled", raise_stop, (asyncio.CancelledError,), hocket.exceptions.TaskError, "enough"),
+    ("own base", raise_stop, (StopError,), hocket.exceptions.TaskError, "enough"),
+    ("generator exit", raise_stop, (GeneratorExit,), hocket.exceptions.TaskError, "enough"),
+    ("exit", raise_stop, (SystemExit,), hocket.exceptions.TaskError, "enough"),
+    ("interrupt", raise_stop, (KeyboardInterrupt,), hocket.exceptions.TaskError, "enough"),
+    ("stop iteration", raise_stop, (StopIteration,), hocket.exceptions.TaskError, "enough"),
+    ("two parts", raise_two_parts, (), TwoPartsError, "enough"),
+    ("unpicklable error", raise_unpicklable, (), hocket.exceptions.HocketError, "UnpicklableError: enough"),
+    ("unreadable result", Unreadable, (), ZeroDivisionError, "cannot be read"),
+    ("unpicklable result", get_self_containing, (), hocket.exceptions.SerializationError, "lock"),
+    ("unreadable argument", type, (Unreadable(),), ZeroDivisionError, "cannot be read"),
+    ("unpicklable argument", type, (threading.Lock(),), hocket.exceptions.SerializationError, "lock"),
+]
+
+
+def note(log: str, number: int, function: Any = None, args: Any = ()) -> Any:
+    with Path(log).open("a") as file:
+        file.write(f"{number}\n")
+    return number if function is None else function(*args)
+
+
+@pytest.mark.parametrize(("function", "args", "kind", "text"), [one[1:] for one in ODD], ids=[one[0] for one in ODD])
+@pytest.mark.parametrize("way", ["apply_async", "imap"])
+def test_each_item_runs_once_and_fails_alone(
+    pool: Pool, tmp_path: Path, way: str, function: Any, args: Any, kind: type[Exception], text: str
+) -> None:
+    """Whatever one raises, returns or takes: those that travel with it have their own results."""
+    log, number = str(tmp_path / "log"), 20
+    pool.starmap(note, [(os.devnull, 0)] * 50, chunksize=1)  # short from now on: chunks travel together
+    calls = [(log, n, function, args) if n == 7 else (log, n) for n in range(number)]
+    if way == "imap":
+        arrived = pool.imap(lambda call: note(*call), calls)
+        gets = [arrived.next] * number
+    else:
+        gets = [result.get for result in [pool.apply_async(note, call) for call in calls]]
+    found: list[Any] = []
+    for get in gets:
+        try:
+            found.append(get(20))
+        except Exception as error:  # noqa: BLE001 (what it is, is looked at)
+            found.append(error)
+    error = found[7]
+    assert [one for one in found if one is not error] == [n for n in range(number) if n != 7]
+    assert type(error) is kind
+    assert text in str(error)
+    with Path(log).open() as file:
+        assert sorted(map(int, file)) == [n for n in range(number) if n != 7 or function is not type]
 
 
 @pytest.mark.needs("parallelism")

@@ -15,6 +15,7 @@ import functools
 import gc
 import io
 import pickle
+import sys
 import types
 import warnings
 from collections.abc import Callable, Iterator
@@ -100,6 +101,26 @@ def is_plain(value: Any) -> bool:
     if kind is tuple or kind is list:
         return len(value) <= 64 and PLAIN_TYPES.issuperset(map(type, value))
     return False
+
+
+def is_simple(value: Any, depth: int = 4) -> bool:
+    """Tell whether a value can travel, and be opened again, for certain: plain data and arrays of it, in lists, tuples
+    and dicts that are nested so deep at most. No code of the user's is called."""
+    kind = type(value)
+    if kind in PLAIN_TYPES:
+        return True
+    if kind is list or kind is tuple:
+        if depth and PLAIN_TYPES.issuperset(map(type, value)):
+            return True
+        return depth > 0 and all(is_simple(item, depth - 1) for item in value)
+    if kind is dict:
+        return depth > 0 and all(is_simple(item, depth - 1) for item in (*value, *value.values()))
+    numpy = sys.modules.get("numpy")
+    if numpy is None:
+        return False
+    if kind is numpy.ndarray:
+        return not value.dtype.hasobject
+    return issubclass(kind, numpy.generic) and kind.__module__ == "numpy" and not issubclass(kind, numpy.void)
 
 
 def encode_plain(value: object) -> bytes:

@@ -10,8 +10,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, final
 
-import numpy as np
-
 from hocket import exceptions
 from hocket._base import texts
 from hocket.collective import segment
@@ -203,22 +201,12 @@ def _find_out_of_data(error: BaseException) -> streams.OutOfData | None:
 
 def _prepare(function: Callable[..., object], value: object) -> object:
     """Return a result as it can travel with others, without one that cannot taking them along."""
-    if _is_simple(value):
+    if values.is_simple(value):
         return value
     encoded = values.encode(value, f"the return value of {_name(function)}")
     if encoded.refs:
         return value  # references count only in an encoding that the engine makes
     return Encoded(pickle.dumps((encoded.data, [bytes(buffer) for buffer in encoded.buffers])))
-
-
-def _is_simple(value: Any) -> bool:
-    if type(value) in (list, tuple):
-        return all(_is_simple(item) for item in value)
-    if type(value) is dict:
-        return all(_is_simple(item) for item in (*value, *value.values()))
-    if isinstance(value, np.ndarray):
-        return type(value) is np.ndarray and not value.dtype.hasobject
-    return type(value) in values.PLAIN_TYPES or (isinstance(value, np.generic) and not isinstance(value, np.void))
 
 
 def read_value(value: object) -> object:

@@ -5,6 +5,10 @@ one message when they turn out to be short. A process that finds a message longe
 the rest undone, and the pool gives it to whoever is free.
 
 Functions travel once to each process and are known by the digest of their code.
+
+Each chunk has its own fate. What can fail on its way (an item, a result, an exception, whose classes are the user's)
+travels in a `Parcel`, which is packed and opened for one chunk alone; and whatever a chunk raises, also what
+``except Exception`` lets through, is an outcome of it. So nothing is sent twice: each item runs once.
 """
 
 from __future__ import annotations
@@ -12,14 +16,16 @@ from __future__ import annotations
 import builtins
 import multiprocessing
 import os
+import pickle
 import sys
 import time
 import types
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
+from hocket import exceptions
 from hocket._base import texts
-from hocket.engine import pickling, values
+from hocket.engine import contract, unsendable, values
 
 SLICE_SECONDS = 0.005
 """How long a process works on one message, if it may choose. A guess: 50 times what the message itself costs (measured:
@@ -32,6 +38,8 @@ forgotten."""
 APPLY = 0
 MAP = 1
 STARMAP = 2
+REFUSED = 3
+"""What a chunk is; the last one could not be sent, and stands for itself in a row of others."""
 
 Outcome = tuple[bool, Any]
 """Whether a chunk succeeded, and its result or its `Failure`."""
@@ -49,24 +57,57 @@ class RemoteTraceback(Exception):  # noqa: N818 (the name that multiprocessing g
 
 
 class Failure:
-    """An exception on its way to the pool."""
+    """An exception on its way to the pool.
 
-    def __init__(self, error: BaseException, text: str) -> None:
-        self.error = error
-        self.text = text
+    Args:
+        data: A `TaskError`, encoded, which can be opened everywhere.
+    """
+
+    def __init__(self, data: bytes) -> None:
+        self.data = data
 
     def open(self) -> BaseException:
-        """Return the exception, with the traceback of the process as its cause."""
-        vars(BaseException)["__cause__"].__set__(self.error, RemoteTraceback(self.text))
-        return self.error
+        """Return the exception, with the traceback of the process as its cause. Where it cannot travel, it is a
+        `HocketError` with its text. One that is no `Exception` would end the program, and StopIteration the loop over
+        the results: these are the cause of a `TaskError`, as `hocket.get` has it."""
+        found: exceptions.TaskError = values.decode(self.data)
+        error = found.cause
+        kind = type(error)
+        if not issubclass(kind, Exception) or issubclass(kind, StopIteration | StopAsyncIteration):
+            return found
+        vars(BaseException)["__cause__"].__set__(error, RemoteTraceback(found.traceback_str))
+        return error
 
 
-class Code(NamedTuple):
-    """A function in the form that travels."""
+class Parcel(NamedTuple):
+    """A value, or a function, in the form that travels: opened where it is used, by itself."""
 
-    blob: bytes
+    data: bytes
     buffers: list[object]
-    """The memory of the large values that it refers to."""
+    """The memory of the large values in it."""
+
+    def open(self) -> Any:
+        """Return the value."""
+        return values.decode(*self)
+
+
+def pack(value: object, what: str, explain: Callable[[object, str, Exception], str] | None = None) -> object:
+    """Return a value as it can travel together with others: as it is, if nothing can go wrong, or in a `Parcel`.
+
+    Raises:
+        SerializationError: It cannot travel.
+    """
+    if values.is_simple(value):
+        return value
+    encoded = values.encode(value, what, explain)
+    if encoded.refs:
+        return value  # references count only in an encoding that the engine makes
+    return Parcel(encoded.data, list(map(pickle.PickleBuffer, encoded.buffers)))
+
+
+def unpack(value: Any) -> Any:
+    """Return what was packed."""
+    return value.open() if type(value) is Parcel else value
 
 
 def remember(known: dict[Any, Any], key: object, value: object) -> None:
@@ -87,11 +128,13 @@ class PoolProcess:
         if initializer is not None:
             try:
                 initializer(*initargs)
-            except Exception as error:  # whatever the user's code raises is the caller's to see
-                self._failure = build_failure(error)
+            except BaseException as error:  # whatever the user's code raises is the caller's to see
+                if is_meant_for_process(error):
+                    raise
+                self._failure = build_failure(initializer, error)
 
     def run(
-        self, new: list[tuple[bytes, Code]], digests: list[bytes], chunks: list[tuple[int, object]]
+        self, new: list[tuple[bytes, Parcel]], digests: list[bytes], chunks: list[tuple[int, object]]
     ) -> tuple[list[Outcome], float]:
         """Work on chunks, in order, as long as `SLICE_SECONDS` allow; at least on one.
 
@@ -111,7 +154,7 @@ class PoolProcess:
         spent = 0.0
         for position, (kind, work) in enumerate(chunks):
             digest = digests[position if len(digests) > 1 else 0]
-            outcomes.append(self._run_chunk(digest, kind, work, is_alone=len(chunks) == 1))
+            outcomes.append(self._run_chunk(digest, kind, work))
             spent = time.perf_counter() - started
             if spent > SLICE_SECONDS:
                 break
@@ -119,28 +162,38 @@ class PoolProcess:
 
     def apply(self, digest: bytes, *args: object) -> Outcome:
         """Work on one chunk of `APPLY`, for a function that is known: less to encode than with `run`."""
-        return self._run_chunk(digest, APPLY, (args, {}), is_alone=True)
+        return self._run_chunk(digest, APPLY, (args, {}))
 
-    def _run_chunk(self, digest: bytes, kind: int, work: Any, *, is_alone: bool) -> Outcome:
+    def _run_chunk(self, digest: bytes, kind: int, work: Any) -> Outcome:
         result: Any
-        if self._failure is not None:
+        if self._failure is not None or kind == REFUSED:
             return False, self._failure
+        function: Any = None
         try:
             function = self._functions[digest]
-            if type(function) is Code:
-                function = self._functions[digest] = values.decode(*function)
+            if type(function) is Parcel:
+                function = self._functions[digest] = function.open()
+            work = unpack(work)
             if kind == MAP:
-                result = list(map(function, work))
+                result = [function(item) for item in work]  # `map` would end at a StopIteration of the function's
             elif kind == STARMAP:
                 result = [function(*args) for args in work]
             else:
                 args, kwargs = work
                 result = function(*args, **kwargs)
-            if not is_alone and not values.is_plain(result):
-                values.encode(result, "the result")  # one that cannot travel must not keep the others from it
-        except Exception as error:  # whatever the user's code raises is the caller's to see
-            return False, build_failure(error)
-        return True, result
+            return True, pack(result, "the result", unsendable.explain_result)
+        except BaseException as error:  # whatever the user's code raises is the caller's to see
+            if is_meant_for_process(error):
+                raise
+            return False, build_failure(function, error)
+
+
+def is_meant_for_process(error: BaseException) -> bool:
+    """Tell whether an exception is not of the code that it went through: it ends the actor, or is Ctrl-C."""
+    kind = type(error)
+    return issubclass(kind, exceptions.ActorExit) or (
+        issubclass(kind, KeyboardInterrupt) and contract.is_from_handler(error)
+    )
 
 
 def is_fixed(function: object) -> bool:
@@ -163,14 +216,10 @@ def is_fixed(function: object) -> bool:
     return all(hasattr(builtins, name) for name in names) and names.isdisjoint(function.__globals__)
 
 
-def build_failure(error: Exception) -> Failure:
-    """Return what can travel of an exception."""
-    text = texts.format_error(error)
-    for name in ("__cause__", "__context__"):  # they are in the text, and might not be able to travel
-        vars(BaseException)[name].__set__(error, None)
-    if not pickling.can_travel(error):
-        error = RuntimeError(f"{type(error).__module__}.{texts.describe(error)}")
-    return Failure(error, text)
+def build_failure(function: object, error: BaseException) -> Failure:
+    """Return what can travel of an exception that a function has raised."""
+    name = texts.safe_text(getattr(function, "__qualname__", type(function).__qualname__))
+    return Failure(values.encode_error(exceptions.TaskError(name, texts.format_error(error), error)))
 
 
 def build_chunks(items: Iterable[object], size: int) -> list[list[object]]:

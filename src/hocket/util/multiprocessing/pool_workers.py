@@ -25,9 +25,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from hocket import exceptions
+from hocket._base import texts
 from hocket.core import actor as core_actor
 from hocket.core import api, session
-from hocket.engine import contract, values
+from hocket.engine import contract, unsendable, values
 from hocket.util.multiprocessing import chunks, results
 
 MAX_CHUNKS = 1000
@@ -265,13 +266,13 @@ class PoolWorkers:
         """Have a process work on chunks, and deliver what comes of it."""
         is_lost = False
         try:
-            outcomes = self._send_apart(worker, items)
+            outcomes = self._send(worker, items)
         except BaseException as error:
             if _is_of_signal(error):
                 self.withdraw(items[0].receiver)
                 self._give_back(worker, len(items), [], is_lost=True)
                 raise
-            is_lost = not isinstance(error, exceptions.TaskError)
+            is_lost = not isinstance(error, exceptions.TaskError | exceptions.SerializationError)
             outcomes = [(False, _build_cancelled() if self._is_terminated else error)] * len(items)
         self._give_back(worker, len(outcomes), items[len(outcomes) :], is_lost=is_lost)
         _deliver(items, outcomes)
@@ -284,15 +285,17 @@ class PoolWorkers:
             if item.kind == chunks.APPLY and _estimate(item) < chunks.SLICE_SECONDS and encoded.id in worker.known:
                 args, kwargs = item.work
                 if not kwargs and values.PLAIN_TYPES.issuperset(map(type, args)):
-                    return [api.get(worker.handle.apply.remote(encoded.id, *args))]
-        new: list[tuple[bytes, chunks.Code]] = []
+                    return [_open(api.get(worker.handle.apply.remote(encoded.id, *args)))]
+        work, refused = _pack(items)
+        if len(refused) == len(items):
+            return list(refused.values())
+        new: list[tuple[bytes, chunks.Parcel]] = []
         functions = dict.fromkeys(item.function for item in items)  # in their order
         for encoded in [function.encoded for function in functions]:
             if encoded.id not in worker.known:
                 chunks.remember(worker.known, encoded.id, encoded)
-                new.append((encoded.id, chunks.Code(encoded.blob, list(map(pickle.PickleBuffer, encoded.buffers)))))
+                new.append((encoded.id, chunks.Parcel(encoded.blob, list(map(pickle.PickleBuffer, encoded.buffers)))))
         digests = [item.function.encoded.id for item in (items if len(functions) > 1 else items[:1])]
-        work = [(item.kind, item.work) for item in items]
         try:
             ref = worker.handle.run.remote(new, digests, work)
         except exceptions.SerializationError:
@@ -305,24 +308,7 @@ class PoolWorkers:
             function = items[0].function
             each = seconds / len(outcomes)
             function.seconds = each if function.seconds is None else (function.seconds + each) / 2
-        return outcomes
-
-    def _send_apart(self, worker: PoolWorker, items: list[Item]) -> list[chunks.Outcome]:
-        """Send chunks together; one by one if one of them, or the only result, cannot travel."""
-        try:
-            return self._send(worker, items)
-        except exceptions.SerializationError as error:
-            if len(items) == 1:
-                return [(False, error)]
-        outcomes: list[chunks.Outcome] = []
-        for item in items:
-            try:
-                outcomes += self._send(worker, [item])
-            except Exception as other:
-                if _is_of_signal(other):
-                    raise
-                outcomes.append((False, other))  # it belongs to this chunk alone
-        return outcomes
+        return [refused.get(position) or _open(outcome) for position, outcome in enumerate(outcomes)]
 
     def _give_back(self, worker: PoolWorker, done: int, undone: list[Item], *, is_lost: bool) -> None:
         worker.chunks_done += done
@@ -366,7 +352,40 @@ def _estimate(item: Item) -> float:
 
 def _deliver(items: list[Item], outcomes: list[chunks.Outcome]) -> None:
     for item, (ok, value) in zip(items, outcomes, strict=False):
-        item.receiver.receive(item.position, ok, value.open() if isinstance(value, chunks.Failure) else value)
+        item.receiver.receive(item.position, ok, value)
+
+
+def _pack(items: list[Item]) -> tuple[list[tuple[int, object]], dict[int, chunks.Outcome]]:
+    """Return the work of chunks as it travels, and the outcomes of those that cannot, by position."""
+    work: list[tuple[int, object]] = []
+    refused: dict[int, chunks.Outcome] = {}
+    for position, item in enumerate(items):
+        explain = unsendable.explain_arguments if item.kind == chunks.APPLY else None
+        try:
+            work.append((item.kind, chunks.pack(item.work, item.function.encoded.name, explain)))
+        except BaseException as error:  # a user's __reduce__ may raise anything
+            refused[position] = _blame(error)
+            work.append((chunks.REFUSED, None))
+    return work, refused
+
+
+def _open(outcome: chunks.Outcome) -> chunks.Outcome:
+    """Return an outcome as receivers get it: one that cannot be read here is the failure of its chunk alone."""
+    ok, value = outcome
+    try:
+        return (True, chunks.unpack(value)) if ok else (False, value.open())
+    except BaseException as error:  # a user's __setstate__ may raise anything
+        return _blame(error)
+
+
+def _blame(error: BaseException) -> chunks.Outcome:
+    """Return the outcome of a chunk that cannot travel; raise what has nothing to do with it."""
+    kind = type(error)
+    if issubclass(kind, KeyboardInterrupt) or contract.is_from_handler(error):
+        raise error
+    if issubclass(kind, Exception):
+        return False, error
+    return False, exceptions.TaskError("Pool", texts.format_error(error), error)
 
 
 def _is_of_signal(error: BaseException) -> bool:
