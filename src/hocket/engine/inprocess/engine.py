@@ -9,10 +9,10 @@ A coroutine that waits for time or for a socket goes on while somebody waits: in
 that awaits a reference, or, for a `concurrent.futures` future, in a thread that lives for as long as one is open
 (`turning`).
 
-What cannot be had here: parallelism, time-outs while user code runs, cancelling a task that runs, deaths of workers,
-and calls by other threads while a task runs (they go on when it is over). A wait that nothing can end raises
-`DeadlockError` at once, where processes would wait for ever; only who awaits a reference or a future waits, because
-others may still act.
+What cannot be had here: parallelism, time-outs while user code runs, cancelling a task that runs, deaths of workers. A
+call by another thread while a task runs goes on when the task is over, or waits (`base.Entrance`). A wait that nothing
+can end raises `DeadlockError` at once, where processes would wait for ever; only who awaits a reference or a future, or
+waits beside tasks of other threads, waits, because others may still act.
 
 The parts, each knowing those before it: `base`, `courier`, `outcomes`, `runner`, `turns`, `tasks`, `objects`. What only
 asks the kernel is `engine.kernel_parts`.
@@ -65,7 +65,13 @@ class InProcessEngine(contract.Engine):
         def check() -> None:
             session.guard.check()
 
-        lock = base.Entrance(check)
+        def park(thread: int) -> None:
+            mover.park(thread)
+
+        def unpark(thread: int) -> None:
+            mover.unpark(thread)
+
+        lock = base.Entrance(check, park, unpark)
         session = self.session = kernel_parts.Session(lock, kernel, namespace=namespace, labels=labels)
         session.guard.install()
         self.handles = kernel_parts.KernelHandles(self, session)

@@ -45,6 +45,8 @@ class Runner:
     ) -> None:
         self._engine, self._session, self._kernel, self._lock = engine, session, session.kernel, lock
         self._running, self._actors, self._courier, self._outcomes = running, actors, carrier, told
+        #: What the main program inherits, and each task that runs, the one begun last at the end; empty without any.
+        self._inherited: list[list[contract.Inherited | None]] = []
         #: Large arrays that functions refer to.
         self._buffers: dict[bytes, list[bytes]] = {}
         #: Full names, by the function's id.
@@ -85,6 +87,7 @@ class Runner:
             with self._running.entered(work), self._inheriting(task):
                 self._run_plain(work, started)
         finally:
+            self._lock.note_progress()
             if (
                 has_actor and worker.actor is None and worker.killed
             ):  # it ended itself, whatever became of the exception
@@ -118,11 +121,18 @@ class Runner:
         """Have what is submitted in the block inherit from the task."""
         shape = task.options.shape if task.actor is None else task.actor.options.lifetime_shape
         inherited = contract.Inherited(shape.environment, shape.group_id if shape.captures_children else 0)
-        before = self._engine.inherit(inherited if inherited != contract.NOTHING_INHERITED else None)
+        entry = [inherited if inherited != contract.NOTHING_INHERITED else None]
+        if not self._inherited:
+            self._inherited.append([self._engine.inherited])
+        self._inherited.append(entry)
+        self._engine.inherit(entry[0])
         try:
             yield
-        finally:
-            self._engine.inherit(before)
+        finally:  # tasks of different threads may end in any order
+            self._inherited[:] = [one for one in self._inherited if one is not entry]
+            self._engine.inherit(self._inherited[-1][0])
+            if len(self._inherited) == 1:
+                self._inherited.clear()
 
     async def _run_coroutine(self, work: base.Work) -> None:
         """Run a call of an asynchronous actor; it may wait in the middle while others run."""

@@ -8,6 +8,7 @@ from typing import final
 
 from hocket.engine import contract, kernel_parts
 from hocket.engine.inprocess import base, courier, runner, turning
+from hocket.kernel.records import WorkerRecord
 
 
 @final
@@ -38,6 +39,21 @@ class Turns:
         self._engine, self._session, self._kernel, self._lock = engine, session, session.kernel, lock
         self._running, self._actors, self._courier, self._runner = running, actors, carrier, doer
         self.carry_out = carrier.carry_out
+        #: The workers of tasks that wait in the user's code, by thread.
+        self._parked: dict[int, WorkerRecord] = {}
+
+    def park(self, thread: int) -> None:
+        """A task of this thread waits in the user's code: its CPU is free for others, as if it waited in `get`."""
+        work = self._running.find_last(thread)
+        if work is not None:
+            self._kernel.block(work[0], [])
+            self._parked[thread] = work[0]
+
+    def unpark(self, thread: int) -> None:
+        """It goes on."""
+        worker = self._parked.pop(thread, None)
+        if worker is not None:
+            self._kernel.unblock(worker)
 
     def finish_change(self) -> None:
         self.carry_out()
@@ -53,14 +69,26 @@ class Turns:
 
     def run_all(self) -> None:
         """Run what can run. A task in here may submit more, which runs in the inner call or the outer one."""
-        row = self._courier.runnable
-        while row:
-            worker, task = row.popleft()
+        while (work := self._take_runnable()) is not None:
+            worker, task = work
             if worker.id in self._kernel.workers and task.id in worker.inflight:
-                self._runner.run((worker, task))
+                self._runner.run(work)
             self.drain_dropped()
-            if not row:
+            if not self._courier.runnable:
                 self._spin()
+
+    def _take_runnable(self) -> base.Work | None:
+        """Take the next task or call that can run here: one of an actor that is in a call in another thread stays."""
+        row = self._courier.runnable
+        if not row:
+            return None
+        busy = self._running.list_busy_actors()
+        if not busy:
+            return row.popleft()
+        found = next((work for work in row if work[0].id not in busy), None)
+        if found is not None:
+            row.remove(found)
+        return found
 
     def _spin(self) -> None:
         """Let coroutines run as far as they come."""
@@ -80,10 +108,10 @@ class Turns:
         return bool(self._session.callbacks)
 
     def turn_until(self, is_enough: Callable[[], bool], timeout_s: float | None) -> None:
-        """Run what can run, and wait for timers, sockets and threads that coroutines wait for, until it is enough or
-        in vain."""
+        """Run what can run, and wait for timers, sockets and threads that coroutines wait for, and for threads that run
+        tasks, until it is enough or in vain."""
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
-        found = self._running.find_current()
+        found = self._running.find_own()
         if found is not None:
             self._kernel.block(found[0], [])
         try:
@@ -91,8 +119,10 @@ class Turns:
             self.run_all()
             while not is_enough():
                 left = turning.PAUSE_S if deadline is None else min(turning.PAUSE_S, deadline - time.monotonic())
+                if left <= 0:
+                    return
                 loops = [loop for loop in self._actors.loops.values() if loop.can_go_on()]
-                if not loops or left <= 0:
+                if not (loops or self._lock.wait_for_others(self._running.list_threads(), left)):
                     return
                 for loop in loops:
                     with self._lock.open():
