@@ -271,3 +271,19 @@ def test_it_goes_to_a_store_and_back(tmp_path: Path) -> None:
             strategy.save("floppy://a/b")
     with pytest.raises(ValueError, match="SidecarEvaluator's folder must be a path of this machine"):
         ps.SidecarEvaluator(len, "memory://x")
+
+
+def test_a_path_that_cannot_be_saved_to_is_named(tmp_path: Path):
+    strategy = _make(1)
+    for path, kind, text in [
+        (b"bytes", TypeError, r"must be a str or a pathlib.Path, but received b'bytes'.*os.fsdecode"),
+        ("", ValueError, r"The path of a checkpoint is empty"),
+        (".", (ValueError, FileExistsError), r"is a folder that is there.*Give the path of a folder in it"),
+        (str(tmp_path / ".."), (ValueError, FileExistsError), r"is a folder that is there"),
+    ]:
+        with pytest.raises(kind, match=text):
+            strategy.save(path)
+    (tmp_path / "latest").symlink_to(tmp_path / "nothing")
+    for _ in range(3):
+        strategy.restore(strategy.save(tmp_path / "latest"))
+    strategy.close()

@@ -3,6 +3,7 @@ one, whole. The ways of training into a run's folder have a contract suite (``te
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -68,6 +69,20 @@ class Given(Folder):
         fill(source, version)
         retention.give(source, target)
         assert look(source) == version, "the other one keeps its own"
+
+
+class Linked(Folder):
+    """A link to another folder comes first, and a link to nothing: what it points to stays as it was."""
+
+    def write(self, target: Path, version: int) -> None:
+        other = target.parent.parent / f"other-{target.parent.name}"
+        if version == 0:
+            other.mkdir()
+            fill(other, 0)
+            target.symlink_to(other)
+            return
+        super().write(target, version)
+        assert look(other) == 0
 
 
 class Values:
@@ -145,6 +160,7 @@ class Case(NamedTuple):
 
 CASES = {
     "a folder": Case(Folder(), 10),
+    "a folder for a link": Case(Linked(), 10),
     "a trial's checkpoint": Case(Given(), 10),
     "values on a mesh": Case(Values(), 5),
     "a preprocessor": Case(
@@ -225,6 +241,29 @@ def test_a_write_that_fails_leaves_what_was_there(is_first: bool, tmp_path: Path
         fail()
     assert [path.name for path in place.path.parent.iterdir()] == ["it"] * (not is_first)
     assert is_first or look(place.path) == 0
+
+
+@pytest.mark.parametrize("target", ["nothing", "folder", "it"])
+def test_links_are_replaced_and_nothing_is_removed_through_them(target: str, tmp_path: Path) -> None:
+    """Whichever of the names is a link: to nothing, to a folder, to itself."""
+    (tmp_path / "folder").mkdir()
+    fill(tmp_path / "folder", 7)
+    for version, name in enumerate(["it", ".it.old", ".it.new"]):
+        (tmp_path / "place").mkdir(exist_ok=True)
+        with contextlib.suppress(FileExistsError):
+            (tmp_path / "place" / name).symlink_to(tmp_path / (target if target != "it" else "place/it"))
+        for again in range(3):
+            Folder().write(tmp_path / "place" / "it", version + again)
+            assert Folder().read(tmp_path / "place" / "it") == version + again
+            assert [path.name for path in (tmp_path / "place").iterdir()] == ["it"]
+            assert not (tmp_path / "place" / "it").is_symlink()
+    assert look(tmp_path / "folder") == 7
+
+
+@pytest.mark.parametrize("path", [".", "", "..", "/", "a/.."])
+def test_a_folder_without_a_name_of_its_own_is_refused(path: str) -> None:
+    with pytest.raises(ValueError, match=r"is a folder that is there.*Give the path of a folder in it"):
+        atomic_folders.AtomicFolder(Path(path))
 
 
 def test_everything_is_on_the_disk_before_it_has_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -53,12 +53,23 @@ def save(
         FileExistsError: The path is something else.
         OSError: It cannot be written there.
     """
-    found = places.locate(path, None, _CALLER)
+    found = _locate(path)
     if not isinstance(found, places.Place):
         return _save(address, made, Path(found), extra)
     with tempfile.TemporaryDirectory(prefix="checkpoint-") as folder:
         commits.put(found, Path(_save(address, made, Path(folder, "checkpoint"), extra)), MANIFEST)
     return os.fspath(path)
+
+
+def _locate(path: str | os.PathLike[str]) -> str | os.PathLike[str] | places.Place:
+    if not isinstance(path, str | os.PathLike) or isinstance(os.fspath(path), bytes):
+        raise TypeError(
+            f"The path of a checkpoint must be a str or a pathlib.Path, but received {path!r:.80}. Write "
+            "os.fsdecode(path) if it is bytes."
+        )
+    if not os.fspath(path):
+        raise ValueError("The path of a checkpoint is empty. Give the path of a folder, such as 'checkpoint'.")
+    return places.locate(path, None, _CALLER)
 
 
 def _save(address: links.Address, made: list[records.VariableRecord], target: Path, extra: Mapping[str, object]) -> str:
@@ -82,9 +93,11 @@ def _save(address: links.Address, made: list[records.VariableRecord], target: Pa
 @contextlib.contextmanager
 def opened(path: str | os.PathLike[str]) -> Iterator[str | os.PathLike[str]]:
     """Give the folder of a checkpoint; of one in a store a copy, for the duration of the block."""
-    found = places.locate(path, None, _CALLER)
+    found = _locate(path)
     if not isinstance(found, places.Place):
-        yield atomic_folders.AtomicFolder(Path(found)).find()
+        named = Path(found)
+        # A folder of no name, such as "." when the program stands in it, has never been replaced.
+        yield atomic_folders.AtomicFolder(named).find() if named.name not in ("", "..") else named
         return
     with tempfile.TemporaryDirectory(prefix="checkpoint-") as folder:
         try:

@@ -11,6 +11,9 @@ after the second                  the new ``N``, and ``.N.old``
 ================================  ====================================================================================
 
 The next one that is written there, or removed, sweeps what was left.
+
+A symbolic link called ``N`` is replaced as a folder would be, also if it points nowhere: the new ``N`` is a folder, and
+what the link pointed to stays as it was. Nothing is removed through a link.
 """
 
 from __future__ import annotations
@@ -35,13 +38,18 @@ class AtomicFolder:
     """
 
     def __init__(self, path: Path, *, syncs: bool = True) -> None:
+        if path.name in ("", ".."):
+            raise ValueError(
+                f"{str(path)!r} is a folder that is there, and cannot be replaced as a whole. Give the path of a folder "
+                f"in it, such as {str(path / 'checkpoint')!r}."
+            )
         self.path = path
         self._syncs = syncs
         self._new, self._old = (path.with_name(f".{path.name}.{end}") for end in ("new", "old"))
 
     def find(self) -> Path:
         """Return where the folder is: at its path, or, if a process was killed while it was replaced, beside that."""
-        is_between = self._new.exists() and self._old.exists() and not self.path.exists()
+        is_between = _is_there(self._new) and _is_there(self._old) and not _is_there(self.path)
         return self._old if is_between else self.path
 
     @contextlib.contextmanager
@@ -68,20 +76,20 @@ class AtomicFolder:
         if self._syncs:
             for inner, _, _ in os.walk(folder, onerror=_raise):
                 local_files.sync(Path(inner))
-        if self.path.exists():
-            shutil.rmtree(self._old, ignore_errors=True)
+        if _is_there(self.path):
+            _remove(self._old)
             self.path.rename(self._old)
         folder.rename(self.path)
         if self._syncs:
             local_files.sync(self.path.parent)
-        shutil.rmtree(self._old, ignore_errors=True)
+        _remove(self._old)
 
     def sweep(self) -> None:
         """Put an interrupted replacement right, and remove what it has left."""
         if self.find() == self._old:
             self._old.rename(self.path)
         for left in (self._new, self._old):
-            shutil.rmtree(left, ignore_errors=True)
+            _remove(left)
 
 
 def remove(folder: Path, bin_folder: Path) -> None:
@@ -96,6 +104,20 @@ def remove(folder: Path, bin_folder: Path) -> None:
         folder.rename(bin_folder)
         folder = bin_folder
     shutil.rmtree(folder, ignore_errors=True)
+
+
+def _is_there(path: Path) -> bool:
+    """Tell whether there is something of that name, be it a link that points nowhere."""
+    return os.path.lexists(path)
+
+
+def _remove(path: Path) -> None:
+    """Remove a folder, or a link and not what it points to; whatever else has the name stays."""
+    if path.is_symlink():
+        with contextlib.suppress(OSError):
+            path.unlink()
+    else:
+        shutil.rmtree(path, ignore_errors=True)
 
 
 def _raise(error: OSError) -> None:
