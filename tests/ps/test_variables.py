@@ -123,6 +123,43 @@ def test_writing_is_numpy(module_strategy, data, shape, shards):
     )
 
 
+@pytest.mark.parametrize("shards", [1, 2])
+@pytest.mark.parametrize("shape", [(6,), (6, 3), (6, 3, 2)])
+@pytest.mark.parametrize("indices", [[], [0, 2], [5, 1, 5, 5], [[0, 1], [5, 0]]])
+def test_a_gradient_of_some_rows_is_that_of_the_whole(module_strategy, shape, shards, indices):
+    """As the gradient of an embedding that is a plain variable."""
+    with module_strategy.scope():
+        variable = ps.Variable(np.zeros(shape, "float32"), partitioner=ps.FixedShards(shards), optimizer=ps.SGD(lr=1.0))
+    numbers = np.array(indices, np.int64)
+    values = np.arange(numbers.size * np.prod(shape[1:], dtype=int), dtype="float64") + 1
+    values = values.reshape(*numbers.shape, *shape[1:])
+    expected = np.zeros(shape, "float32")
+    np.add.at(expected, numbers, values)
+    assert module_strategy.push([(ps.IndexedSlices(values, numbers), variable)]).is_applied
+    np.testing.assert_array_equal(variable.numpy(), -expected)
+
+
+@pytest.mark.parametrize(
+    ("values", "indices", "kind", "text"),
+    [
+        (np.ones((2, 3)), [0, 6], IndexError, r"has the rows 0 to 5, but received 6"),
+        (np.ones((2, 3)), [-1, 0], IndexError, r"has the rows 0 to 5, but received -1"),
+        (np.ones((2, 3)), [0.0, 1.0], TypeError, r"are named by whole numbers, but received float64"),
+        (np.ones((3, 3)), [0, 1], ValueError, r"2 rows of .* has values of the shape \(3, 3\), but they need \(2, 3\)"),
+        (np.ones((2, 4)), [0, 1], ValueError, r"values of the shape \(2, 4\), but they need \(2, 3\)"),
+        (np.ones((2, 3), complex), [0, 1], TypeError, r"holds float32, which complex128 does not fit into"),
+    ],
+)
+def test_a_gradient_of_rows_that_do_not_fit_is_refused(module_strategy, values, indices, kind, text):
+    with module_strategy.scope():
+        variable = ps.Variable(np.zeros((6, 3), "float32"), optimizer=ps.SGD(lr=1.0))
+        one = ps.Variable(1.0, optimizer=ps.SGD(lr=1.0))
+    with pytest.raises(kind, match=text):
+        module_strategy.push([(ps.IndexedSlices(values, np.array(indices)), variable)])
+    with pytest.raises(ValueError, match=r"is one number, and has no rows"):
+        module_strategy.push([(ps.IndexedSlices(np.ones(1), np.array([0])), one)])
+
+
 @QUICK
 @hypothesis.given(shape=SHAPES, shards=st.integers(1, 4), lr=st.sampled_from([0.5, 2.0]))
 def test_a_gradient_of_the_whole_goes_to_each_shard(module_strategy, shape, shards, lr):

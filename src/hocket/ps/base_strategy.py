@@ -153,7 +153,7 @@ class BaseStrategy(abc.ABC):
 
         Args:
             gradients: Pairs of a gradient and its variable, as Keras' ``apply_gradients`` takes them: an array for a
-                variable, `IndexedSlices` for a table. A variable is named once.
+                variable, `IndexedSlices` for a table, or for some rows of a variable. A variable is named once.
             scale: What the learning rate is multiplied with, this time.
 
         Returns:
@@ -216,6 +216,8 @@ def _build(gradient: object, target: object, scale: float) -> dict[int, list[rec
         raise TypeError(
             f"A push takes pairs of a gradient and its variable, but received {type(target).__name__} for a variable."
         )
+    if isinstance(gradient, embedding.IndexedSlices):
+        gradient = target.sum_rows(gradient.indices, gradient.values)
     return target.build_operations(gradient, scale)
 
 

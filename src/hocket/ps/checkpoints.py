@@ -62,12 +62,13 @@ def save(
 
 
 def _locate(path: str | os.PathLike[str]) -> str | os.PathLike[str] | places.Place:
-    if not isinstance(path, str | os.PathLike) or isinstance(os.fspath(path), bytes):
+    text: object = os.fspath(path)
+    if not isinstance(text, str):
         raise TypeError(
             f"The path of a checkpoint must be a str or a pathlib.Path, but received {path!r:.80}. Write "
-            "os.fsdecode(path) if it is bytes."
+            "os.fsdecode(path)."
         )
-    if not os.fspath(path):
+    if not text:
         raise ValueError("The path of a checkpoint is empty. Give the path of a folder, such as 'checkpoint'.")
     return places.locate(path, None, _CALLER)
 

@@ -179,6 +179,31 @@ class BaseVariable(handles.Handle, numpy.lib.mixins.NDArrayOperatorsMixin, abc.A
         """Take the larger of each element, in rows by number; return the variable."""
         return self._scatter("max", indices, updates)
 
+    def sum_rows(self, indices: object, values: object) -> Array:
+        """Return the gradient of the variable's shape that a gradient of some rows stands for.
+
+        Args:
+            indices: [...], the numbers of rows. A row named twice counts twice.
+            values: [..., *shape[1:]], a row for each number.
+
+        Raises:
+            TypeError: The numbers are not whole, or the values do not fit into the variable's type.
+            ValueError: The rows have another shape, or are more or fewer than their numbers.
+            IndexError: There is no row of that number.
+        """
+        ids = self._check_ids(indices)
+        given = checks.fit_into(self.name, values, self.dtype)
+        wanted = (*ids.shape, *self.shape[1:])
+        if given.shape != wanted:
+            raise ValueError(
+                f"The gradient of {ids.size} rows of `{self.name}` has values of the shape {given.shape}, but they "
+                f"need {wanted}: a row for each index."
+            )
+        whole = np.zeros(self.shape, self.dtype)
+        with np.errstate(over="ignore", invalid="ignore"):  # what is not finite is looked for later
+            np.add.at(whole, ids.reshape(-1), given.reshape(-1, *self.shape[1:]))
+        return whole
+
     def build_operations(self, gradient: object, scale: float = 1.0) -> dict[int, list[records.Operation]] | None:
         """Return what a gradient does on each server; None if it is not finite, and the push is to be skipped.
 
