@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from hocket import exceptions
+from hocket.engine import pickling
 
 DEATH = exceptions.Death(pid=7, signal_number=11, peak_rss_bytes=2**20, stderr_tail="last\nlines", stack="in crash")
 
@@ -53,6 +54,36 @@ def test_dual_error_forwards_attributes_of_the_cause() -> None:
     assert error.code == 5
     assert type(error).__name__ == "TaskError(QuietError)"
     assert pickle.loads(pickle.dumps(error)).code == 5
+
+
+class ValueOSError(ValueError, OSError):
+    """Its memory is OSError's, and the first `__new__` that it finds is ValueError's."""
+
+
+class KeyImportError(KeyError, ImportError):
+    pass
+
+
+class OSValueError(OSError, ValueError):
+    pass
+
+
+class SyntaxRuntimeError(RuntimeError, SyntaxError):
+    pass
+
+
+@pytest.mark.parametrize("kind", [ValueOSError, KeyImportError, OSValueError, SyntaxRuntimeError])
+def test_a_cause_of_two_built_in_classes_is_caught_as_each(kind: type[Exception]) -> None:
+    error = exceptions.TaskError("f", "trace", kind("text")).as_instanceof_cause()
+    for one in (exceptions.TaskError, kind, *kind.__bases__):
+        assert isinstance(error, one)
+    assert error.args == ("text",)
+    copy = pickle.loads(pickle.dumps(error))
+    assert type(copy).__name__ == type(error).__name__
+    assert str(copy) == str(error) == "f raised an exception:\ntrace"
+    rebuilt = pickling._rebuild_error(kind, ("text",))
+    assert type(rebuilt) is kind
+    assert rebuilt.args == ("text",)
 
 
 def test_cause_that_cannot_be_inherited_from_gives_a_plain_task_error() -> None:

@@ -364,12 +364,21 @@ def _build_dual_class(cause_class: Any, base: type[TaskError]) -> type[BaseExcep
 
 
 def _make_empty(dual_class: type[BaseException], *parts: object) -> BaseException:
-    try:
-        return dual_class.__new__(dual_class, *parts)
-    except (
-        TypeError
-    ):  # MemoryError makes instances of itself only, though subclasses of it and others are laid out alike
-        return BaseException.__new__(dual_class)
+    layout: Any = dual_class
+    while layout.__flags__ & _IS_WRITTEN_IN_PYTHON:
+        layout = layout.__base__
+    # A class of two built-in ones finds the `__new__` of the first, which may refuse it: only that of the one whose
+    # memory it has makes it. And MemoryError makes instances of itself only, though subclasses of it and others are
+    # laid out alike.
+    for maker in (dual_class, layout):
+        with contextlib.suppress(TypeError):
+            made: BaseException = maker.__new__(dual_class, *parts)
+            return made
+    return BaseException.__new__(dual_class)
+
+
+_IS_WRITTEN_IN_PYTHON = 1 << 9
+"""The flag of a class that was made while the program ran (``Py_TPFLAGS_HEAPTYPE``)."""
 
 
 def _rebuild_dual_error(function_name: str, traceback_str: str, cause: BaseException) -> BaseException:

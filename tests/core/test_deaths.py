@@ -12,6 +12,7 @@ import ctypes
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -25,6 +26,7 @@ import psutil
 import pytest
 
 import hocket
+from hocket.engine.local.worker import worker
 from hocket.exceptions import ActorDiedError, ActorUnavailableError, GetTimeoutError, WorkerCrashedError
 
 pytestmark = [pytest.mark.slow, pytest.mark.about_local("how its processes die")]
@@ -522,3 +524,26 @@ def test_forced_cancel_hits_no_other_task(file: Path, turn: int) -> None:
                 cancelled += 1
     assert max(count_runs(file).values()) == 1
     assert cancelled > 0
+
+
+class LoopStopper:
+    async def stop(self) -> None:
+        asyncio.get_running_loop().stop()
+        await asyncio.sleep(1)
+
+
+def test_an_actor_that_stops_its_event_loop_dies_of_a_named_cause(session: hocket.SessionContext) -> None:
+    actor = hocket.remote(LoopStopper).remote()
+    with pytest.raises(ActorDiedError, match=r"(?s)exited with code 1.*stopped the event loop.*hocket.exit_actor\(\)"):
+        hocket.get(actor.stop.remote(), timeout=SECONDS)
+
+
+@pytest.mark.parametrize("end", ["there", "closed", "own end closed"])
+def test_a_worker_knows_that_its_driver_is_gone(end: str) -> None:
+    """Then it has nobody to tell that it cannot go on."""
+    own, other = socket.socketpair()
+    with own, other:
+        other.sendall(b"unread")
+        if end != "there":
+            (other if end == "closed" else own).close()
+        assert worker._is_hung_up(own) == (end != "there")

@@ -362,3 +362,17 @@ def test_a_function_that_cannot_be_rebuilt_is_told_from_one_that_raises() -> Non
     with pytest.raises(TaskError, match="was raised while something sent here was unpickled") as caught:
         hocket.get(hocket.remote(lambda: stubborn).remote())
     assert isinstance(caught.value, LookupError)
+
+
+class Unnamed:
+    """Lets nobody ask for its class."""
+
+    @property
+    def __class__(self) -> Any:
+        raise ValueError("no class")
+
+
+def test_an_object_whose_class_cannot_be_asked_for_is_named() -> None:
+    for send in (hocket.put, hocket.remote(lambda given: given).remote):
+        with pytest.raises(SerializationError, match=r"Cannot send .* to another process: ValueError: no class"):
+            send(Unnamed())

@@ -298,3 +298,17 @@ def test_a_wait_that_tasks_of_other_threads_cannot_end_is_a_deadlock() -> None:
         thread.join(20)
     assert len(found) == 2
     assert all("1 objects can never be made" in text for text in found)
+
+
+class Unnamed:
+    """Lets nobody ask for its class."""
+
+    @property
+    def __class__(self) -> Any:
+        raise ValueError("no class")
+
+
+def test_an_object_whose_class_cannot_be_asked_for_is_named() -> None:
+    for send in (hocket.put, negate.remote):
+        with pytest.raises(hocket.exceptions.SerializationError, match=r"to another process: ValueError: no class"):
+            send(Unnamed())

@@ -118,7 +118,7 @@ def put(value: T) -> contract.ObjectRef[T]:
         >>> hocket.get(hocket.put([1, 2]))
         [1, 2]
     """
-    if isinstance(value, contract.ObjectRef):
+    if issubclass(type(value), contract.ObjectRef):  # the value's own `__class__` may raise
         raise TypeError(
             f"hocket.put() takes a value, but received the reference {value!r}. Use the reference itself, or "
             "put([ref]) to store a list that holds it."

@@ -97,8 +97,11 @@ def _reduces_itself(kind: type) -> bool:
 
 def _rebuild_error(kind: type[BaseException], args: tuple[object, ...]) -> BaseException:
     """Return an exception with these ``args``, without calling the constructors of its class that are in Python."""
-    error = kind.__new__(kind, *args)
-    builtin: Any = next(parent for parent in kind.__mro__ if not parent.__flags__ & _IS_WRITTEN_IN_PYTHON)
+    builtin: Any = kind
+    while builtin.__flags__ & _IS_WRITTEN_IN_PYTHON:
+        builtin = builtin.__base__  # the one whose memory it has, of several
+    own: Any = next(parent for parent in kind.__mro__ if "__new__" in vars(parent))
+    error: BaseException = (kind if own.__flags__ & _IS_WRITTEN_IN_PYTHON else builtin).__new__(kind, *args)
     builtin.__init__(error, *args)
     return error
 

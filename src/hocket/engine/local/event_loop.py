@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextvars
 import inspect
+import os
 import threading
 import time
 import types
@@ -30,6 +31,12 @@ if TYPE_CHECKING:
 DROP_SECONDS = 0.05
 """How soon handles that were dropped outside any call, or while others run, are counted. A guess: nobody minds so
 much."""
+
+
+_STOPPED = (
+    b"A method has stopped the event loop of its actor, which all methods run on. Call hocket.exit_actor() to end the "
+    b"actor, or leave out loop.stop().\n"
+)
 
 
 class Life(Protocol):
@@ -128,6 +135,7 @@ class Loop:
         self._groups = {name: self._start_lane(name, group_size) for name, group_size in groups.items()}
         self._row: deque[Work] = deque()
         self._exit_code = 0
+        self._is_told_to_stop = False
         self._is_flush_due = False
         self._flusher = Flusher(engine)
         self.flush_later = self._flusher.wake
@@ -158,6 +166,9 @@ class Loop:
         self._loop.call_soon(self._on_arrival)
         self._loop.call_soon(self._count_dropped)
         self._loop.run_forever()
+        if not (self._is_told_to_stop or self._life.is_stopping):
+            os.write(2, _STOPPED)  # the error of the death shows it
+            return 1
         self._life.finish()
         return self._exit_code
 
@@ -175,6 +186,7 @@ class Loop:
         if self._is_forked:
             forks.end(SystemExit(code))
         self._exit_code = code
+        self._is_told_to_stop = True
         self._loop.call_soon_threadsafe(self._loop.stop)
 
     def cut_off(self) -> None:

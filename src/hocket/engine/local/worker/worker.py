@@ -16,6 +16,7 @@ import importlib
 import io
 import mmap
 import os
+import select
 import signal
 import socket
 import sys
@@ -194,7 +195,8 @@ def main(worker_id: int, sock_fd: int, page_fd: int, status_fd: int, stack_fd: i
     _write_whole_lines()
     status = mmap.mmap(status_fd, messages.STATUS_BYTES)
     ring = events.EventRing.open(status_fd, messages.EVENTS_AT, worker_id, os.getpid())
-    engine, runner = build(worker_id, socket.socket(fileno=sock_fd), page_fd, ring, status)
+    sock = socket.socket(fileno=sock_fd)
+    engine, runner = build(worker_id, sock, page_fd, ring, status)
     events.open_notes(engine.outbox.note)
     contract.set_current_engine(engine)
     debugger.install(terminal, status_fd, lambda: f"`{engine.duty.running.name}`")
@@ -203,5 +205,16 @@ def main(worker_id: int, sock_fd: int, page_fd: int, status_fd: int, stack_fd: i
     try:
         return runner.run()
     except BaseException as error:  # our own mistake, or a process without descriptors: the error of the death shows it
+        if issubclass(type(error), ConnectionError) and _is_hung_up(sock):
+            return 1  # the driver was killed while this was sent: there is nobody to tell
         os.write(2, f"A Hocket worker could not go on:\n{texts.format_error(error)}".encode(errors="replace"))
         return 1
+
+
+def _is_hung_up(sock: socket.socket) -> bool:
+    """Tell whether nobody is at the other end of a socket, or this end is closed."""
+    if sock.fileno() < 0:
+        return True
+    poll = select.poll()
+    poll.register(sock, select.POLLRDHUP)
+    return bool(poll.poll(0))
