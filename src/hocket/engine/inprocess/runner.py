@@ -45,7 +45,8 @@ class Runner:
     ) -> None:
         self._engine, self._session, self._kernel, self._lock = engine, session, session.kernel, lock
         self._running, self._actors, self._courier, self._outcomes = running, actors, carrier, told
-        #: What the main program inherits, and each task that runs, the one begun last at the end; empty without any.
+        #: The settings that the main program hands on, and those of each task that runs, the one begun last at the end;
+        #: empty without a task.
         self._inherited: list[list[contract.Inherited | None]] = []
         #: Large arrays that functions refer to.
         self._buffers: dict[bytes, list[bytes]] = {}
