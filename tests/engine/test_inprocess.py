@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import os
 import queue
 import threading
 import time
@@ -242,6 +243,22 @@ def test_a_task_may_use_a_coordinator_and_a_pool() -> None:
 
     assert hocket.get(use_servers.remote()) == 5
     assert hocket.get(use_pool.remote()) == [1, 2, 3]
+
+
+def test_a_fork_of_a_thread_that_was_lent_the_lock_has_it() -> None:
+    """In it there are no other threads, and one of them had the lock, or was about to take it."""
+
+    def fork() -> int:
+        hocket.get(hocket.put(1))
+        pid = os.fork()
+        if pid == 0:
+            os._exit(42 if hocket.get(hocket.put(5)) == 5 else 1)
+        return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+    _calls[:] = [lambda: wait_by_join(fork)]
+    assert hocket.get(hocket.remote(run_first).remote()) == 42
+    _calls[:] = [lambda: (wait_by_join(use_put), fork())]
+    assert hocket.get(hocket.remote(run_first).remote())[1] == 42
 
 
 def test_tasks_of_threads_that_do_not_wait_run_one_at_a_time() -> None:

@@ -115,6 +115,16 @@ class Entrance:
                     self._take(me)
                 depths.pop()
 
+    def cut_off(self) -> None:
+        """In a fork: other threads are not here, and may have been in the middle of taking the lock."""
+        me = _thread.get_ident()
+        self._mutex = threading.RLock()
+        self._changed = threading.Condition(self._mutex)
+        self._depths = {me: self._depths[me]} if me in self._depths else {}
+        self._owner = me if self._depths else 0
+        self._waiting = 0
+        self._parked, self._idle = set(), set()
+
     def note_progress(self) -> None:
         """Have threads that found nothing to do look again before anybody takes that for the end."""
         with self._mutex:

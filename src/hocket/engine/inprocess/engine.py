@@ -71,7 +71,7 @@ class InProcessEngine(contract.Engine):
         def unpark(thread: int) -> None:
             mover.unpark(thread)
 
-        lock = base.Entrance(check, park, unpark)
+        lock = self._entrance = base.Entrance(check, park, unpark)
         session = self.session = kernel_parts.Session(lock, kernel, namespace=namespace, labels=labels)
         session.guard.install()
         self.handles = kernel_parts.KernelHandles(self, session)
@@ -132,6 +132,7 @@ class InProcessEngine(contract.Engine):
         )
 
     def cut_off(self) -> None:
+        self._entrance.cut_off()
         self.session.guard.remove()
         forks.cut_off(self)
         if self._running.find_current() is not None:  # where there are processes, the child would end with its task
