@@ -143,7 +143,6 @@ THOROUGH: Mapping[str, Sequence[str]] = {
         "tests/tune/test_restore.py::test_a_killed_driver_loses_and_repeats_nothing",
     ],
     PATIENCE: [
-        "tests/cli/test_store.py::test_another_user_gets_nothing_and_delays_nobody",
         "tests/data/test_memory.py",
         "tests/engine/test_events.py::test_overwritten_events_are_counted_on_the_timeline",
         "tests/engine/test_store.py::test_container_with_64_mb_of_dev_shm_holds_large_values",
