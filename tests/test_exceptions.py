@@ -75,7 +75,8 @@ class SyntaxRuntimeError(RuntimeError, SyntaxError):
 @pytest.mark.parametrize("kind", [ValueOSError, KeyImportError, OSValueError, SyntaxRuntimeError])
 def test_a_cause_of_two_built_in_classes_is_caught_as_each(kind: type[Exception]) -> None:
     error = exceptions.TaskError("f", "trace", kind("text")).as_instanceof_cause()
-    for one in (exceptions.TaskError, kind, *kind.__bases__):
+    kinds: tuple[type, ...] = (exceptions.TaskError, kind, *kind.__bases__)
+    for one in kinds:
         assert isinstance(error, one)
     assert error.args == ("text",)
     copy = pickle.loads(pickle.dumps(error))

@@ -138,7 +138,8 @@ def use_task() -> Any:
 
 
 def use_actor() -> Any:
-    return hocket.get(Adder.remote().add.remote(5))
+    adder: Any = Adder
+    return hocket.get(adder.remote().add.remote(5))
 
 
 def use_wait() -> Any:
@@ -166,7 +167,12 @@ def wait_by_executor(use: Callable[[], Any]) -> Any:
 def wait_by_event(use: Callable[[], Any]) -> Any:
     found: list[Any] = []
     event = threading.Event()
-    threading.Thread(target=lambda: (found.append(use()), event.set())).start()
+
+    def work() -> None:
+        found.append(use())
+        event.set()
+
+    threading.Thread(target=work).start()
     event.wait()
     return found[0]
 
@@ -280,8 +286,14 @@ def test_tasks_of_threads_that_do_not_wait_run_one_at_a_time() -> None:
 def test_a_thread_waits_for_an_actor_that_is_busy_in_another_one() -> None:
     event = threading.Event()
     begun = threading.Event()
-    _calls[:] = [lambda: (begun.set(), event.wait())]
-    adder = Adder.remote()
+
+    def begin() -> None:
+        begun.set()
+        event.wait()
+
+    _calls[:] = [begin]
+    kind: Any = Adder
+    adder = kind.remote()
     holder = threading.Thread(target=lambda: hocket.get(adder.hold.remote()))
     holder.start()
     threading.Timer(0.1, event.set).start()
@@ -320,12 +332,13 @@ def test_a_wait_that_tasks_of_other_threads_cannot_end_is_a_deadlock() -> None:
 class Unnamed:
     """Lets nobody ask for its class."""
 
-    @property
+    @property  # type: ignore[misc]  # any object may have one
     def __class__(self) -> Any:
         raise ValueError("no class")
 
 
 def test_an_object_whose_class_cannot_be_asked_for_is_named() -> None:
-    for send in (hocket.put, negate.remote):
+    sends: list[Any] = [hocket.put, negate.remote]
+    for send in sends:
         with pytest.raises(hocket.exceptions.SerializationError, match=r"to another process: ValueError: no class"):
             send(Unnamed())

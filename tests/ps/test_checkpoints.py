@@ -275,12 +275,13 @@ def test_it_goes_to_a_store_and_back(tmp_path: Path) -> None:
 
 def test_a_path_that_cannot_be_saved_to_is_named(tmp_path: Path):
     strategy = _make(1)
-    for path, kind, text in [
+    given: list[tuple[Any, Any, str]] = [
         (b"bytes", TypeError, r"must be a str or a pathlib.Path, but received b'bytes'.*os.fsdecode"),
         ("", ValueError, r"The path of a checkpoint is empty"),
         (".", (ValueError, FileExistsError), r"is a folder that is there.*Give the path of a folder in it"),
         (str(tmp_path / ".."), (ValueError, FileExistsError), r"is a folder that is there"),
-    ]:
+    ]
+    for path, kind, text in given:
         with pytest.raises(kind, match=text):
             strategy.save(path)
     (tmp_path / "latest").symlink_to(tmp_path / "nothing")

@@ -446,8 +446,8 @@ def test_each_item_runs_once_and_fails_alone(
     for get in gets:
         try:
             found.append(get(20))
-        except Exception as error:  # noqa: BLE001 (what it is, is looked at)
-            found.append(error)
+        except Exception as raised:  # noqa: BLE001 (its class is looked at)
+            found.append(raised)
     error = found[7]
     assert [one for one in found if one is not error] == [n for n in range(number) if n != 7]
     assert type(error) is kind
