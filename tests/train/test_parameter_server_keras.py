@@ -175,6 +175,26 @@ def test_gradients_go_to_the_variables_that_they_are_of(here: None, tmp_path: Pa
         np.testing.assert_allclose(ours, value, rtol=0, atol=2e-6)
 
 
+def test_weights_that_are_set_after_steps_by_batch_reach_the_servers(here: None, tmp_path: Path) -> None:
+    x, y = make_digits(0, 0)
+
+    def loop() -> Any:
+        model = build_keras_model(keras.optimizers.Adam(0.01))
+        for half in (False, True):
+            for start in (0, 8):
+                model.train_on_batch(x[start : start + 8], y[start : start + 8])
+            if half:
+                model.set_weights([weight / 2 for weight in model.get_weights()])
+            model.fit(hocket_keras.prepare_arrays(x, y, batch_size=8, resume=False), epochs=1, verbose=0)
+        return model.get_weights()
+
+    expected, found = (
+        fit(hocket_keras.KerasTrainer, tmp_path, loop, strategy).return_value for strategy in (None, ParameterServer())
+    )
+    for value, ours in zip(expected, found, strict=True):
+        np.testing.assert_allclose(ours, value, rtol=0, atol=2e-6)
+
+
 class Clip(keras.callbacks.Callback):  # type: ignore[misc]  # the same
     """Changes the weights when something ends, as some GANs do."""
 

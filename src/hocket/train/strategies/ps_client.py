@@ -369,16 +369,20 @@ class PulledWeights:
         """Note that the program may have others."""
         self._squares.clear()
 
+    def is_same(self, name: str, squares: float) -> bool:
+        """Tell whether a parameter may be what has come, or nothing of it is known."""
+        pulled = self._squares.get(name, math.nan)
+        is_known = math.isfinite(pulled) and math.isfinite(squares)
+        return not is_known or abs(pulled - squares) <= _ROUNDING * max(pulled, squares)
+
     def check(self, name: str, squares: float) -> None:
         """Raise if a parameter is not what has come; a change of less than five digits is rounding.
 
         Raises:
             ValueError: The program has changed it.
         """
-        pulled = self._squares.get(name, math.nan)
-        if not (math.isfinite(pulled) and math.isfinite(squares)):
-            return
-        if abs(pulled - squares) > _ROUNDING * max(pulled, squares):
+        if not self.is_same(name, squares):
+            pulled = self._squares[name]
             raise ValueError(
                 f"The program has changed the weights `{name}` after they came from the servers: the norm was "
                 f"{math.sqrt(pulled):.6g}, and is {math.sqrt(squares):.6g}. With ParameterServer the servers hold the "
@@ -427,9 +431,7 @@ class ServedSteps(strategy.StrategyRuntime):
         self._has_model = False
         self._step = 0
         self._seen: Array | None = None
-        """What was pulled last, to see whether the model was given other weights since."""
-        self._is_settled = False
-        """Whether no step was taken since."""
+        """What was pulled last, to see whether the model was given other weights since; None after a step."""
         self._names: list[str] = []
         self._pulled = PulledWeights("Give a model other weights between two calls of fit()")
 
@@ -446,7 +448,7 @@ class ServedSteps(strategy.StrategyRuntime):
         self._chosen = tuple(numbers)
 
     def take_step(self, flat: Array, rate: float, *, counts: bool) -> None:
-        self._is_settled = False
+        self._seen = None
         targets = [self._made[number] for number in self._chosen]
         parts = strategy.unflatten(flat[:-1], [target.shape for target in targets])
         if counts:
@@ -472,7 +474,6 @@ class ServedSteps(strategy.StrategyRuntime):
 
     def begin(self, model: strategy.HostModel) -> None:
         values = model.read()
-        self._pulled.forget()
         if self._made and model.names != self._names:
             raise ValueError(
                 "The model trains other variables than in its first fit(), but with ParameterServer the servers hold "
@@ -491,14 +492,21 @@ class ServedSteps(strategy.StrategyRuntime):
                 )
             if self._world.rank == 0:
                 self._world.barrier()
-        elif self._seen is not None and not np.array_equal(self._seen, strategy.flatten(values)):
+        elif self._is_changed(values):
             self._client.load(list(zip(self._made, values, strict=True)))
-        self._seen, self._is_settled = strategy.flatten(values), True
+        self._pulled.forget()
+        self._seen = strategy.flatten(values)
         self._step = model.steps_taken
 
+    def _is_changed(self, values: Sequence[Array]) -> bool:
+        """Tell whether the program has given the model other weights since the last pull, or the last step."""
+        if self._seen is not None:
+            return not np.array_equal(self._seen, strategy.flatten(values))
+        pairs = zip(self._made, values, strict=True)
+        return not all(self._pulled.is_same(target.name, sum_squares(value)) for target, value in pairs)
+
     def begin_epoch(self, model: strategy.HostModel) -> None:
-        is_same = self._seen is None or np.array_equal(self._seen, model.read_flat(), equal_nan=True)
-        if self._is_settled and not is_same:
+        if self._seen is not None and not np.array_equal(self._seen, model.read_flat(), equal_nan=True):
             raise ValueError(
                 "The program has given the model other weights between two epochs of fit(), of which the servers do "
                 "not hear with ParameterServer. Do it between two calls of fit(), or use AllReduce()."
@@ -520,7 +528,7 @@ class ServedSteps(strategy.StrategyRuntime):
     def _pull(self, model: strategy.HostModel) -> None:
         found = [self._client.read(target) for target in self._made]
         model.write(found)
-        self._seen, self._is_settled = model.read_flat(), True
+        self._seen = model.read_flat()
         for target, value in zip(self._made, found, strict=True):
             self._pulled.note(target.name, value)
 
