@@ -77,20 +77,50 @@ _START_SECONDS = 60
 """How long a node on a machine of its own may take to start. A guess: it takes three on a quiet machine."""
 
 
-def reach(moment: str) -> None:
+_LOOK_SECONDS = 0.02
+"""How often a caller of `reach` looks whether another node is lost. A guess."""
+
+
+def reach(moment: str, *, wait_seconds: float = 0.0) -> None:
     """Say that the program under test has come to a moment. Does nothing unless `Cluster.fail_at` waits for it.
 
     Args:
         moment: Its name, of the program's own choice, such as ``"after step 3"``.
+        wait_seconds: How long a caller on another node waits for the one that is to be lost there. A node that joins
+            late starts its workers when the others are through with short work, and would be lost to no effect.
+            Default: it does not wait.
+
+    Raises:
+        TimeoutError: The node did not come to the moment in this time.
     """
     folder, raylet = os.environ.get(_FAULTS_VARIABLE), os.environ.get(_RAYLET_VARIABLE)
     if not folder or not raylet:
         return
-    for place in ("any", str(ray.get_runtime_context().get_node_id())):
+    here = str(ray.get_runtime_context().get_node_id())
+    for place in ("any", here):
         file = Path(folder, _name_fault(moment, place))
         for armed in file.parent.glob(f"{file.name}.*"):
             if faults.Fault(moment, "kill", int(armed.suffix[1:]), 1, str(armed)).note_hit():
                 _kill_tree(int(raylet))
+    deadline = time.monotonic() + wait_seconds
+    while wait_seconds and (waiting := _list_armed(Path(folder), moment, here)):
+        if time.monotonic() > deadline:
+            raise TimeoutError(
+                f"No task or actor on node {waiting[0]} came to {moment!r} within {wait_seconds:g} seconds, so the "
+                "node was not lost there. Give that node something to do, or arm the fault for another."
+            )
+        time.sleep(_LOOK_SECONDS)
+
+
+def _list_armed(folder: Path, moment: str, here: str) -> list[str]:
+    """Return the other nodes whose fault waits for a moment and has not fired."""
+    found = []
+    for file in folder.glob(f"{_name_fault(moment, '*')}.*"):
+        place = file.stem.rpartition("@")[2]
+        with contextlib.suppress(FileNotFoundError):  # it is not armed any more
+            if place not in ("any", here) and file.stat().st_size < int(file.suffix[1:]):
+                found.append(place)
+    return found
 
 
 def _name_fault(moment: str, place: str) -> str:

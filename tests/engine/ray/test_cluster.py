@@ -39,9 +39,9 @@ def cluster() -> Iterator[Cluster]:
 
 
 @ray.remote(max_retries=0)
-def pass_moment(name: str) -> str:
+def pass_moment(name: str, wait_seconds: float = 0.0) -> str:
     """Come to a moment."""
-    testing_cluster.reach(name)
+    testing_cluster.reach(name, wait_seconds=wait_seconds)
     return str(ray.get_runtime_context().get_node_id())
 
 
@@ -108,6 +108,23 @@ def test_failing_on_one_node_only(cluster: Cluster) -> None:
         assert fault.hits == 0
         with pytest.raises(ray.exceptions.RayError):
             ray.get(pass_moment.options(resources={"far": 1}).remote("here."))
+        assert fault.fired == 1
+    cluster.wait_for_nodes(1)
+    cluster.remove_node(node)
+
+
+def test_waiting_until_another_node_is_lost(cluster: Cluster) -> None:
+    node = cluster.add_node(resources={"far": 1})
+    here = pass_moment.options(num_cpus=1)
+    with cluster.fail_at("here.", node=node) as fault:
+        with pytest.raises(TimeoutError, match=rf"node {node.node_id} came to 'here\.' within 0\.1 seconds"):
+            ray.get(here.remote("here.", 0.1))
+        assert ray.get(here.remote("there", 60)) == cluster.nodes[0].node_id  # no fault waits for this moment
+        waiting = here.remote("here.", 60)
+        assert ray.wait([waiting], timeout=0.2)[0] == []
+        with pytest.raises(ray.exceptions.RayError):
+            ray.get(pass_moment.options(resources={"far": 1}).remote("here.", 60))
+        assert ray.get(waiting) == cluster.nodes[0].node_id
         assert fault.fired == 1
     cluster.wait_for_nodes(1)
     cluster.remove_node(node)
