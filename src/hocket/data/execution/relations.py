@@ -6,7 +6,6 @@ are requested. It spills to a folder of its own, which it removes in the end.
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import dataclasses
 import functools
@@ -22,9 +21,8 @@ from hocket import extras
 from hocket.core import api, scopes, session
 from hocket.data import aggregate as aggregates
 from hocket.data import arrow, block_reads, blocks, columns, relations, settings, steps, transport
-from hocket.data.execution import tasks
+from hocket.data.execution import scratch, tasks
 from hocket.engine import contract
-from hocket.stores import working_folders
 
 _FEWEST_ROWS, _MOST_ROWS = 1 << 10, 1 << 20
 """How many rows a batch of the engine's has: at least, and at most."""
@@ -35,8 +33,6 @@ _BLOCK_MEMORY: Final = 1 << 30
 _SMALL_BLOCK: Final = 128 << 20
 """Bytes. What is made of such a block is certain to fit into `_BLOCK_MEMORY`, so nothing is written to disk."""
 
-
-_FOLDER_PREFIX = "hocket-data-"
 
 _Source: TypeAlias = Callable[[], Iterator[blocks.Block]]
 """What gives the blocks of a table, each time that it is called."""
@@ -83,7 +79,7 @@ def relate(
     threads = 1 if is_alone else max(1, int(tasks.count_cpus()))
     limits = _Limits(options.get_engine_memory(), threads, settings.DataContext.get_current().get_block_bytes())
     task = tasks.make_many(scope, _run, query.name, tasks.choose_cpus(options))
-    scope.at_end(_remove_left)  # of a worker that was killed
+    scope.at_end(scratch.remove_left)  # of a worker that was killed
     made = task.remote(statement, types, parts, limits)
     del parts
     yield from tasks.list_blocks(made, scope)
@@ -144,7 +140,7 @@ def _fetch(part: _Part) -> blocks.Block:
 @contextlib.contextmanager
 def _open(limits: _Limits) -> Iterator[Any]:
     """Give a connection to an engine that writes to disk what goes beyond its memory."""
-    with _make_folder() as folder:
+    with scratch.make_folder() as folder:
         config = {
             "memory_limit": f"{max(limits.memory >> 20, 64)}MiB",
             "temp_directory": folder,
@@ -461,28 +457,3 @@ def _hold_made(values: Sequence[object]) -> object:
     for at, value in enumerate(values):
         found[at] = value
     return found
-
-
-# Folders for what does not fit into memory. Who makes one removes it; what a killed process has left, the next one.
-@contextlib.contextmanager
-def _make_folder() -> Iterator[str]:
-    """Give a folder, which is removed after the block."""
-    _remove_left()
-    folder = working_folders.WorkingFolder(_FOLDER_PREFIX)
-    try:
-        yield folder.path
-    finally:
-        folder.remove()
-
-
-def _remove_left() -> None:
-    """Remove the folders of processes that are dead."""
-    working_folders.sweep(_FOLDER_PREFIX)
-
-
-def keep_folder() -> working_folders.WorkingFolder:
-    """Return a new folder, which is removed when this process ends; after a kill, by the next that needs one."""
-    _remove_left()
-    folder = working_folders.WorkingFolder(_FOLDER_PREFIX)
-    atexit.register(folder.remove)
-    return folder

@@ -13,7 +13,7 @@ from typing import Any, Final, TypeAlias, final
 from hocket import extras
 from hocket._base import texts
 from hocket.data import arrow
-from hocket.data.execution import relations as engine
+from hocket.data.execution import scratch
 from hocket.stores import places
 
 Session: TypeAlias = Any
@@ -112,7 +112,7 @@ def open_folder(caller: str, session: Session, path: str | os.PathLike[str] | No
             f"{caller} was given no path, and Spark runs on other machines than this, which do not see its temporary "
             "files. Pass path='/shared/rows' or path='s3a://bucket/rows': a folder that all of them see."
         )
-    temporary = engine.keep_folder()
+    temporary = scratch.keep_folder()
     try:
         yield find_folder(caller, Path(temporary.path, "rows"))
     except BaseException:

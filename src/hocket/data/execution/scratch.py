@@ -1,0 +1,41 @@
+"""Folders for rows that do not fit into memory.
+
+The process that makes one removes it; the next process that needs one removes those that a killed process has left.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+from collections.abc import Iterator
+
+from hocket.stores import working_folders
+
+_PREFIX = "hocket-data-"
+
+
+@contextlib.contextmanager
+def make_folder() -> Iterator[str]:
+    """Give a folder, which is removed after the block."""
+    remove_left()
+    folder = working_folders.WorkingFolder(_PREFIX)
+    try:
+        yield folder.path
+    finally:
+        folder.remove()
+
+
+def remove_left() -> None:
+    """Remove the folders of processes that are dead."""
+    working_folders.sweep(_PREFIX)
+
+
+def keep_folder() -> working_folders.WorkingFolder:
+    """Return a new folder, which is removed when this process ends.
+
+    After a kill, the next process that needs one removes it.
+    """
+    remove_left()
+    folder = working_folders.WorkingFolder(_PREFIX)
+    atexit.register(folder.remove)
+    return folder
