@@ -110,3 +110,50 @@ def test_names_that_a_later_write_would_write_over(tmp_path: Path) -> None:
     for _ in range(2):
         data.range(1).write_parquet(tmp_path / "c", filename_provider=Whole())
     assert data.read_parquet(str(tmp_path / "c")).count() == 2
+
+
+class Constant(FilenameProvider):
+    def get_filename_for_task(self, write_uuid: str, task_index: int) -> str:
+        return "rows.csv"
+
+
+def read_ids(folder: Path) -> list[int]:
+    return sorted(int(row["id"]) for row in data.read_parquet(str(folder)).iter_rows())
+
+
+def fail(batch: dict[str, Any]) -> dict[str, Any]:
+    if 8 in batch["id"]:
+        raise ArithmeticError("no")
+    return batch
+
+
+def test_files_of_chosen_names_replace_those_of_the_same_names(tmp_path: Path) -> None:
+    for count in (10, 20, 4):
+        data.range(count, override_num_blocks=min(count, 5)).write_parquet(
+            tmp_path, filename_provider=Plain(), mode="overwrite"
+        )
+        assert read_ids(tmp_path) == list(range(count))
+    names = sorted(path.name for path in tmp_path.iterdir())
+    assert names == ["_MANIFEST", *(f"rows-{number}.parquet" for number in range(4))]
+    with pytest.raises(ArithmeticError):
+        data.range(10, override_num_blocks=5).map_batches(fail).write_parquet(
+            tmp_path, filename_provider=Plain(), mode="overwrite"
+        )
+    assert sorted(path.name for path in tmp_path.iterdir()) == names, "those that were written are gone"
+    assert read_ids(tmp_path) == list(range(4)), "the old rows are there"
+
+
+def test_files_of_chosen_names_and_partitions(tmp_path: Path) -> None:
+    for count in (6, 9):
+        rows = data.from_items([{"id": number, "part": number % 2} for number in range(count)], override_num_blocks=3)
+        rows.write_parquet(tmp_path, partition_cols=["part"], filename_provider=Plain(), mode="overwrite")
+        assert read_ids(tmp_path) == list(range(count))
+
+
+def test_two_files_of_one_chosen_name(tmp_path: Path) -> None:
+    data.range(2, override_num_blocks=1).write_csv(tmp_path, filename_provider=Constant())
+    before = (tmp_path / "rows.csv").read_bytes()
+    with pytest.raises(ValueError, match=r"gave the name 'rows\.csv' to 3 files, of which one would be left"):
+        data.range(6, override_num_blocks=3).write_csv(tmp_path, filename_provider=Constant(), mode="overwrite")
+    assert {path.name for path in tmp_path.iterdir()} == {"_MANIFEST", "rows.csv"}
+    assert (tmp_path / "rows.csv").read_bytes() == before

@@ -259,7 +259,7 @@ def write_files(
     except BaseException:
         writing.undo(folder, target.run)
         raise
-    writing.finish(caller, folder, target.run, written)
+    writing.finish(caller, folder, target.run, written, is_staged=target.names is not None)
 
 
 def _split_options(

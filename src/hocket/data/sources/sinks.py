@@ -160,7 +160,7 @@ class _FileDatasink(custom.Datasink[list[dict[str, Any]]], abc.ABC):
     def on_write_complete(self, write_result: custom.WriteResult[list[dict[str, Any]]]) -> None:
         if self._folder is not None and self._target is not None:
             found = [row for rows in write_result.write_returns for row in rows]
-            writing.finish("write_datasink()", self._folder, self._target.run, found)
+            writing.finish("write_datasink()", self._folder, self._target.run, found, is_staged=self._names is not None)
 
     def on_write_failed(self, error: Exception) -> None:
         if self._folder is not None and self._target is not None:

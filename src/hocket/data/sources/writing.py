@@ -8,6 +8,7 @@ write that fails takes it away with all that it has written.
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import enum
 import functools
@@ -295,8 +296,10 @@ class Target:
             yield folder, block.select(rest).pick(np.array(found))
 
     def write_file(self, name: str, block: blocks.Block) -> tuple[str, int]:
-        """Write a block into a file of this name, and return the name and how many rows it has."""
-        filesystem, path = self.place.filesystem, f"{self.place.path}/{name}"
+        """Write a block into a file of this name, and return the name and how many rows it has. Where `names` chose it,
+        an older file may have the name: `finish` gives it to this one."""
+        staged = name if self.names is None else _stage(name, self.run)
+        filesystem, path = self.place.filesystem, f"{self.place.path}/{staged}"
         if "/" in name:
             filesystem.create_dir(path.rpartition("/")[0], recursive=True)
         renames = places.is_local(filesystem)
@@ -453,13 +456,44 @@ def undo(folder: Folder, run: str) -> None:
         store_files.remove(place.join(folder.mark))
 
 
-def finish(caller: str, folder: Folder, run: str, written: Sequence[Mapping[str, object]]) -> None:
-    """Remove what is replaced, and say that all files are there."""
-    every = [*folder.kept, *written]
+def _stage(name: str, run: str) -> str:
+    """Return the name that a file has until all files of its run are there."""
+    above, slash, own = name.rpartition("/")
+    return f"{above}{slash}{run}_{own}"
+
+
+def finish(
+    caller: str, folder: Folder, run: str, written: Sequence[Mapping[str, Any]], *, is_staged: bool = False
+) -> None:
+    """Remove the files that are replaced, and say that all files are there.
+
+    Args:
+        caller: For messages.
+        folder: Where they are.
+        run: The part of their names.
+        written: Their paths in the folder, and how many rows they have.
+        is_staged: Whether they were written under other names, as `Target.write_file` does with chosen ones.
+
+    Raises:
+        ValueError: Two files were given one name. The folder is as it was before.
+    """
+    counts = collections.Counter(one["path"] for one in written)
+    double = next((path for path, count in counts.items() if count > 1), None)
+    if double is not None:
+        undo(folder, run)
+        raise ValueError(
+            f"{caller}: the filename_provider gave the name {double!r} to {counts[double]} files, of which one would "
+            "be left. Have the name contain task_index and block_index, or row_index."
+        )
+    every = [*(one for one in folder.kept if one["path"] not in counts), *written]
     text = json.dumps({"run": run, "rows": sum(one["rows"] for one in every), "files": every}, indent=1)
     try:
+        for path in counts if is_staged else ():
+            store_files.move(folder.place.join(_stage(path, run)), folder.place.join(path))
+        new = {folder.place.join(path).path for path in counts}
         for path in folder.old:
-            folder.place.filesystem.delete_file(path)
+            if path not in new:
+                folder.place.filesystem.delete_file(path)
         store_files.write(folder.place.join(MANIFEST), text.encode())
         if folder.mark:
             store_files.remove(folder.place.join(folder.mark))
