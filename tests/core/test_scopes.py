@@ -166,3 +166,43 @@ def test_an_import_is_not_broken_off(session: hocket.SessionContext, tmp_path: P
     with pytest.raises(exceptions.TaskCancelledError, match="was cancelled while it ran"):
         hocket.get(ref, timeout=30)
     assert any(found for _, found in hocket.get([import_again.remote() for _ in range(8)]))
+
+
+@pytest.mark.about_local("cancelling interrupts, and goes on until it has")
+def test_an_interrupt_that_is_lost_comes_again(session: hocket.SessionContext, tmp_path: Path) -> None:
+    @hocket.remote
+    def lose_one() -> None:
+        hits: list[int] = []
+        before = signal.signal(signal.SIGINT, lambda number, _: hits.append(number))
+        (tmp_path / "begun").touch()
+        while not hits:
+            pass
+        signal.signal(signal.SIGINT, before)
+        time.sleep(3600)
+
+    ref = lose_one.remote()
+    wait_for(tmp_path / "begun")
+    hocket.cancel(ref)
+    with pytest.raises(exceptions.TaskCancelledError, match="was cancelled while it ran"):
+        hocket.get(ref, timeout=30)
+
+
+@pytest.mark.about_local("cancelling interrupts, also where Python forgets exceptions")
+def test_an_interrupt_in_a_finalizer_comes_again(session: hocket.SessionContext, tmp_path: Path) -> None:
+    class Slow:
+        def __del__(self) -> None:
+            (tmp_path / "begun").touch()
+            time.sleep(3600)
+
+    @hocket.remote
+    def drop_it() -> None:
+        Slow()
+        (tmp_path / "over").touch()
+        time.sleep(3600)
+
+    ref = drop_it.remote()
+    wait_for(tmp_path / "begun")
+    hocket.cancel(ref)
+    with pytest.raises(exceptions.TaskCancelledError, match="was cancelled while it ran"):
+        hocket.get(ref, timeout=30)
+    assert (tmp_path / "over").exists()

@@ -17,12 +17,20 @@ from hocket.engine import forks
 from hocket.engine.local import messages, worker_engine
 
 AGAIN_SECONDS: Final = 0.02
-"""After how long a task is interrupted again that was in the middle of an import. A guess."""
+"""After how long a task is interrupted again that goes on, at first; twice as long each time. A guess."""
+
+SLOWEST_AGAIN_SECONDS: Final = 0.5
+"""At most. Each time breaks into a wait of the task's for some microseconds."""
 
 
 @final
 class Interruption:
-    """The task in the main thread, as far as it may be interrupted there."""
+    """The task in the main thread, as far as it may be interrupted there.
+
+    A signal is sent until the task has been interrupted. One is not enough: Python may get it when it has looked for
+    signals and is not in the wait yet that the signal is to break (on a busy machine the thread that sends it often
+    runs just then), and the import of a module goes on to its end.
+    """
 
     def __init__(self) -> None:
         self.main_id = threading.get_ident()
@@ -58,23 +66,23 @@ class Interruption:
         return self._cancelling_id == task_id
 
     def cancel(self, task_id: int) -> None:
-        """Interrupt a task if it runs. Called by another thread."""
+        """Interrupt a task if it runs."""
         if self._interruptible_id == task_id:
             self._cancelling_id = task_id
+            _thread.start_new_thread(self._interrupt, (task_id,))
+
+    def _interrupt(self, task_id: int) -> None:
+        seconds = AGAIN_SECONDS
+        while self._interruptible_id == task_id:
             signal.pthread_kill(self.main_id, signal.SIGINT)
+            time.sleep(seconds)
+            seconds = min(2 * seconds, SLOWEST_AGAIN_SECONDS)
 
     def _on_interrupt(self, signal_number: int, frame: FrameType | None) -> None:
-        if self._interruptible_id and self._interruptible_id == self._cancelling_id:
-            if _is_importing(frame):  # a module that was broken off might never be imported in this process again
-                _thread.start_new_thread(self._interrupt_again, (self._cancelling_id,))
-                return
+        # A module that is broken off might never be imported in this process again.
+        if self._interruptible_id and self._interruptible_id == self._cancelling_id and not _is_importing(frame):
             self._interruptible_id = 0
             raise KeyboardInterrupt
-
-    def _interrupt_again(self, task_id: int) -> None:
-        time.sleep(AGAIN_SECONDS)
-        if self._interruptible_id == task_id:
-            signal.pthread_kill(self.main_id, signal.SIGINT)
 
 
 def _is_importing(frame: FrameType | None) -> bool:
