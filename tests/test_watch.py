@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import textwrap
+from dataclasses import replace
 from pathlib import Path
 
 import psutil
@@ -195,6 +196,18 @@ def test_workers_have_to_end_once_all_tests_are_done():
     ]
     hangs = find_hangs(notes[:1], silence=0, runner=1, now=281, limits=Limits())
     assert [hang.text for hang in hangs] == ["pytest has waited for the ends of its processes for 181 s"]
+
+
+def test_a_worker_that_has_no_test_left_waits_for_the_others():
+    ended, runner = Note(7, 1.0, "ends", "t.py::a", 60, 10), Note(1, 1.0, "waits", "", 0, 0)
+    for other in (Note(8, 1.0, "runs", "t.py::b", 600, 400), Note(8, 1.0, "waits", "t.py::b", 600, 490)):
+        assert find_hangs([runner, ended, other], silence=10, runner=1, now=500, limits=Limits()) == []
+    hangs = find_hangs([runner, ended], silence=121, runner=1, now=500, limits=Limits())
+    assert [(hang.pid, hang.text) for hang in hangs] == [(1, "No process has run a test for 121 s")]
+    hangs = find_hangs([replace(runner, doing="closes", since=439), ended], 0, 1, 500, Limits())
+    assert [(hang.pid, hang.text) for hang in hangs] == [
+        (7, "A process of the tests has not ended after t.py::a for 61 s")
+    ]
 
 
 def test_a_process_that_has_the_number_of_another_is_left_alone(tmp_path):

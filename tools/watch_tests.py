@@ -97,7 +97,12 @@ def find_hangs(notes: Iterable[Note], silence: float, runner: int, now: float, l
     notes = list(notes)
     closing = next((note.since for note in notes if note.doing == "closes"), None)
     if closing is not None:
-        notes = [replace(note, doing="ends", since=closing) if note.doing == "waits" else note for note in notes]
+        notes = [
+            replace(note, doing="ends", since=max(closing, note.since)) if note.doing in ("waits", "ends") else note
+            for note in notes
+        ]
+    elif len(notes) > 1:  # one that has no test left ends when the others have none
+        notes = [replace(note, doing="waits") if note.doing == "ends" else note for note in notes]
     hangs = [
         Hang(note.pid, f"{text} for {now - note.since:.0f} s")
         for note in notes
