@@ -278,14 +278,8 @@ class Target:
             yield "", block
             return
         blocks.check_columns(self.partition_cols, list(block.columns))
-        texts = [[_quote(row[name]) for row in block.select([name]).list_rows()] for name in self.partition_cols]
-        folders = [
-            "".join(
-                f"{_quote(name)}={text}/" if self.names_columns else f"{text}/"
-                for name, text in zip(self.partition_cols, found, strict=True)
-            )
-            for found in zip(*texts, strict=True)
-        ]
+        values = [[row[name] for row in block.select([name]).list_rows()] for name in self.partition_cols]
+        folders = ["".join(map(self._name_folder, self.partition_cols, found)) for found in zip(*values, strict=True)]
         rest = [name for name in block.columns if name not in self.partition_cols]
         if not rest:
             raise ValueError(f"partition_cols={list(self.partition_cols)} leaves no column to write. Leave one out.")
@@ -294,6 +288,18 @@ class Target:
             rows.setdefault(folder, []).append(at)
         for folder, found in rows.items():
             yield folder, block.select(rest).pick(np.array(found))
+
+    def _name_folder(self, column: str, value: object) -> str:
+        """Return the name of the folder of rows that have a value, with a slash behind it."""
+        is_gone = value is None or (isinstance(value, float) and math.isnan(value))
+        if self.names_columns:
+            return f"{partitions.quote(column)}={filesystems.GONE if is_gone else partitions.quote(str(value))}/"
+        if value == "":
+            raise ValueError(
+                f"{self.caller}: column {column!r} has an empty text, and no folder has such a name. Leave "
+                "partitioning_flavor=None out, so that the folder's name has the column's, too."
+            )
+        return f"{filesystems.GONE if is_gone else partitions.quote(str(value), is_alone=True)}/"
 
     def write_file(self, name: str, block: blocks.Block) -> tuple[str, int]:
         """Write a block into a file of this name, and return the name and how many rows it has. Where `names` chose it,
@@ -341,12 +347,6 @@ def list_files(target: Target, rows: Sequence[Mapping[str, Any]]) -> list[dict[s
     if not found and rows and target.most_rows != 1:
         found = [target.write_file(f"{target.run}_{0:06}{target.form.ending}", rows[0]["empty"])]
     return [{"path": path, "rows": count} for path, count in found]
-
-
-def _quote(value: object) -> str:
-    is_gone = value is None or (isinstance(value, float) and math.isnan(value))
-    text = partitions.GONE if is_gone else str(value)
-    return "".join(f"%{ord(letter):02X}" if letter in '/%=\\:*?"<>|\x00' else letter for letter in text)
 
 
 def explain(error: Exception, caller: str, path: str) -> Exception:
