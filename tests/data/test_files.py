@@ -692,3 +692,24 @@ def test_only_columns_that_are_looked_at_are_read(tmp_path: Path) -> None:
         data.read_parquet(tmp_path, filter=pc.field("shop") == "a")
     filtered = data.read_parquet(tmp_path, filter=pc.field("y") == "r").groupby("k").sum("x")
     assert filtered.take_all() == [{"k": 1, "sum(x)": 6.0}]
+
+
+@pytest.mark.parametrize("num_copies", [1, 70])  # of many files no footer is read beforehand
+def test_columns_are_known_where_a_filter_leaves_no_row(num_copies: int, tmp_path: Path) -> None:
+    for number in range(num_copies):
+        parquet.write_table(pa.table({"x": [1, 2], "y": ["a", "b"]}), tmp_path / f"{number:02}.parquet")
+    none = data.read_parquet(tmp_path, filter="x > 2")
+    assert none.columns() == ["x", "y"]
+    joined = data.range(2).join(none, "left_outer", on="id", right_on="x").take_all()
+    assert joined == [{"id": 0, "y": None}, {"id": 1, "y": None}]
+    parquet.ParquetWriter(tmp_path / "none", pa.schema({"z": pa.int64()})).close()  # it has no group of rows
+    assert data.read_parquet(tmp_path / "none").columns() == ["z"]
+
+
+def test_a_column_of_the_file_counts_more_than_that_of_its_folder(tmp_path: Path) -> None:
+    (tmp_path / "k=folder").mkdir()
+    parquet.write_table(pa.table({"k": ["file"], "path": ["own"], "x": [1]}), tmp_path / "k=folder" / "a.parquet")
+    rows = data.read_parquet(tmp_path, include_paths=True)
+    assert rows.take_all() == [{"k": "file", "path": "own", "x": 1}]
+    assert rows.select_columns(["x", "k", "path"]).take_all() == [{"x": 1, "k": "file", "path": "own"}]
+    assert rows.groupby("k").count().take_all() == [{"k": "file", "count()": 1}]
