@@ -713,3 +713,10 @@ def test_a_column_of_the_file_counts_more_than_that_of_its_folder(tmp_path: Path
     assert rows.take_all() == [{"k": "file", "path": "own", "x": 1}]
     assert rows.select_columns(["x", "k", "path"]).take_all() == [{"x": 1, "k": "file", "path": "own"}]
     assert rows.groupby("k").count().take_all() == [{"k": "file", "count()": 1}]
+
+
+def test_rows_stay_in_order_through_many_files(tmp_path: Path) -> None:
+    for number in range(12):
+        (tmp_path / f"{number:02}.csv").write_text(f"x\n{number}\n")
+    data.read_csv(tmp_path, override_num_blocks=12).write_parquet(tmp_path / "out")
+    assert [row["x"] for row in data.read_parquet(tmp_path / "out").take_all()] == list(range(12))

@@ -270,7 +270,8 @@ class Target:
                     "later write would write over. Have it contain write_uuid, or write mode='overwrite'."
                 )
             return name
-        place = f"{number:06}" if self.most_rows is None else f"{number:06}_{at:06}"
+        # Readers take files by name, so all numbers have as many digits: those of reads begin 1 << 20 apart.
+        place = f"{number:012}" if self.most_rows is None else f"{number:012}_{at:06}"
         return f"{self.run}_{place}{self.form.ending}"
 
     def _split(self, block: blocks.Block) -> Iterator[tuple[str, blocks.Block]]:
@@ -345,7 +346,7 @@ def list_files(target: Target, rows: Sequence[Mapping[str, Any]]) -> list[dict[s
     written, so that its columns are not lost."""
     found = [(row["path"], row["rows"]) for row in rows if row["path"]]
     if not found and rows and target.most_rows != 1:
-        found = [target.write_file(f"{target.run}_{0:06}{target.form.ending}", rows[0]["empty"])]
+        found = [target.write_file(f"{target.run}_{0:012}{target.form.ending}", rows[0]["empty"])]
     return [{"path": path, "rows": count} for path, count in found]
 
 
