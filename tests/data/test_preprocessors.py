@@ -424,6 +424,19 @@ def test_what_is_saved_can_be_read() -> None:
     }
 
 
+@pytest.mark.parametrize(
+    "values",
+    [
+        [pd.Timestamp("2026-01-01 00:00:00.000000001"), pd.Timestamp("2026-01-01 00:00:00.000000002")],
+        [pd.Timedelta(-7, "ns"), pd.Timedelta(7001, "ns")],
+    ],
+)
+def test_nanoseconds_are_saved(values: list[Any]) -> None:
+    rows = data.from_items([{"x": value} for value in values])
+    encoder = pre.Preprocessor.deserialize(pre.OrdinalEncoder(["x"]).fit(rows).serialize())
+    assert encoder.transform(rows).take_all() == [{"x": 0}, {"x": 1}]
+
+
 def test_functions_are_imported_on_request() -> None:
     text = pre.Tokenizer(["x"], str.split).serialize()
     with pytest.raises(ValueError, match=re.escape("calls the function 'builtins:str.split'")):
