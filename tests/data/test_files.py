@@ -720,3 +720,11 @@ def test_rows_stay_in_order_through_many_files(tmp_path: Path) -> None:
         (tmp_path / f"{number:02}.csv").write_text(f"x\n{number}\n")
     data.read_csv(tmp_path, override_num_blocks=12).write_parquet(tmp_path / "out")
     assert [row["x"] for row in data.read_parquet(tmp_path / "out").take_all()] == list(range(12))
+
+
+@pytest.mark.parametrize("options", [{}, {"parse_options": arrow_csv.ParseOptions(delimiter=";")}])
+def test_texts_of_several_lines_stay_whole_in_large_csv_files(options: dict[str, Any], tmp_path: Path) -> None:
+    texts = [f"{number}\n" * 3 + "end" for number in range(100_000)]
+    data.from_items([{"x": text} for text in texts], override_num_blocks=1).write_csv(tmp_path)
+    assert (tmp_path / json.loads((tmp_path / "_MANIFEST").read_text())["files"][0]["path"]).stat().st_size > 2 << 20
+    assert [row["x"] for row in data.read_csv(tmp_path, **options).take_all()] == texts

@@ -153,7 +153,7 @@ def read_csv(
 ) -> dataset.Dataset:
     """Return a data set of CSV files with a line of names at the top.
 
-    The types of a file of more than 32 MiB are those of its first 32 MiB.
+    The types of a file of more than 32 MiB are those of its first 32 MiB. A text in quotes may have several lines.
 
     Args:
         paths: Files, or folders, of which all files are taken whose names end in ``.csv``; see `read_parquet`, and the

@@ -56,6 +56,13 @@ def _cut_lines(stream: Any, size: int) -> Iterator[bytes]:
         yield left
 
 
+_PARSING: Final = (
+    *("delimiter", "quote_char", "double_quote", "escape_char"),
+    *("ignore_empty_lines", "invalid_row_handler"),
+)
+"""What ``pyarrow.csv.ParseOptions`` say, beside ``newlines_in_values``."""
+
+
 @final
 @dataclass(frozen=True)
 class Csv:
@@ -103,11 +110,15 @@ class Csv:
         filesystem: filesystems.FileSystem, file: filesystems.File, options: Mapping[str, Any]
     ) -> Iterator[Any]:
         csv = arrow.load("read_csv()", "pyarrow.csv")
+        given = options.get("parse_options") or csv.ParseOptions()
+        how = {name: getattr(given, name) for name in _PARSING}  # a copy would call a handler that is None
+        # If there may be no texts of several lines, Arrow cuts those that there are in two, at each MiB.
+        options = {**options, "parse_options": csv.ParseOptions(newlines_in_values=True, **how)}
         with open_packed(filesystem, file) as stream:
             if not _is_large(file):
                 yield csv.read_csv(stream, **options)
                 return
-            read = options.get("read_options") or csv.ReadOptions()
+            read = copy.copy(options.get("read_options") or csv.ReadOptions())
             read.block_size = settings.DataContext.get_current().get_block_bytes()
             yield from csv.open_csv(stream, **{**options, "read_options": read})
 
