@@ -450,11 +450,16 @@ def undo(folder: Folder, run: str) -> None:
     place = folder.place
     with contextlib.suppress(Exception):  # the first error is the one
         for one in store_files.list_entries(place):
-            if one.is_file and posixpath.basename(one.path).startswith(f"{run}_"):
+            if _is_of(run, one):
                 place.filesystem.delete_file(one.path)
         if folder.before is not None:
             store_files.write(place.join(MANIFEST), folder.before)
         store_files.remove(place.join(folder.mark))
+
+
+def _is_of(run: str, found: Any) -> bool:
+    """Tell whether a run of this name has written what was found in a folder."""
+    return bool(found.is_file and posixpath.basename(found.path).startswith(f"{run}_"))
 
 
 def _stage(name: str, run: str) -> str:
@@ -466,7 +471,8 @@ def _stage(name: str, run: str) -> str:
 def finish(
     caller: str, folder: Folder, run: str, written: Sequence[Mapping[str, Any]], *, is_staged: bool = False
 ) -> None:
-    """Remove the files that are replaced, and say that all files are there.
+    """Remove the files that are replaced, and those that tasks have left which were done again, and say that all files
+    are there.
 
     Args:
         caller: For messages.
@@ -495,6 +501,10 @@ def finish(
         for path in folder.old:
             if path not in new:
                 folder.place.filesystem.delete_file(path)
+        start = f"{folder.place.path.rstrip('/')}/"
+        for one in store_files.list_entries(folder.place):
+            if _is_of(run, one) and one.path.startswith(start) and one.path.removeprefix(start) not in counts:
+                folder.place.filesystem.delete_file(one.path)
         store_files.write(folder.place.join(MANIFEST), text.encode())
         if folder.mark:
             store_files.remove(folder.place.join(folder.mark))
