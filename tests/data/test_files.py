@@ -611,6 +611,9 @@ def test_databases(tmp_path: Path) -> None:
     assert rows.take(2) == [{"x": 0, "y": None}, {"x": 1, "y": "t1"}]
     with pytest.raises(sqlite3.OperationalError, match="no such table"):
         data.read_sql("SELECT * FROM gone", lambda: sqlite3.connect(path)).take_all()
+    assert data.read_sql("SELECT x FROM t WHERE x < 0", lambda: sqlite3.connect(path)).columns() == ["x"]
+    with pytest.raises(ValueError, match="a query with more than one column 'x', and columns have different names"):
+        data.read_sql("SELECT 1 AS x, 2 AS x", lambda: sqlite3.connect(path)).take_all()
     open_one: Any = sqlite3.connect(path)
     with pytest.raises(TypeError, match="connection_factory must be a function"):
         data.read_sql("SELECT 1", open_one)
