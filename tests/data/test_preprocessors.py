@@ -586,6 +586,12 @@ ERRORS: list[tuple[Callable[[], object], type[Exception], str]] = [
     (row(pre.Concatenator(X), [1, 2]), TypeError, "one number for each row, unless flatten=True"),
     (row(pre.Concatenator(X, dtype=int), math.nan), ValueError, "dtype='int64' has no missing values"),
     (
+        row(pre.Concatenator(X, dtype="uint8"), 300.0),
+        ValueError,
+        "dtype='uint8' has numbers from 0 to 255, but columns",
+    ),
+    (row(pre.Concatenator(X, dtype="uint8"), -1), ValueError, "hold some from -1 to -1. Write a larger dtype"),
+    (
         row(pre.CustomKBinsDiscretizer(X, [0, 1], dtypes={"x": ["a", "b"]}), 1),
         ValueError,
         "2 categories for column",
