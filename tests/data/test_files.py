@@ -731,3 +731,22 @@ def test_texts_of_several_lines_stay_whole_in_large_csv_files(options: dict[str,
     data.from_items([{"x": text} for text in texts], override_num_blocks=1).write_csv(tmp_path)
     assert (tmp_path / json.loads((tmp_path / "_MANIFEST").read_text())["files"][0]["path"]).stat().st_size > 2 << 20
     assert [row["x"] for row in data.read_csv(tmp_path, **options).take_all()] == texts
+
+
+@pytest.mark.parametrize("indent", [None, 1])
+@pytest.mark.usefixtures("small_blocks")
+def test_large_arrays_of_json(indent: int | None, tmp_path: Path) -> None:
+    rows = [{"x": number, "y": f"text {number}"} for number in range(1000)]
+    (tmp_path / "a.json").write_text(json.dumps(rows, indent=indent))
+    assert data.read_json(tmp_path).take_all() == rows
+    (tmp_path / "a.json").write_text("".join(f'[{number}, "a"]\n' for number in range(2000)))
+    assert data.read_json(tmp_path).take_all() == [{"0": number, "1": "a"} for number in range(2000)]
+
+
+@pytest.mark.usefixtures("small_blocks")
+def test_of_a_large_broken_file_the_rest_is_left_out(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (tmp_path / "a.csv").write_text("x\n" + "1\n" * 30_000 + "1,2\n")
+    with caplog.at_level(logging.WARNING):
+        count = data.read_csv(tmp_path, on_error="skip").count()
+    assert 0 < count < 30_000
+    assert f"leaves out the rest, behind {count} rows, of" in caplog.text
