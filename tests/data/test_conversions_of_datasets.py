@@ -257,6 +257,9 @@ def test_parts_that_are_not_executed() -> None:
     train, test = named.streaming_train_test_split(0.3, split_type="hash", hash_column="user")
     assert not set(train.unique("user")) & set(test.unique("user"))
     assert train.count() + test.count() == 1000
+    whole, floats = (data.from_items([{"user": kind(at)} for at in range(100)]) for kind in (int, float))
+    train, test = whole.union(floats).streaming_train_test_split(0.3, split_type="hash", hash_column="user")
+    assert not set(train.unique("user")) & set(test.unique("user"))
 
 
 def test_keywords_of_ray() -> None:

@@ -6,6 +6,7 @@ import csv
 import functools
 import io
 import json
+import os
 import sqlite3
 import tarfile
 from collections.abc import Iterable, Iterator
@@ -242,6 +243,10 @@ def test_archives_are_written(tmp_path: Path) -> None:
         assert archive.getnames() == ["000000.txt", "000001.txt"]
     with pytest.raises(TypeError, match=r"write_webdataset\(\) cannot write .*'000000.x' would be an int, 1"):
         data.from_items([{"x": 1}]).write_webdataset(tmp_path / "c")
+    for keys in (["a", "a"], ["d/img.1", "d/img.2"]):
+        one_by_one = data.from_items([{"__key__": key, "txt": "x"} for key in keys], override_num_blocks=1)
+        with pytest.raises(ValueError, match=r"two rows that follow one another are both the sample '(a|d/img)', by"):
+            one_by_one.write_webdataset(tmp_path / "c")
     with pytest.raises(TypeError, match="encoder must be True, a function or a list of these, but received 'x'"):
         data.range(2).write_webdataset(tmp_path / "c", encoder="x")
 
@@ -316,6 +321,31 @@ def test_names_of_files(tmp_path: Path) -> None:
         data.range(1).write_parquet(tmp_path / "d", filename_provider=3)
     with pytest.raises(FileExistsError, match="has files"):
         data.range(1).write_parquet(tmp_path / "a", mode="create")
+
+
+class DyingOnce(datasource.BlockBasedFileDatasink):
+    """Numbers of rows. The first task that finds a file of this name ends its process in the middle of its own file."""
+
+    def __init__(self, path: object, flag: Path, **how: Any) -> None:
+        super().__init__(path, file_format="txt", **how)
+        self.flag = flag
+
+    def write_block_to_file(self, block: Any, file: Any) -> None:
+        file.write(b"%d" % block.num_rows())
+        file.flush()
+        if self.flag.exists():
+            self.flag.unlink()
+            os._exit(1)
+
+
+@pytest.mark.parametrize("names", [None, Named()])
+def test_a_task_that_is_done_again_leaves_nothing_of_its_first_file(names: Any, tmp_path: Path) -> None:
+    flag, folder = tmp_path / "flag", tmp_path / "out"
+    flag.touch()
+    data.range(9, override_num_blocks=3).write_datasink(DyingOnce(folder, flag, filename_provider=names))
+    assert not flag.exists()
+    assert [row["text"] for row in data.read_text(folder).take_all()] == ["3", "3", "3"]
+    assert len(list(folder.iterdir())) == 4
 
 
 @pytest.mark.parametrize("kind", ["parquet", "csv", "orc", "json"])

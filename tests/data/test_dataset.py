@@ -819,3 +819,15 @@ def test_a_schema_prints_as_a_table() -> None:
         "label        int64",
         "a_long_name  string",
     ]
+
+
+def test_draws_do_not_depend_on_how_many_tasks_there_are(tmp_path: Path) -> None:
+    for number in range(5):
+        (tmp_path / f"{number}.csv").write_text("x\n" + "\n".join(map(str, range(100 * number, 100 * number + 100))))
+    found = []
+    for num_cpus in (2, 8):  # with 8, other tasks than those that read draw
+        with hocket.init(num_cpus=num_cpus, engine="inprocess"):
+            rows = data.read_csv(tmp_path, override_num_blocks=5)
+            parts = (rows.random_sample(0.1, seed=3), *rows.streaming_train_test_split(0.2, seed=3))
+            found.append([part.take_all() for part in parts])
+    assert found[0] == found[1]

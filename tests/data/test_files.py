@@ -611,6 +611,9 @@ def test_databases(tmp_path: Path) -> None:
     assert rows.take(2) == [{"x": 0, "y": None}, {"x": 1, "y": "t1"}]
     with pytest.raises(sqlite3.OperationalError, match="no such table"):
         data.read_sql("SELECT * FROM gone", lambda: sqlite3.connect(path)).take_all()
+    assert data.read_sql("SELECT x FROM t WHERE x < 0", lambda: sqlite3.connect(path)).columns() == ["x"]
+    with pytest.raises(ValueError, match="a query with more than one column 'x', and columns have different names"):
+        data.read_sql("SELECT 1 AS x, 2 AS x", lambda: sqlite3.connect(path)).take_all()
     open_one: Any = sqlite3.connect(path)
     with pytest.raises(TypeError, match="connection_factory must be a function"):
         data.read_sql("SELECT 1", open_one)
@@ -692,3 +695,58 @@ def test_only_columns_that_are_looked_at_are_read(tmp_path: Path) -> None:
         data.read_parquet(tmp_path, filter=pc.field("shop") == "a")
     filtered = data.read_parquet(tmp_path, filter=pc.field("y") == "r").groupby("k").sum("x")
     assert filtered.take_all() == [{"k": 1, "sum(x)": 6.0}]
+
+
+@pytest.mark.parametrize("num_copies", [1, 70])  # of many files no footer is read beforehand
+def test_columns_are_known_where_a_filter_leaves_no_row(num_copies: int, tmp_path: Path) -> None:
+    for number in range(num_copies):
+        parquet.write_table(pa.table({"x": [1, 2], "y": ["a", "b"]}), tmp_path / f"{number:02}.parquet")
+    none = data.read_parquet(tmp_path, filter="x > 2")
+    assert none.columns() == ["x", "y"]
+    joined = data.range(2).join(none, "left_outer", on="id", right_on="x").take_all()
+    assert joined == [{"id": 0, "y": None}, {"id": 1, "y": None}]
+    parquet.ParquetWriter(tmp_path / "none", pa.schema({"z": pa.int64()})).close()  # it has no group of rows
+    assert data.read_parquet(tmp_path / "none").columns() == ["z"]
+
+
+def test_a_column_of_the_file_counts_more_than_that_of_its_folder(tmp_path: Path) -> None:
+    (tmp_path / "k=folder").mkdir()
+    parquet.write_table(pa.table({"k": ["file"], "path": ["own"], "x": [1]}), tmp_path / "k=folder" / "a.parquet")
+    rows = data.read_parquet(tmp_path, include_paths=True)
+    assert rows.take_all() == [{"k": "file", "path": "own", "x": 1}]
+    assert rows.select_columns(["x", "k", "path"]).take_all() == [{"x": 1, "k": "file", "path": "own"}]
+    assert rows.groupby("k").count().take_all() == [{"k": "file", "count()": 1}]
+
+
+def test_rows_stay_in_order_through_many_files(tmp_path: Path) -> None:
+    for number in range(12):
+        (tmp_path / f"{number:02}.csv").write_text(f"x\n{number}\n")
+    data.read_csv(tmp_path, override_num_blocks=12).write_parquet(tmp_path / "out")
+    assert [row["x"] for row in data.read_parquet(tmp_path / "out").take_all()] == list(range(12))
+
+
+@pytest.mark.parametrize("options", [{}, {"parse_options": arrow_csv.ParseOptions(delimiter=";")}])
+def test_texts_of_several_lines_stay_whole_in_large_csv_files(options: dict[str, Any], tmp_path: Path) -> None:
+    texts = [f"{number}\n" * 3 + "end" for number in range(100_000)]
+    data.from_items([{"x": text} for text in texts], override_num_blocks=1).write_csv(tmp_path)
+    assert (tmp_path / json.loads((tmp_path / "_MANIFEST").read_text())["files"][0]["path"]).stat().st_size > 2 << 20
+    assert [row["x"] for row in data.read_csv(tmp_path, **options).take_all()] == texts
+
+
+@pytest.mark.parametrize("indent", [None, 1])
+@pytest.mark.usefixtures("small_blocks")
+def test_large_arrays_of_json(indent: int | None, tmp_path: Path) -> None:
+    rows = [{"x": number, "y": f"text {number}"} for number in range(1000)]
+    (tmp_path / "a.json").write_text(json.dumps(rows, indent=indent))
+    assert data.read_json(tmp_path).take_all() == rows
+    (tmp_path / "a.json").write_text("".join(f'[{number}, "a"]\n' for number in range(2000)))
+    assert data.read_json(tmp_path).take_all() == [{"0": number, "1": "a"} for number in range(2000)]
+
+
+@pytest.mark.usefixtures("small_blocks")
+def test_of_a_large_broken_file_the_rest_is_left_out(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (tmp_path / "a.csv").write_text("x\n" + "1\n" * 30_000 + "1,2\n")
+    with caplog.at_level(logging.WARNING):
+        count = data.read_csv(tmp_path, on_error="skip").count()
+    assert 0 < count < 30_000
+    assert f"leaves out the rest, behind {count} rows, of" in caplog.text

@@ -173,6 +173,22 @@ def test_an_ordered_category_sorts_as_pandas_has_it(num_blocks: int, descending:
     assert summed["sum(y)"].tolist()[:3] == [6, 3, 0]
 
 
+@pytest.mark.parametrize("num_blocks", [1, 5])
+@pytest.mark.parametrize("with_list", [False, True])  # which is not made of blocks' parts
+def test_the_least_ordered_category_is_that_of_pandas(num_blocks: int, with_list: bool) -> None:
+    frame = build_sizes(ordered=True)
+    rows = data.from_pandas([frame.iloc[[at]] for at in range(5)] if num_blocks > 1 else frame)
+    more = [aggregate.AsList("id")] if with_list else []
+    found = rows.aggregate(aggregate.Min("size"), aggregate.Max("size"), aggregate.Count(), *more)
+    assert (found["min(size)"], found["max(size)"]) == (frame["size"].min(), frame["size"].max())
+    groups = rows.groupby("id").aggregate(aggregate.Max("size"), *more).to_pandas()
+    wanted = frame.groupby("id")["size"].max()
+    assert groups["max(size)"].astype(object).where(groups["max(size)"].notna(), None).tolist() == [
+        None if pd.isna(one) else one for one in wanted
+    ]
+    assert rows.aggregate(aggregate.Min("size", ignore_nulls=False)) == {"min(size)": None}
+
+
 def test_one_without_an_order_sorts_by_its_values() -> None:
     rows = data.from_pandas(build_sizes(ordered=False)).sort("size")
     assert [row["size"] for row in rows.take_all()] == ["large", "medium", "small", "small", None]

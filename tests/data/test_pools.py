@@ -188,6 +188,9 @@ def test_parts(any_session: hocket.SessionContext) -> None:
     labels = data.from_items([{"y": at % 4 == 0, "id": at} for at in range(40)])
     train, test = labels.train_test_split(0.2, stratify="y")
     assert (train.sum("y"), test.sum("y"), train.count(), test.count()) == (8, 2, 32, 8)
+    large = [2**60 + 1, None, 2**60 + 3, 4]
+    parts = data.from_items([{"y": at // 2, "x": x} for at, x in enumerate(large)]).train_test_split(0.5, stratify="y")
+    assert [row["x"] for part in parts for row in part.take_all()] == [large[0], large[2], large[1], large[3]]
 
     @hocket.remote
     def count(part: data.Dataset) -> int:

@@ -424,6 +424,19 @@ def test_what_is_saved_can_be_read() -> None:
     }
 
 
+@pytest.mark.parametrize(
+    "values",
+    [
+        [pd.Timestamp("2026-01-01 00:00:00.000000001"), pd.Timestamp("2026-01-01 00:00:00.000000002")],
+        [pd.Timedelta(-7, "ns"), pd.Timedelta(7001, "ns")],
+    ],
+)
+def test_nanoseconds_are_saved(values: list[Any]) -> None:
+    rows = data.from_items([{"x": value} for value in values])
+    encoder = pre.Preprocessor.deserialize(pre.OrdinalEncoder(["x"]).fit(rows).serialize())
+    assert encoder.transform(rows).take_all() == [{"x": 0}, {"x": 1}]
+
+
 def test_functions_are_imported_on_request() -> None:
     text = pre.Tokenizer(["x"], str.split).serialize()
     with pytest.raises(ValueError, match=re.escape("calls the function 'builtins:str.split'")):
@@ -572,6 +585,12 @@ ERRORS: list[tuple[Callable[[], object], type[Exception], str]] = [
     (row(untyped.Tokenizer(X, len), "a"), TypeError, "must return a list of texts, but returned 1 for 'a'"),
     (row(pre.Concatenator(X), [1, 2]), TypeError, "one number for each row, unless flatten=True"),
     (row(pre.Concatenator(X, dtype=int), math.nan), ValueError, "dtype='int64' has no missing values"),
+    (
+        row(pre.Concatenator(X, dtype="uint8"), 300.0),
+        ValueError,
+        "dtype='uint8' has numbers from 0 to 255, but columns",
+    ),
+    (row(pre.Concatenator(X, dtype="uint8"), -1), ValueError, "hold some from -1 to -1. Write a larger dtype"),
     (
         row(pre.CustomKBinsDiscretizer(X, [0, 1], dtypes={"x": ["a", "b"]}), 1),
         ValueError,

@@ -277,13 +277,20 @@ def test_loops_of_torch_that_have_a_length() -> None:
     torch_data = pytest.importorskip("torch.utils.data")
 
     class Loop(torch_data.IterableDataset):  # type: ignore[misc,name-defined]  # PyTorch may be absent
-        def __iter__(self) -> Iterator[int]:
-            return iter(range(3))
+        def __init__(self, items: list[Any]) -> None:
+            self.items = items
+
+        def __iter__(self) -> Iterator[Any]:
+            return iter(self.items)
 
         def __len__(self) -> int:
-            return 3
+            return len(self.items)
 
-    assert data.from_torch(Loop()).take_all() == [{"item": 0}, {"item": 1}, {"item": 2}]
+    assert data.from_torch(Loop([0, 1, 2])).take_all() == [{"item": 0}, {"item": 1}, {"item": 2}]
+    rows = [{"x": [1, 2]}, {"x": [3, 4]}]  # each item is a row, also one that could be a batch
+    assert data.from_torch(Loop(rows)).take_all() == rows
+    pairs = [([1, 2], [3, 4]), ([5, 6], [7, 8])]
+    assert [list(row["item"]) for row in data.from_torch(Loop(pairs)).take_all()] == [list(pair) for pair in pairs]
 
 
 class Numbers(Datasource):

@@ -12,6 +12,7 @@ import pytest
 
 import hocket
 from hocket import data
+from hocket.data import datasource
 from hocket.data.datasource import FilenameProvider
 
 UNTYPED: Any = data
@@ -65,7 +66,9 @@ def test_hashes_and_chosen_columns(tmp_path: Path) -> None:
     chosen = data.read_parquet(folder, columns=["id"], include_row_hash=True).sort("id").take(1)
     assert chosen == [{"id": 0, "row_hash": known[0]}]
     kept = data.read_parquet(folder, filter="id > 40 and id < 60", include_row_hash=True).take_all()
-    assert len({row["row_hash"] for row in kept}) == len(kept) == 19
+    assert {row["id"]: row["row_hash"] for row in kept} == {at: known[at] for at in range(41, 60)}
+    some = data.read_parquet(folder, filter="id == 7 or id == 55", include_row_hash=True)
+    assert some.select_columns(["row_hash"]).take_all() == [{"row_hash": known[7]}, {"row_hash": known[55]}]
 
 
 def test_names_of_folders(tmp_path: Path) -> None:
@@ -77,6 +80,23 @@ def test_names_of_folders(tmp_path: Path) -> None:
     for how in ({"partitioning_flavor": "hive"}, {"partitioning_flavor": "tree", "partition_cols": ["k"]}):
         with pytest.raises(ValueError, match="The flavor is 'hive' or None, and needs partition_cols="):
             rows.write_parquet(tmp_path / "c", **how)
+
+
+@pytest.mark.parametrize("flavor", ["hive", None])
+def test_each_value_comes_back_from_its_folder(tmp_path: Path, flavor: str | None) -> None:
+    texts = ["a b", "a/b", "a%2Fb", "_h", ".h", ".", "..", None, "__HIVE_DEFAULT_PARTITION__", *([""] * bool(flavor))]
+    rows = [{"x": at, "a/%=": text} for at, text in enumerate(texts)]
+    folder = tmp_path / "out"
+    data.from_items(rows).write_parquet(folder, partition_cols=["a/%="], partitioning_flavor=flavor)
+    style = datasource.Partitioning("hive") if flavor else datasource.Partitioning("dir", field_names=["a/%="])
+    assert data.read_parquet(folder, partitioning=style).sort("x").take_all() == rows
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
+def test_an_empty_text_is_no_folder(tmp_path: Path) -> None:
+    rows = data.from_items([{"k": "", "x": 1}])
+    with pytest.raises(ValueError, match="column 'k' has an empty text, and no folder has such"):
+        rows.write_parquet(tmp_path / "a", partition_cols=["k"], partitioning_flavor=None)
 
 
 def test_what_the_function_says_counts_first(tmp_path: Path) -> None:

@@ -96,6 +96,8 @@ class Stored:
     """What its columns hold."""
     left_out: tuple[str, ...] = ()
     """Files that could not be read for it."""
+    number: int = 0
+    """If it is one of the blocks of a read: which one, among those of all reads."""
 
     @property
     def num_rows(self) -> int:

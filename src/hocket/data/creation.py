@@ -365,7 +365,7 @@ def from_torch(dataset: object, local_read: bool = False, *, override_num_blocks
         return _plan([programs.ItemsRead(dataset, start, stop) for start, stop in cuts])
     if not isinstance(dataset, Iterable):
         raise TypeError(f"from_torch() takes a dataset of PyTorch's, but received {dataset!r:.80}.")
-    return _plan([programs.GeneratorRead(functools.partial(_loop_items, dataset), "the dataset")])
+    return _plan([programs.GeneratorRead(functools.partial(_loop_items, dataset), "the dataset", True)])
 
 
 def _loop_items(source: Iterable[object]) -> Iterator[object]:
@@ -433,7 +433,7 @@ def from_huggingface(dataset: Any, *, override_num_blocks: int | None = None) ->
         table = dataset.with_format("arrow")[:]
         return from_arrow(table, override_num_blocks=override_num_blocks)
     if hasattr(dataset, "with_format"):
-        return _plan([programs.GeneratorRead(functools.partial(_loop_items, dataset), "the dataset")])
+        return _plan([programs.GeneratorRead(functools.partial(_loop_items, dataset), "the dataset", True)])
     raise TypeError(f"from_huggingface() takes a dataset of Hugging Face's, but received {dataset!r:.80}.")
 
 

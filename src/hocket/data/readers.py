@@ -85,7 +85,7 @@ def read_parquet(
         include_paths: Whether the column ``path`` says where a row was.
         ignore_missing_paths: Whether a path that is not there is left out.
         on_error: What becomes of a file that cannot be read: ``"raise"``, or ``"skip"``, which leaves it out with a
-            warning.
+            warning; of one of several blocks it leaves out the rest, and the warning says behind how many rows.
         override_num_blocks: In how many tasks many small files are read. Default: up to 256.
         partitioning: How the names of folders become columns; None: not at all. Default: ``year=2026/`` gives the
             column ``year``, of texts.
@@ -153,7 +153,7 @@ def read_csv(
 ) -> dataset.Dataset:
     """Return a data set of CSV files with a line of names at the top.
 
-    The types of a file of more than 32 MiB are those of its first 32 MiB.
+    The types of a file of more than 32 MiB are those of its first 32 MiB. A text in quotes may have several lines.
 
     Args:
         paths: Files, or folders, of which all files are taken whose names end in ``.csv``; see `read_parquet`, and the
@@ -223,7 +223,7 @@ def read_json(
     override_num_blocks: int | None = None,
     **arrow_json_args: object,
 ) -> dataset.Dataset:
-    """Return a data set of files with a JSON object in each line.
+    """Return a data set of files with a JSON object in each line, or with an array of objects.
 
     Args:
         paths: Files, or folders, of which all files are taken whose names end in ``.json`` or ``.jsonl``; see

@@ -114,7 +114,7 @@ def _order(value: str, kind: transport.ArrowType, *, descending: bool) -> str:
 
 def list_ranks(table: Table, keys: Sequence[str]) -> tuple[str, ...]:
     """Return the keys whose order is that of their categories."""
-    return tuple(key for key in keys if arrow.is_categorical(table[key]) and table[key].ordered)
+    return tuple(key for key in dict.fromkeys(keys) if arrow.is_categorical(table[key]) and table[key].ordered)
 
 
 def _order_key(table: Table, key: str, *, descending: bool, is_grouped: bool = False) -> str:
@@ -338,12 +338,14 @@ class Aggregate(Query):
                 parts = [_name(0, at) for at, name in enumerate(table) if name.startswith(_name_part(number, "part"))]
                 added = one.add_columns(parts, keys)
                 helpers += [f"{value} AS h{number}{end}" for end, value in added]
-                value = one.merge([*parts, *(f"t0.h{number}{end}" for end, _ in added)], keys)
+                merged = one.merge([*parts, *(f"t0.h{number}{end}" for end, _ in added)], keys)
+                value = _make_ranked(one, _name_part(number, "part0"), table) or merged
                 gaps = f"sum({_name(0, list(table).index(_name_part(number, 'gaps')))})" if _sees_gaps(one) else ""
                 kind = _find_part_kind(one, number, table)
             else:
                 present, kind = _read_column(one, table)
-                value, gaps = one.make(present), f"count(*) - count({present})"
+                value = _make_ranked(one, one.on, table) or one.make(present)
+                gaps = f"count(*) - count({present})"
             if _sees_gaps(one):
                 value = f"CASE WHEN {gaps} > 0 THEN NULL ELSE {value} END"
             values.append(value)
@@ -358,7 +360,7 @@ class Aggregate(Query):
             columns=tuple(columns),
             is_ordered=True,
             sources=sources,
-            ranks=list_ranks(table, self.keys),
+            ranks=list_ranks(table, [*self.keys, *_list_extremes(self.aggregations, table, is_second=self.is_second)]),
         )
 
     def can_be_parted(self) -> bool:
@@ -388,7 +390,8 @@ class AggregateParts(Query):
         sources = {key: ((0, key),) for key in self.keys}
         for number, one in enumerate(self.aggregations):
             present, kind = _read_column(one, table)
-            for at, part in enumerate(one.list_parts(present) or ()):
+            ranked = _make_ranked(one, one.on, table)
+            for at, part in enumerate(one.list_parts(present) or () if ranked is None else [ranked]):
                 values.append(part)
                 columns.append((_name_part(number, f"part{at}"), _find_result(one, kind, is_part=False)))
                 sources[columns[-1][0]] = ((0, one.on or ""),)
@@ -401,8 +404,32 @@ class AggregateParts(Query):
             columns=tuple(columns),
             is_ordered=True,
             sources=sources,
-            ranks=list_ranks(table, self.keys),
+            ranks=list_ranks(table, [*self.keys, *_list_extremes(self.aggregations, table)]),
         )
+
+
+def _list_extremes(
+    aggregations: Sequence[aggregates.Aggregation], table: Table, *, is_second: bool = False
+) -> Sequence[str]:
+    """Return the columns of which the least or the greatest value is asked."""
+    found = [
+        _name_part(number, "part0") if is_second else one.on or ""
+        for number, one in enumerate(aggregations)
+        if one.word in _EXTREMES
+    ]
+    return [name for name in dict.fromkeys(found) if name in table]
+
+
+_EXTREMES: Final = ("min", "max")
+
+
+def _make_ranked(one: aggregates.Aggregation, column: str | None, table: Table) -> str | None:
+    """Return the least or the greatest of values that have categories in an order; None if it is another aggregate, or
+    they are in that of the values."""
+    if column is None or one.word not in _EXTREMES or not list_ranks(table, [column]):
+        return None
+    at = list(table).index(column)
+    return f"arg_{one.word}(t0.c{at}, t0.r{at})"
 
 
 def _list_columns(keys: Sequence[str], aggregations: Sequence[aggregates.Aggregation]) -> tuple[str, ...]:

@@ -192,9 +192,16 @@ def take_share(
     if column is None:
         drawn = np.random.default_rng([seed, number]).random(block.num_rows)
     else:
-        values = (row[column] for row in block.select([column]).list_rows())
+        values = (_normalize(row[column]) for row in block.select([column]).list_rows())
         drawn = np.array([zlib.crc32(repr(value).encode()) / (1 << 32) for value in values])
     return block.pick(np.flatnonzero((drawn < share) == is_test))
+
+
+def _normalize(value: object) -> object:
+    """Return a value in the one form that it has in columns of all types: 1 for 1.0, None for NaN."""
+    if isinstance(value, float):
+        return int(value) if value.is_integer() else None if math.isnan(value) else value
+    return value
 
 
 def select_columns(names: tuple[str, ...], block: blocks.Block) -> blocks.Block:

@@ -71,12 +71,15 @@ def _stream(
     while ops and isinstance(ops[0], plan.BlockOrder):  # nothing is read yet
         reads = iter(_reorder(list(reads), ops[0].seed))
         del ops[0]
-    first = [] if _are_few(whole.reads) else _list_steps(itertools.takewhile(_is_step, ops))
+    are_few = _are_few(whole.reads)
+    first = [] if are_few else _list_steps(itertools.takewhile(_is_step, ops))
     found = watch(_describe(first, "read"), tasks.take_steps(reads, first, options, scope))
     for is_step, group in itertools.groupby(ops[len(first) :], key=_is_step):
         if is_step:
             steps = _list_steps(group)
-            found = watch(_describe(steps), tasks.take_steps(found, steps, options, scope))
+            keeps_numbers = are_few and steps[0] is ops[0]  # other tasks take them, whose draws are to be the same
+            taken = tasks.take_steps(found, steps, options, scope, keeps_numbers=keeps_numbers)
+            found = watch(_describe(steps), taken)
             continue
         for op in group:
             if isinstance(op, plan.Pool):

@@ -38,6 +38,8 @@ class Size:
     """What its columns hold."""
     left_out: tuple[str, ...] = ()
     """Files that could not be read for it, and that the program does not want to hear of."""
+    number: int = 0
+    """Of a read that gives several blocks: which one it is, among those of all reads."""
 
 
 def measure(block: blocks.Block) -> Size:
@@ -84,9 +86,10 @@ def _run_all(read: block_reads.ManyRead, number: int, work: _Work) -> Iterator[b
             block = next(found, None)
             if block is None and not left_out:
                 return
-            taken = (blocks.Block({}, 0), Size(0, 0, ())) if block is None else work.take(block, (number << 20) + at)
+            own = (number << 20) + at
+            taken = (blocks.Block({}, 0), Size(0, 0, ())) if block is None else work.take(block, own)
         yield taken[0]
-        yield replace(taken[1], left_out=tuple(left_out))
+        yield replace(taken[1], left_out=tuple(left_out), number=own)
         del taken
         if block is None:
             return
@@ -193,6 +196,8 @@ def take_steps(
     steps: Sequence[plan.Step],
     options: settings.ExecutionOptions,
     scope: scopes.Scope,
+    *,
+    keeps_numbers: bool = False,
 ) -> Iterator[block_reads.Held | block_reads.Stored]:
     """Give what steps make of blocks.
 
@@ -201,6 +206,8 @@ def take_steps(
         steps: What is done to each.
         options: The limits.
         scope: Of the execution.
+        keeps_numbers: Whether steps are given the numbers that blocks have as those of reads. If not, blocks are
+            counted.
     """
     if not steps:
         first = next(reads, None)
@@ -223,7 +230,8 @@ def take_steps(
         reads = map(functools.partial(_GroupsRead, step=steps[0], context=context), reads)
         steps = steps[1:]
     shared = api.put(_Work(tuple(steps), context))
-    for is_many, group in itertools.groupby(enumerate(reads), key=lambda pair: block_reads.gives_many(pair[1])):
+    numbered = ((getattr(read, "number", at) if keeps_numbers else at, read) for at, read in enumerate(reads))
+    for is_many, group in itertools.groupby(numbered, key=lambda pair: block_reads.gives_many(pair[1])):
         if not is_many:
             yield from pump((_submit(task, read, number, shared) for number, read in group), options, scope)
             continue
@@ -235,7 +243,7 @@ def list_blocks(made: Any, scope: scopes.Scope) -> Iterator[block_reads.Stored]:
     """Give the blocks of a task that yields each before its size."""
     for ref in made:
         size: Size = api.get(next(made, ref))  # the last of a task that failed is its error, alone
-        yield block_reads.Stored(ref, size.num_bytes, 0, size.num_rows, size.types, size.left_out)
+        yield block_reads.Stored(ref, size.num_bytes, 0, size.num_rows, size.types, size.left_out, size.number)
     scope.release(made)
 
 

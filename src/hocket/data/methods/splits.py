@@ -194,12 +194,12 @@ def _split_groups(self: Self, column: str, share: float) -> tuple[Self, Self]:
     """Return a part of each group, and the rest of it."""
 
     def cut(group: Any, *, is_test: bool) -> object:
-        size = len(next(iter(group.values())))
-        train = size - math.floor(size * share + 1e-9)
-        return {name: values[train:] if is_test else values[:train] for name, values in group.items()}
+        train = group.num_rows - math.floor(group.num_rows * share + 1e-9)
+        return group.slice(train) if is_test else group.slice(0, train)
 
     groups = tables.groupby(self._build(self._store()), column)
-    parts = (groups.map_groups(cut, fn_kwargs={"is_test": flag}) for flag in (False, True))
+    how: dict[str, Any] = {"batch_format": "pyarrow"}  # numpy has not all types, and changes whole numbers with gaps
+    parts = (groups.map_groups(cut, fn_kwargs={"is_test": flag}, **how) for flag in (False, True))
     train, test = (self._build(part._store()) for part in parts)
     return train, test
 

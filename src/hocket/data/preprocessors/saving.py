@@ -19,6 +19,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from hocket._base import texts
+from hocket.data.arrow import frames
 from hocket.data.preprocessors import categories
 
 _FORMAT = 1
@@ -123,6 +124,8 @@ def _tag(where: str, value: Any) -> tuple[str, object]:
         return "tuple", [_encode(where, one) for one in value]
     if isinstance(value, bytes):
         return "bytes", base64.b64encode(value).decode()
+    if getattr(value, "nanosecond", 0) or getattr(value, "nanoseconds", 0):  # pandas', and Python's have none
+        return "timestamp" if isinstance(value, dt.datetime) else "timespan", value.isoformat()
     if isinstance(value, dt.datetime):
         return "datetime", value.isoformat()
     if isinstance(value, dt.date):
@@ -182,6 +185,8 @@ _READERS: dict[str, Any] = {
     "timedelta": lambda parts: dt.timedelta(*parts),
     "decimal": decimal.Decimal,
     "dtype": np.dtype,
+    "timestamp": lambda text: frames.load("A preprocessor of nanoseconds", "leave them out").Timestamp(text),
+    "timespan": lambda text: frames.load("A preprocessor of nanoseconds", "leave them out").Timedelta(text),
     "categories": lambda parts: categories.Categories(tuple(parts[0]), parts[1]),
 }
 

@@ -203,4 +203,11 @@ class Concatenator(Stateless):
                 f"dtype={self.dtype.name!r} has no missing values, but columns {self.columns} hold NaN or infinity. "
                 "Fill them with SimpleImputer first, or write dtype='float32'."
             )
+        if self.dtype.kind in "iu" and numbers.size:
+            limits, least, most = np.iinfo(self.dtype), int(numbers.min()), int(numbers.max())
+            if least < limits.min or most > limits.max:
+                raise ValueError(
+                    f"dtype={self.dtype.name!r} has numbers from {limits.min} to {limits.max}, but columns "
+                    f"{self.columns} hold some from {least} to {most}. Write a larger dtype, or 'float64'."
+                )
         return numbers.astype(self.dtype)

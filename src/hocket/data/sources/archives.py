@@ -53,9 +53,7 @@ class WebDataset:
             tail: Any = _Tail(stream)
             archive = tarfile.open(fileobj=tail, mode="r|")  # noqa: SIM115 (it holds nothing but the stream)
             for name, content in self._list_members(archive):
-                folder, _, inner = name.rpartition("/")
-                stem, _, ending = inner.partition(".")
-                key = f"{folder}/{stem}" if folder else stem
+                key, ending = find_key(name)
                 if not rows or rows[-1]["__key__"] != key:
                     if num_bytes > most:
                         yield self._build(rows)
@@ -92,6 +90,13 @@ class WebDataset:
         if not isinstance(inner, Mapping):
             raise TypeError(f"expand_json needs an object in each sample's json, but found {inner!r:.80}")
         return {**found, **inner}
+
+
+def find_key(name: str) -> tuple[str, str]:
+    """Return of which sample a file is, and which of its columns, by its name."""
+    folder, _, inner = name.rpartition("/")
+    stem, _, ending = inner.partition(".")
+    return f"{folder}/{stem}" if folder else stem, ending
 
 
 def _is_meant(name: str, names: Names) -> bool:

@@ -44,7 +44,8 @@ class FilesRead:
         files: Which.
         format: What is in them.
         include_paths: Whether the column ``path`` says of each row where it was.
-        on_error: ``"raise"`` or ``"skip"``: whether a file that cannot be read is left out, with a warning.
+        on_error: ``"raise"`` or ``"skip"``: whether a file that cannot be read is left out, with a warning; of a large
+            one, the rows stay that came before.
         most_bytes: How large a block becomes.
         partitions: The values of columns that the folders' names say, of each file.
     """
@@ -83,14 +84,17 @@ class FilesRead:
         return _join(list(self.iter_blocks()) or [blocks.Block({}, 0)])
 
     def _read(self, file: filesystems.File, partitions: Mapping[str, object]) -> Iterator[blocks.Block]:
+        num_rows = 0
         try:
             for block in self.format.read(self.filesystem, file):
+                num_rows += block.num_rows
                 added: dict[str, object] = {**partitions, **({"path": file.path} if self.include_paths else {})}
                 yield block.add_constants(added) if added else block
         except _BROKEN as error:
             if self.on_error == "skip":
                 settings.note_left_out(file.path)
-                logger.warning("%s leaves out %r, which cannot be read: %s", self.caller, file.path, error)
+                rest = f"the rest, behind {num_rows} rows, of " if num_rows else ""
+                logger.warning("%s leaves out %s%r, which cannot be read: %s", self.caller, rest, file.path, error)
                 return
             raise filesystems.explain(error, self.caller, file.path) from error
 

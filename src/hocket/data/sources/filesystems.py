@@ -23,6 +23,9 @@ MARK: Final = "_WRITING"
 """How the names of empty files begin that are in a folder of rows while it is written to, or was not written to its
 end: one for each write."""
 
+GONE: Final = "__HIVE_DEFAULT_PARTITION__"
+"""The name of a folder of rows whose value is missing, or its end."""
+
 
 @final
 @dataclass(frozen=True, slots=True)
@@ -52,7 +55,7 @@ def list_files(
         paths: A path, or several, all on one file system.
         filesystem: See `hocket.stores.places.find_place`.
         endings: How the names of files end that are taken from folders; none: all. Names that begin with a dot or an
-            underscore are left out, and so is what lies in a folder of such a name.
+            underscore are left out, and so is what lies in a folder of such a name, other than `GONE`.
         ignore_missing_paths: Whether a path that is not there is left out.
     """
     given: object = [paths] if isinstance(paths, str | os.PathLike) else paths
@@ -151,7 +154,7 @@ def _tell_left_out(caller: str, place: places.Place, names: Sequence[str], endin
 
 def _is_data(path: str, endings: Sequence[str]) -> bool:
     parts = path.split("/")
-    if any(part.startswith((".", "_")) and "=" not in part for part in parts):
+    if any(part.startswith((".", "_")) and "=" not in part and part != GONE for part in parts):
         return False
     name = parts[-1].lower()
     for packed in (".gz", ".bz2", ".zst", ".lz4"):

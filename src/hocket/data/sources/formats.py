@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import io
+import itertools
 import json
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -56,6 +57,13 @@ def _cut_lines(stream: Any, size: int) -> Iterator[bytes]:
         yield left
 
 
+_PARSING: Final = (
+    *("delimiter", "quote_char", "double_quote", "escape_char"),
+    *("ignore_empty_lines", "invalid_row_handler"),
+)
+"""What ``pyarrow.csv.ParseOptions`` say, beside ``newlines_in_values``."""
+
+
 @final
 @dataclass(frozen=True)
 class Csv:
@@ -103,11 +111,15 @@ class Csv:
         filesystem: filesystems.FileSystem, file: filesystems.File, options: Mapping[str, Any]
     ) -> Iterator[Any]:
         csv = arrow.load("read_csv()", "pyarrow.csv")
+        given = options.get("parse_options") or csv.ParseOptions()
+        how = {name: getattr(given, name) for name in _PARSING}  # a copy would call a handler that is None
+        # If there may be no texts of several lines, Arrow cuts those that there are in two, at each MiB.
+        options = {**options, "parse_options": csv.ParseOptions(newlines_in_values=True, **how)}
         with open_packed(filesystem, file) as stream:
             if not _is_large(file):
                 yield csv.read_csv(stream, **options)
                 return
-            read = options.get("read_options") or csv.ReadOptions()
+            read = copy.copy(options.get("read_options") or csv.ReadOptions())
             read.block_size = settings.DataContext.get_current().get_block_bytes()
             yield from csv.open_csv(stream, **{**options, "read_options": read})
 
@@ -174,7 +186,7 @@ class Orc:
 @final
 @dataclass(frozen=True)
 class Json:
-    """A JSON object in each line; or, in a small file, an array of objects.
+    """A JSON object in each line; or an array of objects, which is read at once, however large it is.
 
     Args:
         options: Keywords of ``pyarrow.json.read_json``.
@@ -185,15 +197,20 @@ class Json:
     def read(self, filesystem: filesystems.FileSystem, file: filesystems.File) -> Iterator[blocks.Block]:
         with open_packed(filesystem, file) as stream:
             if not _is_large(file):
-                content = stream.read()
-                if not content.strip():  # as a data set without rows is written
-                    yield blocks.Block({}, 0)
-                else:
-                    array = _read_array(content) if content.lstrip()[:1] == b"[" else None
-                    yield self._read_lines(content) if array is None else array
+                yield self._read_whole(stream.read())
                 return
-            for part in _cut_lines(stream, settings.DataContext.get_current().get_block_bytes()):
-                yield self._read_lines(part)
+            parts = _cut_lines(stream, settings.DataContext.get_current().get_block_bytes())
+            first = next(parts, b"")
+            if _opens_array(first):  # of which no line is a row
+                yield self._read_whole(first + b"".join(parts))
+                return
+            yield from map(self._read_lines, itertools.chain([first], parts) if first else ())
+
+    def _read_whole(self, content: bytes) -> blocks.Block:
+        if not content.strip():  # as a data set without rows is written
+            return blocks.Block({}, 0)
+        array = _read_array(content) if content.lstrip()[:1] == b"[" else None
+        return self._read_lines(content) if array is None else array
 
     def _read_lines(self, content: bytes) -> blocks.Block:
         """Return the rows of lines. Where Arrow has no type for their values, and the user has none either, these are
@@ -229,6 +246,17 @@ class Json:
                 table = read(io.BytesIO(content), **{**self.options, "parse_options": parse})
                 given[name] = pa.uint64()
         return table
+
+
+def _opens_array(content: bytes) -> bool:
+    """Tell whether the start of a file is that of an array of objects, and not of a list in each line."""
+    line = content.lstrip().partition(b"\n")[0]
+    if line[:1] != b"[":
+        return False
+    try:
+        return all(isinstance(one, dict) for one in json.loads(line))
+    except ValueError:  # it goes on in the next line
+        return True
 
 
 def _read_array(content: bytes) -> blocks.Block | None:

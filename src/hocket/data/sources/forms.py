@@ -85,11 +85,19 @@ class Archive:
     ending: str = ".tar"
 
     def write(self, stream: Any, block: blocks.Block) -> None:
+        before = None
         with tarfile.open(fileobj=stream, mode="w|") as archive:
             for number, row in enumerate(block.list_rows()):
                 for encoder in self.encoders:
                     row = _encode_sample(row) if encoder is True else encoder(row)  # noqa: PLW2901 (as it becomes)
                 key = row.get("__key__") or f"{number:06}"
+                sample = archives.find_key(f"{key}.")[0]
+                if sample == before:
+                    raise ValueError(
+                        f"two rows that follow one another are both the sample {sample!r}, by the __key__ up to its "
+                        "first dot: readers would take them for one row. Give each another __key__"
+                    )
+                before = sample
                 for name, value in row.items():
                     if value is not None and not name.startswith("__"):
                         _add(archive, f"{key}.{name}", value)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, final
 
 import numpy as np
+import numpy.typing as npt
 
 from hocket.data import arrow, blocks, settings
 from hocket.data.sources import choosing, files, filesystems
@@ -53,6 +55,7 @@ class Selection:
         path: str,
         groups: Sequence[int],
         missing: Mapping[str, Any],
+        spans: Sequence[range],
         expected: Sequence[str] | None = None,
     ) -> blocks.Block:
         """Return some groups of rows of a file.
@@ -62,8 +65,12 @@ class Selection:
             path: Which file.
             groups: Which groups.
             missing: Columns that other files have, and their types: here all values of them are missing.
+            spans: Which rows of the file each group has.
             expected: The columns that it had before; None: nothing is known.
         """
+        numbers = np.concatenate(
+            [np.empty(0, np.uint64), *(np.arange(one.start, one.stop, dtype=np.uint64) for one in spans)]
+        )
         if self.filter is None:
             is_far = not places.is_local(filesystem)  # then one request has all columns
             opening = arrow.load(CALLER, "pyarrow.parquet").ParquetFile(path, filesystem=filesystem, pre_buffer=is_far)
@@ -78,24 +85,29 @@ class Selection:
             _check_names(own.names, expected)
             schema = pa.schema([*own, *(pa.field(*one) for one in missing.items())])
             own_names = self._list_own(own.names)
-            table = fragment.to_table(schema=schema, filter=self.filter, columns=own_names, use_threads=False)
+            if self.hashes_rows:  # Arrow does not say which rows it has left out
+                table = fragment.to_table(schema=schema, use_threads=False)
+                table = table.append_column("\0row", pa.array(numbers)).filter(self.filter)
+                numbers = table.column("\0row").to_numpy()
+                table = table.select(table.column_names[:-1] if own_names is None else own_names)
+            else:
+                table = fragment.to_table(schema=schema, filter=self.filter, columns=own_names, use_threads=False)
         arrow.check_texts(table)
         block = blocks.Block(arrow.read_table(table), table.num_rows)
         gone = {name: arrow.build_missing(table.num_rows, kind) for name, kind in self.choose(missing).items()}
-        return blocks.Block({**block.columns, **gone}, block.num_rows) if gone else block
-
-    def add_hashes(self, block: blocks.Block, path: str, start: int) -> blocks.Block:
-        """Return rows with their hashes, if these are wanted, of which the first stands at a place in its file."""
-        if not self.hashes_rows:
-            return block
-        places = np.arange(start, start + block.num_rows, dtype=np.uint64)
-        mixed = places * np.uint64(0x9E3779B97F4A7C15) + np.uint64(zlib.crc32(path.encode()))  # splitmix64
-        mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-        mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-        return blocks.Block({**block.columns, "row_hash": mixed ^ (mixed >> np.uint64(31))}, block.num_rows)
+        hashes = {"row_hash": _hash(numbers, path)} if self.hashes_rows else {}
+        return blocks.Block({**block.columns, **gone, **hashes}, block.num_rows)
 
     def _list_own(self, names: Sequence[str]) -> list[str] | None:
         return None if self.columns is None else [name for name in self.columns if name in names]
+
+
+def _hash(numbers: npt.NDArray[np.uint64], path: str) -> npt.NDArray[np.uint64]:
+    """Return a number for each row of a file, of which the numbers are given."""
+    mixed = numbers * np.uint64(0x9E3779B97F4A7C15) + np.uint64(zlib.crc32(path.encode()))  # splitmix64
+    mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return mixed ^ (mixed >> np.uint64(31))
 
 
 def _check_names(found: Sequence[str], expected: Sequence[str] | None) -> None:
@@ -125,19 +137,20 @@ class ParquetRead:
     """The columns that other files have and this one lacks, and their types."""
     names: tuple[str, ...]
     """The columns of the file itself, when the data set was made."""
-    start: int = 0
-    """How many rows of the file are before its groups."""
+    spans: tuple[range, ...]
+    """Which rows of the file each group has."""
 
     def narrow(self, names: Sequence[str]) -> ParquetRead | None:
         """Return what reads some of the columns alone; None if it lacks one, or none would be the file's."""
-        whole = [*self.names, *self.missing]
-        added = [*self.constants, *(["row_hash"] if self.selection.hashes_rows else [])]
-        there = [*added, *(whole if self.selection.columns is None else self.selection.columns)]
-        if not set(names) <= set(there) or not set(names) & set(self.names):
+        wanted = self.selection.columns
+        own = [name for name in (*self.names, *self.missing) if wanted is None or name in wanted]
+        constants = {name: value for name, value in self.constants.items() if name not in own}  # a file's own counts
+        added = [*constants, *(["row_hash"] if self.selection.hashes_rows else [])]
+        if not set(names) <= {*own, *added} or not set(names) & set(self.names):
             return None
         kept = tuple(name for name in names if name not in added)
         selection = replace(self.selection, columns=kept, hashes_rows="row_hash" in added and "row_hash" in names)
-        constants = {name: value for name, value in self.constants.items() if name in names}
+        constants = {name: value for name, value in constants.items() if name in names}
         return replace(self, selection=selection, constants=constants)
 
     def __call__(self) -> blocks.Block:
@@ -145,11 +158,10 @@ class ParquetRead:
             block = self._read()
         except (OSError, ValueError, LookupError) as error:  # Arrow's own errors are among them
             raise filesystems.explain(error, CALLER, self.file.path) from error
-        block = self.selection.add_hashes(block, self.file.path, self.start)
         return block.add_constants(self.constants) if self.constants else block
 
     def _read(self) -> blocks.Block:
-        block = self.selection.read(self.filesystem, self.file.path, self.groups, self.missing, self.names)
+        block = self.selection.read(self.filesystem, self.file.path, self.groups, self.missing, self.spans, self.names)
         if self.num_rows is not None and block.num_rows != self.num_rows:
             raise ValueError(f"it was changed: {self.num_rows} rows are {block.num_rows} now")
         return block
@@ -164,9 +176,10 @@ class Parquet:
 
     def read(self, filesystem: filesystems.FileSystem, file: filesystems.File) -> Iterator[blocks.Block]:
         footer = _read_footer(filesystem, file)
-        for groups in join_groups(footer.sizes, settings.DataContext.get_current().get_block_bytes()):
-            block = self.selection.read(filesystem, file.path, groups, {})
-            yield self.selection.add_hashes(block, file.path, sum(footer.rows[: groups[0]]))
+        most = settings.DataContext.get_current().get_block_bytes()
+        for groups in join_groups(footer.sizes, most) or [[]]:  # of a file without a group the columns are known
+            spans = [footer.spans[at] for at in groups]
+            yield self.selection.read(filesystem, file.path, groups, {}, spans)
 
 
 @final
@@ -178,8 +191,8 @@ class Footer:
     """The columns and their types."""
     sizes: list[int]
     """How many bytes each group of rows has."""
-    rows: list[int]
-    """How many rows each has."""
+    spans: list[range]
+    """Which rows of the file each has."""
 
 
 def _read_footer(filesystem: filesystems.FileSystem, file: filesystems.File) -> Footer:
@@ -190,10 +203,11 @@ def _read_footer(filesystem: filesystems.FileSystem, file: filesystems.File) -> 
     except (OSError, ValueError) as error:
         raise filesystems.explain(error, CALLER, file.path) from error
     groups = [metadata.row_group(at) for at in range(metadata.num_row_groups)]
+    ends = list(itertools.accumulate((group.num_rows for group in groups), initial=0))
     return Footer(
         types=types,
         sizes=[group.total_byte_size for group in groups],
-        rows=[group.num_rows for group in groups],
+        spans=list(itertools.starmap(range, itertools.pairwise(ends))),
     )
 
 
@@ -230,11 +244,12 @@ def plan_parquet(
     footers = [_read_footer(shared, file) for file in found]
     types = {name: kind for footer in reversed(footers) for name, kind in footer.types.items()}
     selection.check([*types, *chosen.values[0]], found[0].path)
-    reads = []
+    reads: list[ParquetRead] = []
     for file, footer, same in zip(found, footers, constants, strict=True):
         added = {**same, **({"path": file.path} if include_paths else {})}
         missing = {name: kind for name, kind in types.items() if name not in (*footer.types, *chosen.values[0])}
-        reads += _plan_file(shared, file, footer, selection, added, missing)
+        is_needed = not reads and file is found[-1]
+        reads += _plan_file(shared, file, footer, selection, added, missing, is_needed=is_needed)
     return reads
 
 
@@ -245,9 +260,13 @@ def _plan_file(
     selection: Selection,
     constants: Mapping[str, object],
     missing: Mapping[str, object],
+    *,
+    is_needed: bool,
 ) -> list[ParquetRead]:
+    """Return what reads a file. If no group may have rows, that is nothing; or, where it is needed so that columns are
+    known, something that reads none."""
     most = settings.DataContext.get_current().get_block_bytes()
-    sizes, rows = footer.sizes, footer.rows
+    sizes = footer.sizes
     kept = list(range(len(sizes)))
     if selection.filter is not None:  # groups whose statistics say that they have nothing of it are not read
         pa = arrow.load(CALLER)
@@ -262,9 +281,10 @@ def _plan_file(
             ) from error
         kept = [part.row_groups[0].id for part in parts]
     reads = []
-    for chosen in join_groups([sizes[at] for at in kept], most):
+    joined = join_groups([sizes[at] for at in kept], most)
+    for chosen in joined or [[]] * is_needed:
         groups = tuple(kept[at] for at in chosen)
-        count = sum(rows[at] for at in groups) if selection.filter is None else None
+        count = sum(len(footer.spans[at]) for at in groups) if selection.filter is None else None
         reads.append(
             ParquetRead(
                 filesystem=shared,
@@ -276,7 +296,7 @@ def _plan_file(
                 constants=constants,
                 missing=missing,
                 names=tuple(footer.types),
-                start=sum(rows[: groups[0]]),
+                spans=tuple(footer.spans[at] for at in groups),
             )
         )
     return reads

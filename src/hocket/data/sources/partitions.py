@@ -12,8 +12,17 @@ from urllib import parse
 from hocket.data.sources import filesystems
 from hocket.stores import places
 
-GONE: Final = "__HIVE_DEFAULT_PARTITION__"
-"""The name of a folder of rows whose value is missing."""
+
+def quote(text: str, *, is_alone: bool = False) -> str:
+    """Return a text as the name of a folder, or a part of one, of which `Partitioning.read` makes the text again.
+
+    Args:
+        text: The text.
+        is_alone: Whether it is the whole name, which readers pass over if it begins with a dot or an underscore.
+    """
+    found = "".join(f"%{ord(letter):02X}" if letter in '/%=\\:*?"<>|\x00' else letter for letter in text)
+    is_hidden = text == filesystems.GONE or (is_alone and text.startswith((".", "_")))
+    return f"%{ord(text[0]):02X}{found[1:]}" if is_hidden else found
 
 
 class PartitionStyle(enum.StrEnum):
@@ -85,7 +94,7 @@ class Partitioning:
 
     def _read_hive(self, inner: Sequence[str], path: str) -> dict[str, str]:
         pairs = (part.partition("=") for part in inner if "=" in part)
-        found = {key: parse.unquote(value) for key, _, value in pairs}
+        found = {parse.unquote(key): value for key, _, value in pairs}
         if self.field_names is not None and found and sorted(found) != sorted(self.field_names):
             raise ValueError(f"{path!r} has the folders {sorted(found)}, but field_names are {list(self.field_names)}.")
         return found
@@ -100,8 +109,9 @@ class Partitioning:
 
     def _convert(self, name: str, value: str, path: str) -> object:
         kind = (self.field_types or {}).get(name, str)
-        if value == GONE:
+        if value == filesystems.GONE:
             return None
+        value = parse.unquote(value)
         if kind is bool:
             if value.lower() not in ("true", "false"):
                 raise ValueError(f"{path!r} has {name}={value}, which is neither true nor false.")

@@ -21,10 +21,12 @@ class GeneratorRead:
     Args:
         function: Returns something to loop over.
         name: For messages.
+        gives_rows: Whether it yields rows alone: a dict of arrays is one, too, and no batch.
     """
 
     function: Callable[[], Iterable[object]]
     name: str
+    gives_rows: bool = False
 
     num_rows: None = None
     num_bytes: None = None
@@ -34,7 +36,7 @@ class GeneratorRead:
         what = f"What {self.name} yields"
         items = iter(self.function())
         for first in items:
-            if _is_row(first):
+            if self.gives_rows or _is_row(first):
                 rows = [first, *itertools.islice(items, ROWS_AT_ONCE - 1)]
                 yield blocks.build_from_rows(rows, what)
             else:
@@ -75,9 +77,19 @@ class QueryRead:
             cursor = connection.cursor()
             cursor.execute(self.sql, *(() if self.parameters is None else (self.parameters,)))
             names = [one[0] for one in cursor.description or ()]
+            twice = sorted({name for name in names if names.count(name) > 1})
+            if twice:
+                raise ValueError(
+                    f"read_sql() received a query with more than one column {', '.join(map(repr, twice))}, and columns "
+                    "have different names. Write SELECT a.x AS a_x, b.x AS b_x."
+                )
+            is_empty = True
             while rows := cursor.fetchmany(ROWS_AT_ONCE):
+                is_empty = False
                 columns = dict(zip(names, map(list, zip(*rows, strict=True)), strict=True))
                 yield blocks.build(columns, "read_sql()")
+            if is_empty and names:
+                yield blocks.build({name: [] for name in names}, "read_sql()")
         finally:
             connection.close()
 

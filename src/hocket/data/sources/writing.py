@@ -270,7 +270,8 @@ class Target:
                     "later write would write over. Have it contain write_uuid, or write mode='overwrite'."
                 )
             return name
-        place = f"{number:06}" if self.most_rows is None else f"{number:06}_{at:06}"
+        # Readers take files by name, so all numbers have as many digits: those of reads begin 1 << 20 apart.
+        place = f"{number:012}" if self.most_rows is None else f"{number:012}_{at:06}"
         return f"{self.run}_{place}{self.form.ending}"
 
     def _split(self, block: blocks.Block) -> Iterator[tuple[str, blocks.Block]]:
@@ -278,14 +279,8 @@ class Target:
             yield "", block
             return
         blocks.check_columns(self.partition_cols, list(block.columns))
-        texts = [[_quote(row[name]) for row in block.select([name]).list_rows()] for name in self.partition_cols]
-        folders = [
-            "".join(
-                f"{_quote(name)}={text}/" if self.names_columns else f"{text}/"
-                for name, text in zip(self.partition_cols, found, strict=True)
-            )
-            for found in zip(*texts, strict=True)
-        ]
+        values = [[row[name] for row in block.select([name]).list_rows()] for name in self.partition_cols]
+        folders = ["".join(map(self._name_folder, self.partition_cols, found)) for found in zip(*values, strict=True)]
         rest = [name for name in block.columns if name not in self.partition_cols]
         if not rest:
             raise ValueError(f"partition_cols={list(self.partition_cols)} leaves no column to write. Leave one out.")
@@ -294,6 +289,18 @@ class Target:
             rows.setdefault(folder, []).append(at)
         for folder, found in rows.items():
             yield folder, block.select(rest).pick(np.array(found))
+
+    def _name_folder(self, column: str, value: object) -> str:
+        """Return the name of the folder of rows that have a value, with a slash behind it."""
+        is_gone = value is None or (isinstance(value, float) and math.isnan(value))
+        if self.names_columns:
+            return f"{partitions.quote(column)}={filesystems.GONE if is_gone else partitions.quote(str(value))}/"
+        if value == "":
+            raise ValueError(
+                f"{self.caller}: column {column!r} has an empty text, and no folder has such a name. Leave "
+                "partitioning_flavor=None out, so that the folder's name has the column's, too."
+            )
+        return f"{filesystems.GONE if is_gone else partitions.quote(str(value), is_alone=True)}/"
 
     def write_file(self, name: str, block: blocks.Block) -> tuple[str, int]:
         """Write a block into a file of this name, and return the name and how many rows it has. Where `names` chose it,
@@ -339,14 +346,8 @@ def list_files(target: Target, rows: Sequence[Mapping[str, Any]]) -> list[dict[s
     written, so that its columns are not lost."""
     found = [(row["path"], row["rows"]) for row in rows if row["path"]]
     if not found and rows and target.most_rows != 1:
-        found = [target.write_file(f"{target.run}_{0:06}{target.form.ending}", rows[0]["empty"])]
+        found = [target.write_file(f"{target.run}_{0:012}{target.form.ending}", rows[0]["empty"])]
     return [{"path": path, "rows": count} for path, count in found]
-
-
-def _quote(value: object) -> str:
-    is_gone = value is None or (isinstance(value, float) and math.isnan(value))
-    text = partitions.GONE if is_gone else str(value)
-    return "".join(f"%{ord(letter):02X}" if letter in '/%=\\:*?"<>|\x00' else letter for letter in text)
 
 
 def explain(error: Exception, caller: str, path: str) -> Exception:
@@ -449,11 +450,16 @@ def undo(folder: Folder, run: str) -> None:
     place = folder.place
     with contextlib.suppress(Exception):  # the first error is the one
         for one in store_files.list_entries(place):
-            if one.is_file and posixpath.basename(one.path).startswith(f"{run}_"):
+            if _is_of(run, one):
                 place.filesystem.delete_file(one.path)
         if folder.before is not None:
             store_files.write(place.join(MANIFEST), folder.before)
         store_files.remove(place.join(folder.mark))
+
+
+def _is_of(run: str, found: Any) -> bool:
+    """Tell whether a run of this name has written what was found in a folder."""
+    return bool(found.is_file and posixpath.basename(found.path).startswith(f"{run}_"))
 
 
 def _stage(name: str, run: str) -> str:
@@ -465,7 +471,8 @@ def _stage(name: str, run: str) -> str:
 def finish(
     caller: str, folder: Folder, run: str, written: Sequence[Mapping[str, Any]], *, is_staged: bool = False
 ) -> None:
-    """Remove the files that are replaced, and say that all files are there.
+    """Remove the files that are replaced, and those that tasks have left which were done again, and say that all files
+    are there.
 
     Args:
         caller: For messages.
@@ -494,6 +501,10 @@ def finish(
         for path in folder.old:
             if path not in new:
                 folder.place.filesystem.delete_file(path)
+        start = f"{folder.place.path.rstrip('/')}/"
+        for one in store_files.list_entries(folder.place):
+            if _is_of(run, one) and one.path.startswith(start) and one.path.removeprefix(start) not in counts:
+                folder.place.filesystem.delete_file(one.path)
         store_files.write(folder.place.join(MANIFEST), text.encode())
         if folder.mark:
             store_files.remove(folder.place.join(folder.mark))
