@@ -26,6 +26,9 @@ class TrainRunContext:
     """What the trainer was given."""
     start_checkpoint_name: str = ""
     """The name of the checkpoint of an earlier run of this name that the run goes on from; empty if it begins anew."""
+    report_count: int = 0
+    """How many reports all ranks have made in this `fit`: in `UserCallback.after_report`, the number of the report. If
+    the group is started again, those since the last commit come again, under the same numbers."""
 
     def describe_start(self) -> str:
         """Return the sentence for a run that goes on from an earlier one."""
