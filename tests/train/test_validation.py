@@ -190,6 +190,10 @@ def test_a_validation_outlives_the_attempt(tmp_path: Path) -> None:
     assert result.best_checkpoints[-1][1] == {"step": 7, "square": 49}
 
 
+def list_found(config: dict[str, Any]) -> list[ReportedCheckpointStatus]:
+    return [one.status for one in train.get_all_reported_checkpoints()]
+
+
 @pytest.mark.slow
 @pytest.mark.usefixtures("session")
 @pytest.mark.parametrize("num_workers", [0, 1])
@@ -200,6 +204,8 @@ def test_the_next_run_does_what_an_earlier_one_could_not(tmp_path: Path, num_wor
     manifest = storage.get_optional_manifest(tmp_path / "run" / "checkpoint_000000")
     assert manifest is not None
     assert manifest["validation"]["status"] == "PENDING_VALIDATION"
+    found = fit(list_found, tmp_path, None, num_workers)  # a run that does not validate waits for no validation
+    assert found.return_value == [ReportedCheckpointStatus.PENDING_VALIDATION]
     result = fit(save_and_fail, tmp_path, config, num_workers, {"recovers": True})
     assert result.best_checkpoints[-1][1] == {"step": 7, "square": 52}
 
