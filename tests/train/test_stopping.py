@@ -95,6 +95,18 @@ def test_ranks_are_ended_and_the_result_is_there(session, tmp_path):
     assert result.error is None
 
 
+def test_a_training_function_that_raises_stop_iteration_has_failed(tmp_path):
+    def loop():
+        train.report({"step": 0})
+        next(iter(()))
+
+    trainer = train.DataParallelTrainer(
+        loop, scaling_config=train.ScalingConfig(num_workers=0), run_config=train.RunConfig(storage_path=tmp_path)
+    )
+    with pytest.raises(StopIteration):
+        trainer.fit()
+
+
 def test_a_time_limit(tmp_path):
     assert len(fit([1.0] * 10, train.TimeLimit(1e-9), tmp_path).metrics_history) == 1
     assert len(fit([1.0] * 10, train.TimeLimit(1e9), tmp_path).metrics_history) == 10

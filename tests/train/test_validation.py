@@ -102,6 +102,15 @@ def test_a_validation_that_needs_what_the_ranks_hold_runs_after_them(tmp_path: P
     assert [metrics["square"] for metrics in result.metrics_history] == [0, 1]
 
 
+@pytest.mark.slow
+@pytest.mark.usefixtures("session")
+@pytest.mark.parametrize("num_workers", [0, 1])
+def test_a_run_that_a_callback_ends_is_validated(tmp_path: Path, num_workers: int) -> None:
+    enough = [train.EarlyStopping("step", mode="max", threshold=3)]
+    result = fit(save_steps, tmp_path, ValidationConfig(square), num_workers, {"steps": 9}, callbacks=enough)
+    assert [metrics["square"] for _, metrics in result.best_checkpoints] == [0, 1, 4, 9]
+
+
 def list_validated(config: dict[str, Any]) -> None:
     save(1)
     assert len(train.get_all_reported_checkpoints(CheckpointConsistencyMode.COMMITTED)) == 1

@@ -100,6 +100,20 @@ class UserCallback:
         """
 
 
+class Enough(Exception):  # noqa: N818 (no error, but a way out)
+    """A callback has ended the training in good order. It says so with StopIteration, which a training function may
+    raise by mistake."""
+
+
+@contextlib.contextmanager
+def hearing() -> Iterator[None]:
+    """Take StopIteration of a callback that is called in the block as its word for `Enough`."""
+    try:
+        yield
+    except StopIteration as stop:
+        raise Enough(*stop.args) from stop
+
+
 @contextlib.contextmanager
 def follow_run(run_context: TrainRunContext, user_callbacks: Sequence[UserCallback]) -> Iterator[None]:
     """Call `UserCallback.before_run`, and when the block ends `after_run` of those whose `before_run` did not raise:

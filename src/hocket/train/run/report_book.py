@@ -72,8 +72,9 @@ class ReportBook:
             self._ended.add(rank)
         if batch:
             self.log.arrive(rank, len(batch))
-            for callback in self._callbacks:
-                callback.after_arrival(self.run_context, self.counts)
+            with user_callback.hearing():
+                for callback in self._callbacks:
+                    callback.after_arrival(self.run_context, self.counts)
         acknowledgements = []
         while all(self._pending):
             done = self._complete([row.popleft() for row in self._pending])
@@ -121,8 +122,9 @@ class ReportBook:
         published = committed and self._manager.publish(self._manager.committed[-1])
         name = self._manager.latest_name if committed is not None else None
         self.log.add_row(metrics, [report.spent for report in row], max(report.made_at for report in row), name)
-        for callback in self._callbacks:
-            callback.after_report(self.run_context, metrics, published)
+        with user_callback.hearing():
+            for callback in self._callbacks:
+                callback.after_report(self.run_context, metrics, published)
         return Acknowledgement(row[0].index, committed) if committed is not None else None
 
     def _check_counts(self) -> None:
