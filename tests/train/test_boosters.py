@@ -241,6 +241,21 @@ def test_a_killed_rank_costs_the_rounds_since_the_checkpoint(tmp_path: Path, lib
     assert result.return_value == pytest.approx(alone, abs=1e-4)
 
 
+@pytest.mark.usefixtures("session")
+def test_a_run_that_is_complete_reports_nothing_more(tmp_path: Path) -> None:
+    """XGBoost's callbacks hear of a training without an iteration, too, and its metrics are not known."""
+    results = [fit("xgboost", go_on_for_no_round, tmp_path, num_workers=1) for _ in range(2)]
+    assert [len(result.best_checkpoints) for result in results] == [1, 1]
+    assert set(results[0].metrics or {}) == {"loss"}
+    assert results[1].metrics == results[0].metrics
+
+
+def go_on_for_no_round(config: dict[str, Any]) -> None:
+    callback, start = get_callback("xgboost"), train.get_checkpoint()
+    model = None if start is None else callback.get_model(start)
+    boost("xgboost", *load_rows(), 0 if model else 2, start=model, callbacks=[callback({"loss": "train-rmse"})])
+
+
 @each_library
 @pytest.mark.usefixtures("session")
 def test_the_rank_that_was_killed_is_named(tmp_path: Path, library: str) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import resource
 import shutil
 import subprocess
 from collections.abc import Iterator
@@ -250,6 +251,21 @@ def test_a_folder_that_cannot_be_listed_is_an_error_and_not_left_out(
     monkeypatch.setattr(os, "scandir", fail)
     with pytest.raises(PermissionError, match=r"on purpose: '.*/inner'"):
         storage.list_contents(str(folder))
+
+
+def test_a_folder_that_cannot_be_copied_leaves_nothing_to_the_next_one(tmp_path: Path) -> None:
+    """A rank that catches the error may report another folder, whose files go to the same place."""
+    run = storage.Storage(str(tmp_path), "run")
+    large = make_folder(tmp_path / "large", a="a", b="b" * 8192)
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, limits[1]))
+    try:
+        with pytest.raises(OSError, match="File too large"):
+            storage.stage(run, "part", str(large))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    staged = storage.stage(run, "part", str(make_folder(tmp_path / "small", c="c")))
+    assert sorted(one.name for one in Path(staged.path).iterdir()) == sorted(staged.files) == ["c"]
 
 
 def test_a_name_that_is_taken(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 import re
@@ -358,9 +359,14 @@ def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
         ).fit()
 
 
-def test_a_run_keeps_others_of_its_name_out_of_its_folder(tmp_path: Path) -> None:
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_run_keeps_others_of_its_name_out_of_its_folder(tmp_path: Path, *, fails: bool) -> None:
     run = storage.Storage(str(tmp_path), "run")
-    with storage.hold_storage(run):
+    child = 0
+    with (
+        pytest.raises(ValueError, match="on purpose") if fails else contextlib.nullcontext(),
+        storage.hold_storage(run),
+    ):
         run.staging_path.mkdir()
         with (
             pytest.raises(train.TrainingFailedError, match=r"The run 'run' in .* goes on already: .* another name\.$"),
@@ -372,6 +378,8 @@ def test_a_run_keeps_others_of_its_name_out_of_its_folder(tmp_path: Path) -> Non
         if child == 0:  # it has the descriptor, too, and outlives the run
             time.sleep(60)
             os._exit(0)
+        if fails:
+            raise ValueError("on purpose")
     with storage.hold_storage(run):
         assert not run.staging_path.exists()
     os.kill(child, signal.SIGKILL)

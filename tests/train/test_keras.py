@@ -20,6 +20,7 @@ with pytest.MonkeyPatch.context() as _patch:
 
 import hocket
 from hocket import train
+from hocket.data import ledger
 from hocket.train import keras as hocket_keras
 from hocket.train.frameworks import report_callback, weights
 from hocket.train.frameworks.keras import bridges, variables
@@ -256,9 +257,38 @@ def test_fit_goes_on_in_the_middle_of_an_epoch_and_callbacks_see_one_fit() -> No
         np.testing.assert_allclose(weight, other, atol=1e-6)
 
 
+def test_what_is_trained_on_can_be_evaluated_meanwhile() -> None:
+    """Of an epoch that goes on in the middle, also: an evaluation has all rows."""
+    x, y = make_data()
+    with be_rank(positions={"#0": {**ledger.Ledger(ROWS, 16).state_dict(), "position": 48}}):
+        data = hocket_keras.prepare_arrays(x, y, batch_size=16)
+        model = hocket_keras.prepare_model(build_model(keras.optimizers.SGD(0.0)))
+        found = []
+
+        class Evaluate(keras.callbacks.Callback):  # type: ignore[misc]  # Keras is not type-checked
+            def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+                found.append(model.evaluate(data, verbose=0)[0])
+
+        history = model.fit(data, epochs=2, verbose=0, validation_data=data, callbacks=[Evaluate()]).history
+        assert len(found) == 2 + 5
+        assert found + history["val_loss"] == pytest.approx([model.evaluate(x, y, verbose=0)[0]] * 9, rel=1e-5)
+
+
+def test_an_epoch_of_prepared_arrays_has_all_rows() -> None:
+    """Keras would go on in the next epoch where one of fewer steps has ended, and the positions would be others."""
+    x, y = make_data()
+    with be_rank():
+        data = hocket_keras.prepare_arrays(x, y, batch_size=16)
+        model = hocket_keras.prepare_model(build_model())
+        with pytest.raises(ValueError, match=r"steps_per_epoch=2, but .* has all rows, in 5 steps, .* Leave it out"):
+            model.fit(data, steps_per_epoch=2, verbose=0)
+        model.fit(data, steps_per_epoch=5, epochs=2, verbose=0)
+        assert (data.epoch, data.steps_left) == (2, 5)
+
+
 def test_ranks_together_read_each_row_once_and_take_equal_steps() -> None:
     x = np.arange(9)
-    read, trained = [], []
+    read, again, trained = [], [], []
     for rank in range(4):
         with be_rank(rank, 4):
             data = hocket_keras.prepare_arrays({"x": x, "other": x[:, None]}, x, batch_size=2, shuffle=True)
@@ -266,10 +296,12 @@ def test_ranks_together_read_each_row_once_and_take_equal_steps() -> None:
             data.begin_training()
             assert data.begin_epoch() == (1 if rank else None)
             trained.append([data[number][1].tolist() for number in range(data.num_batches)])
+            again += [batch[1].tolist() for batch in data.open_evaluation()]
             assert data[0][0]["other"].shape == (2, 1)
             with pytest.raises(IndexError, match="There are 2 batches, but number 2 was asked for"):
                 data[2]
     assert sorted(row for batch in read for row in batch) == list(range(9))
+    assert again == read
     assert [len(steps) for steps in trained] == [2, 2, 2, 2]
     last = trained[0][1][0]
     assert [steps[1] for steps in trained] == [[last]] * 4  # filled in for three of them

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import csv
 import math
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from hocket import train
+from hocket.train import loggers
 
 
 def fit(losses, callback, tmp_path, num_workers=0):
@@ -50,10 +53,58 @@ def test_a_metric_that_never_comes_is_told(tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.needs("processes")
+def test_reports_that_come_again_count_once(session, tmp_path):
+    """A failure after the report of step 4, which goes back to the commit with step 2."""
+
+    def loop():
+        checkpoint = train.get_checkpoint()
+        for step in range(int(Path(checkpoint.path, "step").read_text()) + 1 if checkpoint else 0, 8):
+            folder = tmp_path / f"saved-{step}"
+            if step == 2:
+                folder.mkdir()
+                (folder / "step").write_text("2")
+            train.report({"loss": max(10 - step, 4)}, train.Checkpoint(folder) if step == 2 else None)
+            if step == 4 and checkpoint is None:
+                raise RuntimeError("on purpose")
+
+    stopping = train.EarlyStopping("loss", patience=1)
+    result = train.DataParallelTrainer(
+        loop,
+        scaling_config=train.ScalingConfig(num_workers=1),
+        run_config=train.RunConfig(
+            storage_path=tmp_path,
+            failure_config=train.FailureConfig(max_failures=1),
+            callbacks=[loggers.CsvLogger(), loggers.LossCurve(), stopping],
+        ),
+    ).fit()
+    assert [one["loss"] for one in result.metrics_history] == [10, 9, 8, 7, 6, 5, 4, 4]
+    assert (stopping.best, stopping.reason) == (4, "loss has not become better than 4.0 for 1 reports")
+    loggers.save_curve(result.metrics_history, tmp_path / "again.png")
+    assert Path(result.path, "loss.png").read_bytes() == (tmp_path / "again.png").read_bytes()
+    with Path(result.path, "metrics.csv").open() as file:
+        rows = [(int(row["_report"]), int(row["loss"])) for row in csv.DictReader(file)]
+    again = [(number, max(11 - number, 4)) for number in range(1, 9)]
+    assert rows == again[:5] + again[3:]
+
+
+@pytest.mark.slow
+@pytest.mark.needs("processes")
 def test_ranks_are_ended_and_the_result_is_there(session, tmp_path):
     result = fit([1.0] * 100_000, train.EarlyStopping("val/loss", patience=3), tmp_path, num_workers=2)
     assert [report["step"] for report in result.metrics_history] == [0, 1, 2, 3]
     assert result.error is None
+
+
+def test_a_training_function_that_raises_stop_iteration_has_failed(tmp_path):
+    def loop():
+        train.report({"step": 0})
+        next(iter(()))
+
+    trainer = train.DataParallelTrainer(
+        loop, scaling_config=train.ScalingConfig(num_workers=0), run_config=train.RunConfig(storage_path=tmp_path)
+    )
+    with pytest.raises(StopIteration):
+        trainer.fit()
 
 
 def test_a_time_limit(tmp_path):

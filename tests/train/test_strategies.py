@@ -123,6 +123,7 @@ def restart(strategy: Any, build: Any, optimize: Any, state: Any, weights: Any) 
     optimizer = hocket_torch.prepare_optimizer(optimize(prepared.parameters()))
     model.load_state_dict(weights)
     optimizer.load_state_dict(state)
+    optimizer.load_state_dict(copy.deepcopy(optimizer.state_dict()))  # as of a checkpoint that is saved before a step
     return optimizer, prepared, model
 
 

@@ -196,6 +196,13 @@ def test_static_graphs_refuse_no_sync(tmp_path: Path) -> None:
         fit(unusual_loops.accumulate_statically, tmp_path)
 
 
+def test_all_ranks_leave_out_a_step_whose_gradients_overflow_in_one(tmp_path: Path) -> None:
+    found = fit(unusual_loops.overflow_in_one_rank, tmp_path)
+    assert [one["moved"] for one in found] == pytest.approx([0, 0.25, 0.25], rel=1e-3)
+    assert [one["beside"] for one in found] == pytest.approx([0, -0.25, -0.5], rel=1e-3)
+    assert [one["scale"] for one in found] == [65536.0, 32768.0, 32768.0]
+
+
 def test_clipping_in_float16_sees_true_gradients(tmp_path: Path) -> None:
     found = fit(unusual_loops.clip_in_float16, tmp_path)
     assert found["norm"] == pytest.approx(1, rel=1e-3)

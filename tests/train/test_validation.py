@@ -102,6 +102,15 @@ def test_a_validation_that_needs_what_the_ranks_hold_runs_after_them(tmp_path: P
     assert [metrics["square"] for metrics in result.metrics_history] == [0, 1]
 
 
+@pytest.mark.slow
+@pytest.mark.usefixtures("session")
+@pytest.mark.parametrize("num_workers", [0, 1])
+def test_a_run_that_a_callback_ends_is_validated(tmp_path: Path, num_workers: int) -> None:
+    enough = [train.EarlyStopping("step", mode="max", threshold=3)]
+    result = fit(save_steps, tmp_path, ValidationConfig(square), num_workers, {"steps": 9}, callbacks=enough)
+    assert [metrics["square"] for _, metrics in result.best_checkpoints] == [0, 1, 4, 9]
+
+
 def list_validated(config: dict[str, Any]) -> None:
     save(1)
     assert len(train.get_all_reported_checkpoints(CheckpointConsistencyMode.COMMITTED)) == 1
@@ -190,6 +199,10 @@ def test_a_validation_outlives_the_attempt(tmp_path: Path) -> None:
     assert result.best_checkpoints[-1][1] == {"step": 7, "square": 49}
 
 
+def list_found(config: dict[str, Any]) -> list[ReportedCheckpointStatus]:
+    return [one.status for one in train.get_all_reported_checkpoints()]
+
+
 @pytest.mark.slow
 @pytest.mark.usefixtures("session")
 @pytest.mark.parametrize("num_workers", [0, 1])
@@ -200,6 +213,8 @@ def test_the_next_run_does_what_an_earlier_one_could_not(tmp_path: Path, num_wor
     manifest = storage.get_optional_manifest(tmp_path / "run" / "checkpoint_000000")
     assert manifest is not None
     assert manifest["validation"]["status"] == "PENDING_VALIDATION"
+    found = fit(list_found, tmp_path, None, num_workers)  # a run that does not validate waits for no validation
+    assert found.return_value == [ReportedCheckpointStatus.PENDING_VALIDATION]
     result = fit(save_and_fail, tmp_path, config, num_workers, {"recovers": True})
     assert result.best_checkpoints[-1][1] == {"step": 7, "square": 52}
 

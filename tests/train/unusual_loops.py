@@ -882,6 +882,28 @@ def accumulate_statically() -> None:
         _loss(model(tools.rows(0))).backward()
 
 
+def overflow_in_one_rank() -> list[dict[str, Any]]:
+    """Gradients that are averaged in the step overflow in rank 0 alone, in the first of three steps."""
+    hocket_torch.accelerate(amp=True, dtype=torch.float16)
+    scale: Any = framework.FRAMEWORK.get_state("test").precision.scaler  # type: ignore[union-attr]
+    is_first = train.get_context().get_world_rank() == 0
+    model = hocket_torch.prepare_model(nn.Linear(4, 1, bias=False))
+    beside = nn.Parameter(torch.zeros(()))
+    made = [hocket_torch.prepare_optimizer(torch.optim.SGD([one], lr=1.0)) for one in (*model.parameters(), beside)]
+    found = []
+    for step in range(3):
+        factor = float("inf") if is_first and step == 0 else 0.25
+        before = next(model.parameters()).detach().clone()
+        with hocket_torch.no_sync(model):
+            hocket_torch.backward((model(torch.ones(2, 4)).mean() + beside) * factor)
+        for optimizer in made:
+            optimizer.step()
+            optimizer.zero_grad()
+        moved = (before - next(model.parameters())).detach().mean().item()
+        found.append({"moved": moved, "beside": beside.item(), "scale": scale.scale})
+    return found
+
+
 def clip_in_float16() -> dict[str, Any]:
     hocket_torch.accelerate(amp=True, dtype=torch.float16)
 

@@ -209,7 +209,7 @@ class DataParallelTrainer:
                     renew=functools.partial(hosting.renew, function, host),
                 )
                 returned = None
-                with contextlib.suppress(StopIteration):  # a callback's word for: it is enough
+                with contextlib.suppress(user_callback.Enough):
                     returned = ranks_runner.train(run)
                 statistics = {} if host is None else host.get_statistics()
         except BaseException as error:

@@ -32,7 +32,7 @@ class _Logger(user_callback.UserCallback, abc.ABC):
         self._step_key = step_key if step_key is not None else "step"
         self._opened: Any = None
         self._count = 0
-        """How many reports there were in this run."""
+        """The number of the report in this run; after a failure numbers come again, with their reports."""
         self._has_failed = False
 
     @abc.abstractmethod
@@ -41,7 +41,7 @@ class _Logger(user_callback.UserCallback, abc.ABC):
 
     @abc.abstractmethod
     def _add(self, metrics: list[dict[str, object]]) -> None:
-        """Write a report, of which there are `_count` with it."""
+        """Write the report of number `_count`."""
 
     def _close(self, opened: Any, error: BaseException | None) -> None:
         opened.close()
@@ -61,7 +61,7 @@ class _Logger(user_callback.UserCallback, abc.ABC):
             return
         if self._opened is None:
             self._opened = self._open(run_context)
-        self._count += 1
+        self._count = run_context.report_count
         try:
             self._add(metrics)
         except OSError as problem:
@@ -410,7 +410,8 @@ class LossCurve(user_callback.UserCallback):
         metrics: list[dict[str, Any]],
         checkpoint: checkpoint.Checkpoint | None,
     ) -> None:
-        """Keep the numbers."""
+        """Keep the numbers, in place of those of a report that comes again."""
+        del self._history[run_context.report_count - 1 :]
         self._history.append(dict(values.list_numbers(metrics[0])))
 
     def after_run(self, run_context: user_callback.TrainRunContext, error: BaseException | None) -> None:

@@ -22,8 +22,8 @@ MODES: Final = ("min", "max")
 class EarlyStopping(user_callback.UserCallback):
     """Ends a training when a metric of rank 0 has not become better for some reports.
 
-    Reports without the metric do not count. Training goes on while the driver decides, so ranks may make a few reports
-    more than are in the result.
+    Reports without the metric do not count, and those that come again after a failure count once. Training goes on
+    while the driver decides, so ranks may make a few reports more than are in the result.
 
     Args:
         metric: Its name; ``"val/loss"`` looks into nested ones.
@@ -87,6 +87,8 @@ class EarlyStopping(user_callback.UserCallback):
         self._metric, self._sign, self._patience = metric, 1.0 if mode == "max" else -1.0, patience
         self._min_delta, self._threshold, self._check_finite = min_delta, threshold, check_finite
         self._waited = 0
+        #: The best value, and how many reports there were since, after each report: some may come again.
+        self._states: list[tuple[float | None, int]] = []
         #: Whether the metric has been there, and which others there were without it.
         self._is_known = False
         self._others: set[str] = set()
@@ -96,6 +98,7 @@ class EarlyStopping(user_callback.UserCallback):
     def before_run(self, run_context: user_callback.TrainRunContext) -> None:
         """Begin to count."""
         self.best, self.reason, self._waited = None, "", 0
+        self._states = []
         self._is_known = False
         self._others = set()
 
@@ -110,13 +113,16 @@ class EarlyStopping(user_callback.UserCallback):
         Raises:
             StopIteration: It is enough.
         """
+        del self._states[run_context.report_count - 1 :]
+        self.best, self._waited = self._states[-1] if self._states else (None, 0)
         numbers = values.list_numbers(metrics[0])
         value = numbers.get(self._metric)
         if value is None:
             self._others.update(numbers)
-            return
-        self._is_known = True
-        self.reason = self._judge(float(value))
+        else:
+            self._is_known = True
+            self.reason = self._judge(float(value))
+        self._states.append((self.best, self._waited))
         if self.reason:
             raise StopIteration(self.reason)
 

@@ -26,6 +26,9 @@ class TrainRunContext:
     """What the trainer was given."""
     start_checkpoint_name: str = ""
     """The name of the checkpoint of an earlier run of this name that the run goes on from; empty if it begins anew."""
+    report_count: int = 0
+    """How many reports all ranks have made in this `fit`: in `UserCallback.after_report`, the number of the report. If
+    the group is started again, those since the last commit come again, under the same numbers."""
 
     def describe_start(self) -> str:
         """Return the sentence for a run that goes on from an earlier one."""
@@ -95,6 +98,20 @@ class UserCallback:
             run_context: The run.
             error: What `fit` raises; None if it returns.
         """
+
+
+class Enough(Exception):  # noqa: N818 (no error, but a way out)
+    """A callback has ended the training in good order. It says so with StopIteration, which a training function may
+    raise by mistake."""
+
+
+@contextlib.contextmanager
+def hearing() -> Iterator[None]:
+    """Take StopIteration of a callback that is called in the block as its word for `Enough`."""
+    try:
+        yield
+    except StopIteration as stop:
+        raise Enough(*stop.args) from stop
 
 
 @contextlib.contextmanager

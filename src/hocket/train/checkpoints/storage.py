@@ -131,12 +131,14 @@ def hold_storage(storage: Storage) -> Iterator[None]:
             ) from None
         except OSError:  # see above
             pass
-        close_storage(storage)
-        yield
-        with contextlib.suppress(OSError):
-            fcntl.flock(
-                descriptor, fcntl.LOCK_UN
-            )  # also for processes that were forked meanwhile and have the descriptor
+        try:
+            close_storage(storage)
+            yield
+        finally:
+            with contextlib.suppress(
+                OSError
+            ):  # also for processes that were forked meanwhile: they have the descriptor
+                fcntl.flock(descriptor, fcntl.LOCK_UN)
     finally:
         os.close(descriptor)
 
@@ -187,10 +189,14 @@ def stage(storage: Storage, label: str, source: str) -> Staged:
     check_source(source)
     target = storage.staging_path / label
     folders, names = list_contents(source)
-    with explained_if_full(target):
-        for inner in folders:
-            (target / inner).mkdir(parents=True, exist_ok=True)
-        return Staged(str(target), {name: manifests.copy(Path(source, name), target / name) for name in names})
+    try:
+        with explained_if_full(target):
+            for inner in folders:
+                (target / inner).mkdir(parents=True, exist_ok=True)
+            return Staged(str(target), {name: manifests.copy(Path(source, name), target / name) for name in names})
+    except BaseException:
+        shutil.rmtree(target, ignore_errors=True)  # the rank may report another folder, under the same label
+        raise
 
 
 class NoSpaceError(OSError):

@@ -259,7 +259,10 @@ class CheckpointManager:
         ]
 
     def list_unvalidated(self) -> list[Committed]:
-        """Return the checkpoints whose validation has not ended, oldest first."""
+        """Return the checkpoints whose validation is still to end, oldest first: none if the run does not validate, as
+        where an earlier run of its name did."""
+        if self._validation is None:
+            return []
         return [
             record for record in self.committed if record.status is reported.ReportedCheckpointStatus.PENDING_VALIDATION
         ]

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any, final
 
 from hocket import exceptions
-from hocket.train import errors
+from hocket.train import errors, user_callback
 from hocket.train.rank import preemption_signals, rank_placement
 from hocket.train.run import attempt as attempt_module
 from hocket.train.run import (
@@ -51,6 +51,9 @@ class Controller:
         try:
             returned = self._train()
             self._validations.finish()
+        except user_callback.Enough:  # the result has what validations find, too
+            self._validations.finish()
+            raise
         finally:
             self._validations.abandon()
         return returned
@@ -87,8 +90,9 @@ class Controller:
 
     def _tell_callbacks(self, error: errors.WorkerGroupError) -> None:
         self._run.book.log.fail(error.worker_failures)
-        for callback in self._run.config.callbacks:
-            callback.after_exception(self._run.book.run_context, error.worker_failures)
+        with user_callback.hearing():
+            for callback in self._run.config.callbacks:
+                callback.after_exception(self._run.book.run_context, error.worker_failures)
 
     def _put_work(self, function: Callable[..., object]) -> worker_group.Ref:
         return training_run.put_work((function, self._run.args), self._run.backend_config, _NAMES)

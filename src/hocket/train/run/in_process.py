@@ -21,7 +21,7 @@ import numpy as np
 
 from hocket.collective import turns
 from hocket.core import api, placement
-from hocket.train import configs
+from hocket.train import configs, user_callback
 from hocket.train.checkpoints import cache
 from hocket.train.rank import equality, questions, rank_info, rank_placement, reports, usage, worker_session, world
 from hocket.train.run import divergence, question_resolver, training_run, validation_queue, worker_group
@@ -108,7 +108,12 @@ class _Ranks:
             if isinstance(report, equality.Item):
                 self._divergence.take(rank, report)
                 return
-            for done in self._run.book.add(rank, [report]):
+            try:
+                committed = self._run.book.add(rank, [report])
+            except user_callback.Enough:
+                self._validate()  # the result has what validations find, too
+                raise
+            for done in committed:
                 self._validate()
                 for session in self._sessions:
                     session.acknowledge(done.index, done.checkpoint)

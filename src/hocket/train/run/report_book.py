@@ -33,7 +33,7 @@ class ReportBook:
         run_log: log.RunLog,
     ) -> None:
         self.run_context = run_context
-        """Of this attempt: an elastic group has another size in the next."""
+        """As it is now: an elastic group has another size in the next attempt."""
         self._manager = manager
         self._callbacks = user_callbacks
         self.log = run_log
@@ -55,7 +55,7 @@ class ReportBook:
         while self._commits and not self._manager.is_up_to(self._commits[-1][0]):
             self._commits.pop()  # it was damaged
         del self.history[self._commits[-1][1] if self._commits else 0 :]
-        self.run_context = dataclasses.replace(self.run_context, num_workers=world_size)
+        self.run_context = dataclasses.replace(self.run_context, num_workers=world_size, report_count=len(self.history))
         self._pending = [deque() for _ in range(world_size)]
         self._counts = [0] * world_size
         self._waiting = [-1] * world_size
@@ -72,8 +72,9 @@ class ReportBook:
             self._ended.add(rank)
         if batch:
             self.log.arrive(rank, len(batch))
-            for callback in self._callbacks:
-                callback.after_arrival(self.run_context, self.counts)
+            with user_callback.hearing():
+                for callback in self._callbacks:
+                    callback.after_arrival(self.run_context, self.counts)
         acknowledgements = []
         while all(self._pending):
             done = self._complete([row.popleft() for row in self._pending])
@@ -111,6 +112,7 @@ class ReportBook:
         metrics = [report.read_metrics() for report in row]
         kept = dict(metrics[0])  # a validation adds to them, and callbacks may do what they like to theirs
         self.history.append(kept)
+        self.run_context = dataclasses.replace(self.run_context, report_count=len(self.history))
         committed = None
         if any(report.staged is not None for report in row):
             committed = self._manager.commit(row, kept)
@@ -120,8 +122,9 @@ class ReportBook:
         published = committed and self._manager.publish(self._manager.committed[-1])
         name = self._manager.latest_name if committed is not None else None
         self.log.add_row(metrics, [report.spent for report in row], max(report.made_at for report in row), name)
-        for callback in self._callbacks:
-            callback.after_report(self.run_context, metrics, published)
+        with user_callback.hearing():
+            for callback in self._callbacks:
+                callback.after_report(self.run_context, metrics, published)
         return Acknowledgement(row[0].index, committed) if committed is not None else None
 
     def _check_counts(self) -> None:

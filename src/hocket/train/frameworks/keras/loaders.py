@@ -168,7 +168,12 @@ class PreparedArrays(loader_module.Positioned, keras.utils.PyDataset):  # type: 
     @property
     def steps_left(self) -> int:
         """How many steps of that epoch are not taken."""
-        return self._cursor.steps_left or self._cursor.ledger.steps_per_epoch
+        return self._cursor.steps_left or self.steps_per_epoch
+
+    @property
+    def steps_per_epoch(self) -> int:
+        """How many steps a whole epoch has."""
+        return self._cursor.ledger.steps_per_epoch
 
     @property
     def num_batches(self) -> int:
@@ -186,12 +191,18 @@ class PreparedArrays(loader_module.Positioned, keras.utils.PyDataset):  # type: 
         batch: tuple[Any, ...] = keras.tree.map_structure(lambda array: array[rows], self._arrays)
         return batch
 
+    def open_evaluation(self) -> PreparedArrays:
+        """Return the same arrays for an evaluation: each row is read once, wherever a training with them is."""
+        found = copy.copy(self)
+        found.end_training()
+        return found
+
     # --- what `fit` of a prepared model calls -------------------------------------------------------------------------
 
     @property
     def is_partial(self) -> bool:
         """Whether the next epoch has fewer steps than others, because a checkpoint was in the middle of it."""
-        return self.steps_left != self._cursor.ledger.steps_per_epoch
+        return self.steps_left != self.steps_per_epoch
 
     def begin_training(self) -> None:
         """Have the batches of the next epoch read."""
@@ -226,6 +237,11 @@ class PreparedArrays(loader_module.Positioned, keras.utils.PyDataset):  # type: 
     def end_training(self) -> None:
         """Have each row read once again."""
         self._read(self._whole, trains=False)
+
+
+def open_evaluation(data: object) -> object:
+    """Return what an evaluation reads of data, which may be prepared arrays that are trained on meanwhile."""
+    return data.open_evaluation() if isinstance(data, PreparedArrays) else data
 
 
 @final

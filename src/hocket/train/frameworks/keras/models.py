@@ -291,6 +291,7 @@ class _Prepared:
         bound = inspect.signature(original).bind(*args, **kwargs)
         bound.apply_defaults()
         given = bound.arguments
+        given["x"] = loaders.open_evaluation(given["x"])
         callbacks = given["callbacks"]
         if not isinstance(callbacks, keras.callbacks.CallbackList):
             chosen = followers.select(keras.tree.flatten(callbacks or []), writes=self._world.rank == 0)
@@ -374,6 +375,7 @@ class _Prepared:
         bound = inspect.signature(original).bind(*args, **kwargs)
         bound.apply_defaults()
         given = dict(bound.arguments)
+        given["validation_data"] = loaders.open_evaluation(given["validation_data"])
         data = given["x"] if isinstance(given["x"], loaders.PreparedArrays) else None
         steps.install()
         self._has_begun, self._reads_parts = True, data is not None
@@ -402,8 +404,8 @@ class _Prepared:
     ) -> object:
         model = self.model
         given = {**given, "shuffle": False}  # Keras would shuffle the order of the batches, in each rank another way
+        self._check_steps(model, data, given.pop("steps_per_epoch"))
         data.begin_training()
-        self._check_steps(model, data)
         first, last = given["initial_epoch"], given["epochs"]
         try:
             self._make_ready(data)
@@ -432,7 +434,14 @@ class _Prepared:
         finally:
             data.end_training()
 
-    def _check_steps(self, model: Any, data: loaders.PreparedArrays) -> None:
+    def _check_steps(self, model: Any, data: loaders.PreparedArrays, in_epoch: object) -> None:
+        if in_epoch not in (None, data.steps_per_epoch):
+            raise ValueError(
+                f"fit() received steps_per_epoch={in_epoch!r}, but an epoch of prepared arrays has all rows, in "
+                f"{data.steps_per_epoch} steps, and their position is counted by that. Leave it out; to report or "
+                "save more often, use a callback after a batch, such as "
+                "ReportCheckpointCallback(checkpoint_on='train_batch_end')."
+            )
         steps = model.steps_per_execution
         if steps > 1 and (data.is_partial or self._world.size > 1):
             raise ValueError(

@@ -281,6 +281,7 @@ class SpreadModel:
 
     def _evaluate(self, x: object = None, *args: object, **kwargs: object) -> object:
         before = self._data, self._step
+        x = loaders.open_evaluation(x)
         self.begin_pass(x, "evaluate")
         self.begin()
         try:

@@ -113,7 +113,7 @@ def accelerate(amp: bool = False, *, dtype: torch.dtype | None = None) -> None:
         )
     if amp:
         device = devices.get_device()
-        state.precision = precision.Precision(dtype or _choose_dtype(device), device)
+        state.precision = precision.Precision(dtype or _choose_dtype(device), device, state.world_size)
 
 
 def _choose_dtype(device: torch.device) -> torch.dtype:

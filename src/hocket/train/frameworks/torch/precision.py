@@ -9,6 +9,7 @@ from typing import Any, Final, final
 import torch
 
 from hocket._base.internals import torch as torch_internals
+from hocket.train.frameworks.torch.strategies import averaging
 
 DTYPES: Final = (torch.bfloat16, torch.float16)
 """What the forward pass can be computed in."""
@@ -25,12 +26,13 @@ class Precision:
         dtype: The forward pass's. float16 has few exponents, so losses are scaled up before the backward pass, and
             gradients down before the step.
         device: Where it is computed.
+        world_size: How many ranks there are.
     """
 
-    def __init__(self, dtype: torch.dtype, device: torch.device) -> None:
+    def __init__(self, dtype: torch.dtype, device: torch.device, world_size: int) -> None:
         self.dtype = dtype
         self.device_type = device.type
-        self.scaler = LossScale() if dtype is torch.float16 else None
+        self.scaler = LossScale(device, world_size) if dtype is torch.float16 else None
         """None if gradients need no scale."""
 
     def adapt_model(self, model: torch.nn.Module) -> None:
@@ -67,10 +69,19 @@ class LossScale:
 
     An overflow is noted there as well, since clipping may hide it. The scale is halved when they have overflowed, and
     doubled after `GROWTH_STEPS` iterations in which they have not, however many optimizers step in one.
+
+    Gradients that are averaged in the step, such as those of ``no_sync``, may have overflowed in one rank alone. All
+    ranks leave the step out then: it has a collective, for which the others would wait.
+
+    Args:
+        device: Where the gradients are.
+        world_size: How many ranks there are.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, device: torch.device, world_size: int) -> None:
         self.scale = 65536.0
+        self._device = device
+        self._world_size = world_size
         self._models: list[weakref.ref[torch.nn.Module]] = []
         self._optimizers: weakref.WeakKeyDictionary[torch.optim.Optimizer, bool] = weakref.WeakKeyDictionary()
         """Whether the gradients of each have overflowed in the last backward pass."""
@@ -101,8 +112,8 @@ class LossScale:
         self._optimizers.update({one: not _are_finite(parameters) for one, parameters in stepped.items()})
 
     def take_step(self, optimizer: torch.optim.Optimizer) -> bool:
-        """Note that an optimizer is about to step; return whether it may."""
-        has_overflowed = self._optimizers[optimizer]
+        """Note that an optimizer is about to step; return whether it may, which is the same in all ranks."""
+        has_overflowed = averaging.is_any(self._optimizers[optimizer], self._device, self._world_size)
         self._optimizers[optimizer] = False
         self._stepped, self._left_out = True, self._left_out or has_overflowed
         return not has_overflowed

@@ -68,6 +68,7 @@ class RankState:
         self._session = session
         self._info = info = session.info
         self.strategy = strategy
+        self.world_size: Final = info.world_size
         self.exchange = torch_strategies.open_exchange(strategy, strategies.Ranks(info.rank, info.world_size))
         self.precision: precision.Precision | None = None
         """What `accelerate` was asked for; None if it was not called."""

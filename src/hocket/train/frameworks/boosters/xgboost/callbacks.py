@@ -19,7 +19,8 @@ class IterationReports(reports.BoosterReports, xgboost.callback.TrainingCallback
     """The default of `filename`."""
 
     _latest: Mapping[str, Any] = {}
-    _is_saved = False
+    _has_news = False
+    """Whether the model has grown since it was saved, or given."""
 
     @classmethod
     def get_model(cls, checkpoint: checkpoints.Checkpoint, filename: str = CHECKPOINT_NAME) -> Any:
@@ -29,17 +30,23 @@ class IterationReports(reports.BoosterReports, xgboost.callback.TrainingCallback
             booster.load_model(str(Path(folder, filename)))
         return booster
 
+    def before_training(self, model: object) -> Any:
+        """Called by XGBoost."""
+        self._has_news = False
+        return model
+
     def after_iteration(self, model: Any, epoch: int, evals_log: Mapping[str, Mapping[str, object]]) -> bool:
         """Called by XGBoost."""
         found = reports.join(evals_log)
         self._latest = {name: values[-1] for name, values in found.items()}
-        self._is_saved = self.is_due(epoch) and hasattr(model, "save_model")
-        self.report(self._latest, model.save_model if self._is_saved else None)
+        saves = self.is_due(epoch) and hasattr(model, "save_model")
+        self._has_news = not saves
+        self.report(self._latest, model.save_model if saves else None)
         return False
 
     def after_training(self, model: object) -> Any:
         """Called by XGBoost."""
-        if self._saves_at_end and not self._is_saved and hasattr(model, "save_model"):
+        if self._saves_at_end and self._has_news and hasattr(model, "save_model"):
             self.report(self._latest, model.save_model)
         return model
 
@@ -50,7 +57,7 @@ class RayTrainReportCallback(reports.RankReports, IterationReports):
 
     Pass one to ``xgboost.train(..., callbacks=[...])`` in the training function of an `XGBoostTrainer`. All ranks
     report, and rank 0 saves. With `checkpoint_at_end` the last metrics are reported once more, with the model: XGBoost
-    does not say beforehand which iteration is the last.
+    does not say beforehand which iteration is the last. A training without an iteration reports nothing.
 
     Args:
         metrics: What is reported: a name such as ``"eval-logloss"``, several, or a dict from what the report calls it

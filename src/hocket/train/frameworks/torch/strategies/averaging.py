@@ -93,6 +93,15 @@ def average_gradients(parameters: Sequence[torch.Tensor], wanted: Sequence[bool]
         parameter.grad = compute_sparse_mean(parameter, world_size)
 
 
+def is_any(flag: bool, device: torch.device, world_size: int) -> bool:
+    """Tell whether a flag is set in any rank. All ranks call it."""
+    if world_size == 1:
+        return flag
+    found = torch.tensor(float(flag), device=device)
+    dist.all_reduce(found, dist.ReduceOp.MAX)
+    return bool(found)
+
+
 @torch.no_grad()
 def require_equal(tensors: Sequence[torch.Tensor], what: str) -> None:
     """Raise in all ranks if one has other values than rank 0.

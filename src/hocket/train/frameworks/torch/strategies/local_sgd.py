@@ -217,6 +217,8 @@ class _Meetings:
         if self.outer is not None:
             mine["outer"] = self.outer.state_dict()
             mine["anchors"] = list(self._anchors.values()) if self._apart else None  # else they are the weights
+        elif self._loaded is not None:  # no step was taken since
+            mine |= {name: self._loaded[name] for name in ("outer", "anchors") if name in self._loaded}
         state[STATE_KEY] = mine
 
     def _take_state(self, optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> None:
