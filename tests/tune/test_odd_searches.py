@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import shutil
 import sys
 import tempfile
 import time
@@ -17,7 +18,7 @@ from tests.tune import programs
 from hocket import tune
 from hocket.tune import schedulers
 from hocket.tune.schedulers.pb2 import PB2
-from hocket.tune.search import Searcher
+from hocket.tune.search import BasicVariantGenerator, Searcher
 from hocket.tune.trial import Status
 
 pytestmark = [pytest.mark.timeout(90), pytest.mark.usefixtures("session")]
@@ -347,3 +348,97 @@ def test_a_trial_goes_on_from_the_checkpoint_of_when_it_was_decided(tmp_path: Pa
     assert [one.status for one in found] == [Status.TERMINATED, Status.TERMINATED if is_saved else Status.ERROR]
     for one in found:
         assert len(list(Path(one.path).glob("checkpoint_*"))) == 1, "those that others go on from go with the others"
+
+
+class EndsOthers(schedulers.FIFOScheduler):
+    """At the second report of the first trial it ends all others."""
+
+    looks_ahead = True
+
+    def on_trial_result(self, controls: Any, trial: Any, result: Any) -> Any:
+        for other in controls.get_trials():
+            if trial.number == 0 and result["training_iteration"] == 2 and other is not trial:
+                controls.stop_trial(other)
+        return self.CONTINUE
+
+
+def test_a_trial_that_is_ended_while_it_waits_for_room_does_not_begin(tmp_path: Path) -> None:
+    held = tune.with_resources(programs.report_steps, {"cpu": 2})
+    found = search(held, tmp_path, {"x": tune.grid_search([1, 2, 3])}, scheduler=EndsOthers())
+    assert [(len(one.metrics_history), one.reason) for one in found][:2] == [(3, "it returned"), (0, "its scheduler")]
+    assert {one.status for one in found} == {Status.TERMINATED}
+
+
+def test_a_trial_that_its_scheduler_has_ended_is_not_tried_again(tmp_path: Path) -> None:
+    """Also if it fails on its way out."""
+
+    def train(config: dict[str, Any]) -> None:
+        for step in range(1, 5):
+            try:
+                tune.report({"score": config["x"] * step})
+            except BaseException as stopped:
+                raise OSError("on the way out") from stopped
+
+    asha = schedulers.ASHAScheduler(max_t=9, reduction_factor=2)
+    found = search(
+        train,
+        tmp_path,
+        {"x": tune.grid_search([2, 1])},
+        {"failure_config": tune.FailureConfig(max_failures=3)},
+        metric="score",
+        mode="max",
+        scheduler=asha,
+        max_concurrent_trials=1,
+    )
+    assert [(len(one.metrics_history), one.reason) for one in found] == [(4, "it returned"), (1, "its scheduler")]
+
+
+@pytest.mark.parametrize("limit", [1, 2, 3])
+def test_a_searcher_may_keep_fewer_trials_under_way_than_a_deterministic_search(tmp_path: Path, limit: int) -> None:
+    searcher = BasicVariantGenerator(max_concurrent=limit)
+    found = search(
+        programs.report_steps,
+        tmp_path,
+        {"x": tune.uniform(0, 1)},
+        search_alg=searcher,
+        num_samples=6,
+        deterministic=True,
+        max_concurrent_trials=3,
+    )
+    assert len(found) == 6
+
+
+def test_copies_of_checkpoints_stay_in_a_trials_folder(tmp_path: Path) -> None:
+    """What a trial goes on from, it may copy; only what it has committed and not reported is removed."""
+
+    def train(config: dict[str, Any]) -> None:
+        start = tune.get_checkpoint()
+        if start is None:
+            with tempfile.TemporaryDirectory() as folder:
+                Path(folder, "weights").write_text("w")
+                tune.report({"score": 1}, checkpoint=tune.Checkpoint.from_directory(folder))
+            raise OSError("once")
+        if not Path("copy").exists():
+            start.to_directory("copy")
+            shutil.copytree(start.path, "checkpoint_000007")
+            raise OSError("twice")
+
+    (found,) = search(train, tmp_path, {}, {"failure_config": tune.FailureConfig(max_failures=2)})
+    assert found.error is None
+    assert (Path(found.path) / "copy" / "weights").read_text() == "w"
+    assert not (Path(found.path) / "checkpoint_000007").exists(), "it has the name of one that was not reported"
+
+
+def test_trials_may_report_another_number_of_iterations(tmp_path: Path) -> None:
+    def train(config: dict[str, Any]) -> None:
+        start = tune.get_checkpoint()
+        for step in range(1 if start is None else 3, 5):
+            with tempfile.TemporaryDirectory() as folder:
+                given = tune.Checkpoint.from_directory(folder) if step == 2 else None
+                tune.report({"score": step, "training_iteration": 100 * step}, checkpoint=given)
+            if start is None and step == 3:
+                raise OSError("once")
+
+    (found,) = search(train, tmp_path, {}, {"failure_config": tune.FailureConfig(max_failures=1)})
+    assert [report["score"] for report in found.metrics_history] == [1, 2, 3, 4]
+    assert [report["training_iteration"] for report in found.metrics_history] == [100, 200, 300, 400]

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from hocket.stores import atomic_folders, names
 from hocket.train import configs as train_configs
+from hocket.train.checkpoints import kept as kept_folders
 from hocket.train.checkpoints import storage
 from hocket.train.tracking import scores
 from hocket.tune.run import live_trial
@@ -31,7 +32,7 @@ def remove(folder: Path, checkpoint: live_trial.SavedCheckpoint) -> None:
 
 def remove_strays(folder: Path, known: Iterable[str]) -> None:
     """Remove what an attempt that was killed has left in a trial's folder: checkpoints that it had written and not
-    reported, and halves of them.
+    reported, and halves of them. Copies of checkpoints that the trial has made there under other names stay.
 
     Args:
         folder: The trial's.
@@ -42,10 +43,16 @@ def remove_strays(folder: Path, known: Iterable[str]) -> None:
     own = storage.Storage(str(folder.parent), folder.name)
     kept = set(known)
     for inner in folder.iterdir():
-        is_own = inner.is_dir() and not inner.is_symlink()
-        if inner.name not in kept and is_own and storage.get_optional_manifest(inner) is not None:
+        if inner.name not in kept and inner.is_dir() and not inner.is_symlink() and _is_committed_as(inner):
             storage.remove(own, inner)
     storage.close_storage(own)
+
+
+def _is_committed_as(folder: Path) -> bool:
+    """Tell whether a folder is a checkpoint that a trial has committed under this very name."""
+    manifest = storage.get_optional_manifest(folder)
+    is_own = kept_folders.OWN_NAME.fullmatch(folder.name) is not None
+    return manifest is not None and (is_own or manifest.get("name") == folder.name)
 
 
 def give(source: Path, target: Path) -> None:
