@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import shutil
 import sys
 import tempfile
 import time
@@ -15,11 +14,13 @@ import numpy as np
 import pytest
 from tests.tune import programs
 
-from hocket import tune
-from hocket.tune import schedulers
+from hocket import train, tune
+from hocket.train.checkpoints import storage
+from hocket.tune import logger, schedulers
+from hocket.tune.run import retention
 from hocket.tune.schedulers.pb2 import PB2
 from hocket.tune.search import BasicVariantGenerator, Searcher
-from hocket.tune.trial import Status
+from hocket.tune.trial import Status, Trial
 
 pytestmark = [pytest.mark.timeout(90), pytest.mark.usefixtures("session")]
 
@@ -409,7 +410,7 @@ def test_a_searcher_may_keep_fewer_trials_under_way_than_a_deterministic_search(
 
 
 def test_copies_of_checkpoints_stay_in_a_trials_folder(tmp_path: Path) -> None:
-    """What a trial goes on from, it may copy; only what it has committed and not reported is removed."""
+    """Only what it has committed and not reported is removed when it goes on."""
 
     def train(config: dict[str, Any]) -> None:
         start = tune.get_checkpoint()
@@ -420,13 +421,39 @@ def test_copies_of_checkpoints_stay_in_a_trials_folder(tmp_path: Path) -> None:
             raise OSError("once")
         if not Path("copy").exists():
             start.to_directory("copy")
-            shutil.copytree(start.path, "checkpoint_000007")
             raise OSError("twice")
 
     (found,) = search(train, tmp_path, {}, {"failure_config": tune.FailureConfig(max_failures=2)})
     assert found.error is None
     assert (Path(found.path) / "copy" / "weights").read_text() == "w"
-    assert not (Path(found.path) / "checkpoint_000007").exists(), "it has the name of one that was not reported"
+
+
+def test_what_was_committed_and_not_reported_is_removed(tmp_path: Path) -> None:
+    own = storage.Storage(str(tmp_path), "trial")
+    (tmp_path / "source").mkdir()
+    for name in ("checkpoint_000000", "checkpoint_000001", "best"):
+        storage.commit(own, name, [storage.stage(own, name, str(tmp_path / "source"))], {})
+    train.Checkpoint(own.path / "best").to_directory(own.path / "copy")
+    retention.give(own.path / "best", own.path / "checkpoint_000002")
+    (own.path / "plots").mkdir()
+    retention.remove_strays(own.path, ["checkpoint_000000"])
+    assert sorted(inner.name for inner in own.path.iterdir()) == ["checkpoint_000000", "copy", "plots"]
+
+
+@pytest.mark.parametrize("is_new_process", [False, True])
+def test_a_table_of_a_trial_that_goes_on(tmp_path: Path, is_new_process: bool) -> None:
+    """Its columns stay those of the first report, though there are others later."""
+    trial = Trial("t", 0, {}, "", path=str(tmp_path))
+    callback = logger.CSVLoggerCallback()
+    for start in (1, 3):
+        callback = logger.CSVLoggerCallback() if is_new_process else callback
+        callback.log_trial_start(trial)
+        for step in (start, start + 1):
+            callback.log_trial_result(0, trial, {"new": 0, "step": step} if start == 3 else {"step": step, "old": "a"})
+        if is_new_process:
+            callback.log_trial_end(trial)
+    callback.log_trial_end(trial)
+    assert (tmp_path / "progress.csv").read_text().split() == ["step,old", "1,a", "2,a", "3,", "4,"]
 
 
 def test_trials_may_report_another_number_of_iterations(tmp_path: Path) -> None:

@@ -9,7 +9,6 @@ from pathlib import Path
 
 from hocket.stores import atomic_folders, names
 from hocket.train import configs as train_configs
-from hocket.train.checkpoints import kept as kept_folders
 from hocket.train.checkpoints import storage
 from hocket.train.tracking import scores
 from hocket.tune.run import live_trial
@@ -43,16 +42,11 @@ def remove_strays(folder: Path, known: Iterable[str]) -> None:
     own = storage.Storage(str(folder.parent), folder.name)
     kept = set(known)
     for inner in folder.iterdir():
-        if inner.name not in kept and inner.is_dir() and not inner.is_symlink() and _is_committed_as(inner):
-            storage.remove(own, inner)
+        if inner.name not in kept and inner.is_dir() and not inner.is_symlink():
+            manifest = storage.get_optional_manifest(inner)
+            if manifest is not None and storage.is_own(inner.name, manifest):
+                storage.remove(own, inner)
     storage.close_storage(own)
-
-
-def _is_committed_as(folder: Path) -> bool:
-    """Tell whether a folder is a checkpoint that a trial has committed under this very name."""
-    manifest = storage.get_optional_manifest(folder)
-    is_own = kept_folders.OWN_NAME.fullmatch(folder.name) is not None
-    return manifest is not None and (is_own or manifest.get("name") == folder.name)
 
 
 def give(source: Path, target: Path) -> None:
@@ -60,6 +54,9 @@ def give(source: Path, target: Path) -> None:
     do not change after the commit, and the other trial's may be removed."""
     with atomic_folders.AtomicFolder(target).writing() as folder:
         shutil.copytree(source, folder, copy_function=_link, dirs_exist_ok=True)
+        manifest = storage.get_optional_manifest(folder)
+        if manifest is not None:
+            storage.replace_manifest(folder, {**manifest, "name": target.name})
 
 
 def _link(source: str, target: str) -> str:

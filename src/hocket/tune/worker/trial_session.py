@@ -83,7 +83,7 @@ class TrialSession(worker_session.WorkerSession):
     def commit(self, staged: storage.Staged, name: str | None, positions: reports.Positions) -> str:
         """Make a staged folder the trial's next checkpoint; return its name."""
         name = name or f"checkpoint_{self.saved:06d}"
-        storage.commit(self.trial_storage, name, [staged], {"name": name, "positions": positions})
+        storage.commit(self.trial_storage, name, [staged], {"positions": positions})
         self.saved += 1
         return name
 
