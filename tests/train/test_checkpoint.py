@@ -131,6 +131,30 @@ def test_a_later_run_finds_what_was_committed_and_nothing_else(tmp_path: Path) -
     assert not again.storage.staging_path.exists()
 
 
+def test_a_copy_that_the_user_has_made_is_his(tmp_path: Path) -> None:
+    """It is not removed, and takes no other one's place; what was renamed is gone on from."""
+    bench = Bench(tmp_path, num_to_keep=2)
+    first = bench.commit({})
+    copy = first.to_directory(bench.storage.path / "best")
+    again = bench
+    for _ in range(3):
+        again = Bench(tmp_path, num_to_keep=2)
+        again.commit({})
+    assert sorted(path.name for path in bench.storage.path.glob("[!.]*")) == [
+        "best",
+        "checkpoint_000002",
+        "checkpoint_000003",
+    ]
+    Path(copy, "weights").write_text("changed")
+    renamed = (bench.storage.path / again.manager.latest_name).rename(bench.storage.path / "renamed")
+    last = Bench(tmp_path, num_to_keep=1)
+    assert last.manager.latest == train.Checkpoint(renamed)
+    assert last.manager.next_number == 4
+    last.commit({})
+    assert Path(copy).exists()
+    assert renamed.exists()
+
+
 def test_a_damaged_checkpoint_is_passed_over(tmp_path: Path) -> None:
     bench = Bench(tmp_path)
     first = bench.commit({})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import json
 import os
 import signal
 import subprocess
@@ -19,7 +20,7 @@ from tests.tune import programs
 
 import hocket
 from hocket import exceptions, train, tune
-from hocket.tune import log
+from hocket.tune import log, schedulers
 from hocket.tune.trial import Status
 
 pytestmark = [pytest.mark.timeout(90), pytest.mark.usefixtures("session")]
@@ -128,6 +129,54 @@ def test_trainers_are_trials_with_gangs_of_their_own(tmp_path: Path) -> None:
     assert Path(found[0].checkpoint.path, "state").read_text() == "2"
     with pytest.raises(tune.TuneError, match=r"The space of a trainer has the keys .* but received \['lr'\]"):
         fit(trainer, tmp_path / "b", {"lr": 1})
+
+
+def climb(config: dict[str, Any]) -> None:
+    """A training function whose score grows by ``rate`` in each of six steps. It fails once if there is a file."""
+    checkpoint = train.get_checkpoint()
+    step, score = (0, 0) if checkpoint is None else json.loads(Path(checkpoint.path, "state").read_text())
+    while step < 6:
+        step, score = step + 1, score + config["rate"]
+        with tempfile.TemporaryDirectory() as folder:
+            Path(folder, "state").write_text(json.dumps([step, score]))
+            train.report({"score": score}, train.Checkpoint.from_directory(folder))
+        if step == 2 and Path(config.get("fails", "/none")).exists():
+            Path(config["fails"]).unlink()
+            raise OSError("once")
+
+
+def test_a_trainer_goes_on_from_another_trials_checkpoint(tmp_path: Path) -> None:
+    """And not from that of its own run."""
+    trainer = train.DataParallelTrainer(climb, scaling_config=train.ScalingConfig(num_workers=1))
+    scheduler = schedulers.PopulationBasedTraining(
+        "training_iteration",
+        perturbation_interval=2,
+        hyperparam_mutations={"train_loop_config": {"rate": [1, 10, 100]}},
+        synch=True,
+        quantile_fraction=0.5,
+    )
+    space = {"train_loop_config": {"rate": tune.grid_search([1, 100])}}
+    found = fit(trainer, tmp_path, space, metric="score", mode="max", scheduler=scheduler)
+    assert [report["score"] for report in found[1].metrics_history] == [100, 200, 300, 400, 500, 600]
+    scores = [report["score"] for report in found[0].metrics_history]
+    assert len(scores) == 6
+    assert scores[:2] == [1, 2]
+    assert 200 < scores[2] <= 300
+    assert 400 < scores[4] <= 500
+
+
+@pytest.mark.parametrize("how", ["resume", "restart"])
+def test_a_trainer_of_a_trial_that_failed(tmp_path: Path, how: str) -> None:
+    """It begins anew if its trial does, whatever its own run has."""
+    (tmp_path / "fails").touch()
+    trainer = train.DataParallelTrainer(climb, scaling_config=train.ScalingConfig(num_workers=1))
+    space = {"train_loop_config": {"rate": 1, "fails": str(tmp_path / "fails")}}
+    (failed,) = fit(trainer, tmp_path, space)
+    assert [report["score"] for report in failed.metrics_history] == [1, 2]
+    again: dict[str, Any] = {"resume_errored": True} if how == "resume" else {"restart_errored": True}
+    (found,) = tune.Tuner.restore(Path(failed.path).parent, trainer, **again).fit()
+    assert [report["score"] for report in found.metrics_history] == [1, 2, 3, 4, 5, 6]
+    assert found.metrics["iterations_since_restore"] == (4 if how == "resume" else 6)
 
 
 def test_a_trainer_is_stopped_by_its_search(tmp_path: Path) -> None:

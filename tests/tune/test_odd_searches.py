@@ -14,11 +14,13 @@ import numpy as np
 import pytest
 from tests.tune import programs
 
-from hocket import tune
-from hocket.tune import schedulers
+from hocket import train, tune
+from hocket.train.checkpoints import storage
+from hocket.tune import logger, schedulers
+from hocket.tune.run import retention
 from hocket.tune.schedulers.pb2 import PB2
-from hocket.tune.search import Searcher
-from hocket.tune.trial import Status
+from hocket.tune.search import BasicVariantGenerator, Searcher
+from hocket.tune.trial import Status, Trial
 
 pytestmark = [pytest.mark.timeout(90), pytest.mark.usefixtures("session")]
 
@@ -347,3 +349,123 @@ def test_a_trial_goes_on_from_the_checkpoint_of_when_it_was_decided(tmp_path: Pa
     assert [one.status for one in found] == [Status.TERMINATED, Status.TERMINATED if is_saved else Status.ERROR]
     for one in found:
         assert len(list(Path(one.path).glob("checkpoint_*"))) == 1, "those that others go on from go with the others"
+
+
+class EndsOthers(schedulers.FIFOScheduler):
+    """At the second report of the first trial it ends all others."""
+
+    looks_ahead = True
+
+    def on_trial_result(self, controls: Any, trial: Any, result: Any) -> Any:
+        for other in controls.get_trials():
+            if trial.number == 0 and result["training_iteration"] == 2 and other is not trial:
+                controls.stop_trial(other)
+        return self.CONTINUE
+
+
+def test_a_trial_that_is_ended_while_it_waits_for_room_does_not_begin(tmp_path: Path) -> None:
+    held = tune.with_resources(programs.report_steps, {"cpu": 2})
+    found = search(held, tmp_path, {"x": tune.grid_search([1, 2, 3])}, scheduler=EndsOthers())
+    assert [(len(one.metrics_history), one.reason) for one in found][:2] == [(3, "it returned"), (0, "its scheduler")]
+    assert {one.status for one in found} == {Status.TERMINATED}
+
+
+def test_a_trial_that_its_scheduler_has_ended_is_not_tried_again(tmp_path: Path) -> None:
+    """Also if it fails on its way out."""
+
+    def train(config: dict[str, Any]) -> None:
+        for step in range(1, 5):
+            try:
+                tune.report({"score": config["x"] * step})
+            except BaseException as stopped:
+                raise OSError("on the way out") from stopped
+
+    asha = schedulers.ASHAScheduler(max_t=9, reduction_factor=2)
+    found = search(
+        train,
+        tmp_path,
+        {"x": tune.grid_search([2, 1])},
+        {"failure_config": tune.FailureConfig(max_failures=3)},
+        metric="score",
+        mode="max",
+        scheduler=asha,
+        max_concurrent_trials=1,
+    )
+    assert [(len(one.metrics_history), one.reason) for one in found] == [(4, "it returned"), (1, "its scheduler")]
+
+
+@pytest.mark.parametrize("limit", [1, 2, 3])
+def test_a_searcher_may_keep_fewer_trials_under_way_than_a_deterministic_search(tmp_path: Path, limit: int) -> None:
+    searcher = BasicVariantGenerator(max_concurrent=limit)
+    found = search(
+        programs.report_steps,
+        tmp_path,
+        {"x": tune.uniform(0, 1)},
+        search_alg=searcher,
+        num_samples=6,
+        deterministic=True,
+        max_concurrent_trials=3,
+    )
+    assert len(found) == 6
+
+
+def test_copies_of_checkpoints_stay_in_a_trials_folder(tmp_path: Path) -> None:
+    """Only what it has committed and not reported is removed when it goes on."""
+
+    def train(config: dict[str, Any]) -> None:
+        start = tune.get_checkpoint()
+        if start is None:
+            with tempfile.TemporaryDirectory() as folder:
+                Path(folder, "weights").write_text("w")
+                tune.report({"score": 1}, checkpoint=tune.Checkpoint.from_directory(folder))
+            raise OSError("once")
+        if not Path("copy").exists():
+            start.to_directory("copy")
+            raise OSError("twice")
+
+    (found,) = search(train, tmp_path, {}, {"failure_config": tune.FailureConfig(max_failures=2)})
+    assert found.error is None
+    assert (Path(found.path) / "copy" / "weights").read_text() == "w"
+
+
+def test_what_was_committed_and_not_reported_is_removed(tmp_path: Path) -> None:
+    own = storage.Storage(str(tmp_path), "trial")
+    (tmp_path / "source").mkdir()
+    for name in ("checkpoint_000000", "checkpoint_000001", "best"):
+        storage.commit(own, name, [storage.stage(own, name, str(tmp_path / "source"))], {})
+    train.Checkpoint(own.path / "best").to_directory(own.path / "copy")
+    retention.give(own.path / "best", own.path / "checkpoint_000002")
+    (own.path / "plots").mkdir()
+    retention.remove_strays(own.path, ["checkpoint_000000"])
+    assert sorted(inner.name for inner in own.path.iterdir()) == ["checkpoint_000000", "copy", "plots"]
+
+
+@pytest.mark.parametrize("is_new_process", [False, True])
+def test_a_table_of_a_trial_that_goes_on(tmp_path: Path, is_new_process: bool) -> None:
+    """Its columns stay those of the first report, though there are others later."""
+    trial = Trial("t", 0, {}, "", path=str(tmp_path))
+    callback = logger.CSVLoggerCallback()
+    for start in (1, 3):
+        callback = logger.CSVLoggerCallback() if is_new_process else callback
+        callback.log_trial_start(trial)
+        for step in (start, start + 1):
+            callback.log_trial_result(0, trial, {"new": 0, "step": step} if start == 3 else {"step": step, "old": "a"})
+        if is_new_process:
+            callback.log_trial_end(trial)
+    callback.log_trial_end(trial)
+    assert (tmp_path / "progress.csv").read_text().split() == ["step,old", "1,a", "2,a", "3,", "4,"]
+
+
+def test_trials_may_report_another_number_of_iterations(tmp_path: Path) -> None:
+    def train(config: dict[str, Any]) -> None:
+        start = tune.get_checkpoint()
+        for step in range(1 if start is None else 3, 5):
+            with tempfile.TemporaryDirectory() as folder:
+                given = tune.Checkpoint.from_directory(folder) if step == 2 else None
+                tune.report({"score": step, "training_iteration": 100 * step}, checkpoint=given)
+            if start is None and step == 3:
+                raise OSError("once")
+
+    (found,) = search(train, tmp_path, {}, {"failure_config": tune.FailureConfig(max_failures=1)})
+    assert [report["score"] for report in found.metrics_history] == [1, 2, 3, 4]
+    assert [report["training_iteration"] for report in found.metrics_history] == [100, 200, 300, 400]

@@ -210,6 +210,23 @@ def test_a_narrower_space(tmp_path: Path) -> None:
     assert all(0.4 <= one.config["x"] <= 0.5 for one in found[2:])
 
 
+def test_a_stop_rule_about_metrics_that_were_not_reported(tmp_path: Path) -> None:
+    def report(config: dict[str, Any]) -> None:
+        for step in range(1, 4):
+            tune.report({"score": step, "seen": config["x"]} if (tmp_path / "later").exists() else {"score": step})
+
+    space, run = {"x": tune.uniform(0, 1)}, tune.RunConfig(name="search", storage_path=tmp_path, verbose=0)
+    tune.Tuner(report, param_space=space, run_config=run).fit()
+    (tmp_path / "later").touch()
+    found = tune.Tuner.restore(
+        tmp_path / "search",
+        report,
+        tune_config=tune.TuneConfig(num_samples=2),
+        run_config=tune.RunConfig(verbose=0, stop=lambda trial_id, result: result["seen"] < 2),
+    ).fit()
+    assert [len(one.metrics_history) for one in found] == [3, 1]
+
+
 @pytest.mark.parametrize("how", ["rule", "scheduler"])
 def test_a_decision_is_done_that_a_kill_came_before(how: str, tmp_path: Path) -> None:
     """The log ends with the report at which the trial was to end."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import json
 import tempfile
 from pathlib import Path
@@ -91,6 +92,35 @@ def test_population_based_training_copies_the_best(trainable: Any, reuse: bool |
     assert found[0].metrics["training_iteration"] == 8
     for one in found:
         assert [report["training_iteration"] for report in one.metrics_history] == list(range(1, 9))
+
+
+def test_a_trial_that_goes_on_as_another_one_goes_on_from_its_time(tmp_path: Path) -> None:
+    """The results have the times that callbacks, and schedulers, have seen."""
+
+    class Watch(tune.Callback):
+        def __init__(self) -> None:
+            self.seen: dict[str, list[float]] = collections.defaultdict(list)
+
+        def on_trial_result(self, iteration: int, trials: Any, trial: Any, result: Any, **info: Any) -> None:
+            self.seen[trial.trial_id].append(result["time_total_s"])
+
+    scheduler = schedulers.PopulationBasedTraining(
+        time_attr="training_iteration",
+        perturbation_interval=2,
+        hyperparam_mutations={"rate": [1.0, 10.0, 100.0]},
+        synch=True,
+        quantile_fraction=0.5,
+    )
+    config = tune.TuneConfig(metric="score", mode="max", scheduler=scheduler)
+    watch = Watch()
+    run = tune.RunConfig(
+        name="search", storage_path=tmp_path, verbose=0, callbacks=[watch], stop={"training_iteration": 8}
+    )
+    space = {"rate": tune.grid_search([1.0, 100.0])}
+    found = tune.Tuner(climb, param_space=space, tune_config=config, run_config=run).fit()
+    assert any(one.exploits for one in found)
+    for one in found:
+        assert [report["time_total_s"] for report in one.metrics_history] == pytest.approx(watch.seen[one.trial_id])
 
 
 def test_population_based_bandits_go_on_after_a_restore(tmp_path: Path) -> None:

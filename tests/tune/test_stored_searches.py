@@ -150,6 +150,28 @@ def test_other_stores_and_tune_run(tmp_path: Path) -> None:
     assert (tmp_path / "search").is_dir(), "a folder of this machine is used as it is"
 
 
+def test_a_copy_of_a_checkpoint_is_files_like_others(tmp_path: Path) -> None:
+    """Also if the trial has changed it; a search that goes on has it too."""
+
+    def copying(config: dict[str, Any]) -> None:
+        objective(config)
+        if not Path("copy").exists():
+            train.Checkpoint("checkpoint_000003").to_directory("copy")
+            Path("copy", "step").write_text("changed")
+            train.Checkpoint("checkpoint_000003").to_directory(".")
+
+    (tmp_path / "store").mkdir()
+    filesystem = fs.SubTreeFileSystem(str(tmp_path / "store"), fs.LocalFileSystem())
+    with hocket.init(num_cpus=1):
+        build("searches", filesystem, (1,), copying).fit()
+        config = tune.TuneConfig(num_samples=2)
+        found = tune.Tuner.restore("searches/search", copying, storage_filesystem=filesystem, tune_config=config).fit()
+    assert [one.error for one in found] == [None, None]
+    for one in found:
+        assert (tmp_path / "store" / one.path / "copy" / "step").read_text() == "changed"
+        assert read_step(one) == "4"
+
+
 def test_a_trainer_in_a_trial(s3_store: Store) -> None:
     filesystem, bucket = s3_store
 

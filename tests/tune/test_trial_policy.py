@@ -28,7 +28,8 @@ class Search:
 
     @staticmethod
     def _make(number: int, held: Mapping[str, float]) -> Any:
-        return types.SimpleNamespace(number=number, resources=held, trial=types.SimpleNamespace(trial_id=f"t{number}"))
+        trial = types.SimpleNamespace(trial_id=f"t{number}")
+        return types.SimpleNamespace(number=number, resources=held, trial=trial, waits=True)
 
     def choose(self) -> Any:
         return self._left.pop(0) if self._left and not self.ending else None

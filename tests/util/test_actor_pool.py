@@ -108,6 +108,34 @@ def test_an_error_frees_the_actor(any_session: hocket.SessionContext) -> None:
 
 
 @pytest.mark.needs("parallelism")
+def test_a_value_that_cannot_be_sent_harms_no_other_one(any_session: hocket.SessionContext) -> None:
+    """It had to wait for an actor, so its error comes in the place of its result."""
+
+    def send(actor: Any, x: int) -> Any:
+        return actor.double.remote(x) if x != 2 else x
+
+    pool = ActorPool([Worker.remote()])
+    for x in (1, 2, 3):
+        pool.submit(send, x)
+    assert pool.get_next() == 2
+    with pytest.raises(TypeError, match=r"fn must return what actor\.method\.remote"):
+        pool.get_next()
+    assert pool.get_next() == 6
+    assert not pool.has_next()
+    for x in (1, 2, 3):
+        pool.submit(send, x)
+    assert pool.get_next_unordered() == 2
+    with pytest.raises(TypeError, match=r"fn must return what actor\.method\.remote"):
+        pool.get_next_unordered()
+    assert pool.get_next_unordered() == 6
+    loop = pool.map(send, [1, 2, 3])
+    assert next(loop) == 2
+    with pytest.raises(TypeError, match=r"fn must return what actor\.method\.remote"):
+        next(loop)
+    assert not pool.has_next()
+    assert pool.has_free()
+
+
 def test_time_outs(session: hocket.SessionContext) -> None:
     actor = build_gated()
     pool = ActorPool([actor])

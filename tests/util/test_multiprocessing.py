@@ -7,6 +7,7 @@ import itertools
 import multiprocessing
 import os
 import pickle
+import random
 import threading
 import time
 from collections.abc import Iterator
@@ -18,6 +19,7 @@ import pytest
 
 import hocket
 from hocket.core import session as session_module
+from hocket.engine import values
 from hocket.util.multiprocessing import Pool, TimeoutError, chunks
 
 _state: list[Any] = []
@@ -120,6 +122,30 @@ def test_many_different_functions(pool: Pool) -> None:
     assert [pool.apply(lambda bound=x: bound) for x in range(200)] == list(range(200))
     results = [pool.apply_async(lambda bound=x: bound) for x in range(200)]
     assert [result.get() for result in results] == list(range(200))
+
+
+def test_functions_that_are_used_again_and_again(local_pool: Pool) -> None:
+    """More than a process remembers, in another order each time."""
+    drawn = random.Random(1)
+    functions = [eval(f"lambda x: x + {number}") for number in range(chunks.MAX_FUNCTIONS + 6)]
+    for _ in range(30):
+        numbers = [drawn.randrange(len(functions)) for _ in range(40)]
+        results = [local_pool.apply_async(functions[number], (1,)) for number in numbers]
+        assert [result.get() for result in results] == [number + 1 for number in numbers]
+
+
+def test_one_message_may_need_what_it_makes_a_process_forget() -> None:
+    encoded = [values.encode_function(eval(f"lambda x: x + {n}"), "f") for n in range(2 * chunks.MAX_FUNCTIONS)]
+    process = chunks.PoolProcess(None, ())
+    known: dict[bytes, Any] = {}
+    most = chunks.MAX_FUNCTIONS
+    for needed in (*([one] for one in encoded[:most]), [encoded[0], encoded[most]], encoded[::-1], encoded[most - 1 :]):
+        new = [(one.id, chunks.Parcel(one.blob, list(one.buffers))) for one in needed if one.id not in known]
+        work: list[tuple[int, object]] = [(chunks.APPLY, ((1,), {}))] * len(needed)
+        outcomes, _ = process.run(new, [one.id for one in needed], work)
+        assert outcomes == [(True, encoded.index(one) + 1) for one in needed[: len(outcomes)]]
+        chunks.renew(known, {one.id: one for one in needed})
+        chunks.forget(known)
 
 
 @pytest.mark.parametrize("chunksize", [None, 1, 3, 1000])

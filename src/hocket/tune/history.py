@@ -30,8 +30,12 @@ class TrialHistory:
     trial: trials.Trial
     folder: str
     reports: list[dict[str, Any]] = field(default_factory=list)
+    counts: list[int] = field(default_factory=list)
+    """Of each report, its number. A trial may report another ``training_iteration``, which is no number of ours."""
     saved: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
     """The names of its checkpoints, with the reports that they belong to."""
+    computed: dict[str, float] = field(default_factory=dict)
+    """How many seconds of work are in each checkpoint."""
     error: BaseException | None = None
     text: str | None = None
     """The traceback of what it failed with."""
@@ -51,7 +55,7 @@ class TrialHistory:
         if event == "report":
             self._report(record)
         elif event == "save":
-            self.saved.append((record["checkpoint"], self.reports[-1] if self.reports else {}))
+            self._save(record["checkpoint"])
         elif event == "start":
             self._start(record)
         elif event == "process":
@@ -82,17 +86,23 @@ class TrialHistory:
             done=False,
         )
         self.reports.append(found)
+        self.counts.append(number)
         if record["checkpoint"] is not None:
-            self.saved.append((record["checkpoint"], found))
+            self._save(record["checkpoint"])
+
+    def _save(self, name: str) -> None:
+        self.saved.append((name, self.reports[-1] if self.reports else {}))
+        self.computed[name] = self.seconds
 
     def _start(self, record: Mapping[str, Any]) -> None:
         """Forget what was reported after the checkpoint that the trial goes on from: it is made again."""
         self.trial.status = trials.Status.RUNNING
         self.iteration = record["iteration"]
         begin = self.exploited if record["checkpoint"] is not None else 0
-        kept = [one for one in self.reports[begin:] if one[ITERATION] <= self.iteration]
-        self.reports[begin:] = kept
-        self.seconds = self.reports[-1]["time_total_s"] if self.reports else 0.0
+        kept = [place for place, number in enumerate(self.counts) if place < begin or number <= self.iteration]
+        self.reports = [self.reports[place] for place in kept]
+        self.counts = [self.counts[place] for place in kept]
+        self.seconds = self.computed.get(record["checkpoint"], 0.0)
         self.start = self.iteration, self.seconds
         if record["checkpoint"] is None:
             self.saved.clear()
@@ -103,7 +113,8 @@ class TrialHistory:
         self.iteration, self.exploited = record["iteration"], len(self.reports)
         taken = result.Exploit(source=record["source"], iteration=record["iteration"], config=record["config"])
         self.exploits.append(taken)
-        self.saved.append((record["checkpoint"], self.reports[-1] if self.reports else {}))
+        self.seconds = record["seconds"] or 0.0
+        self._save(record["checkpoint"])
 
     def build_result(self, experiment: Path) -> result.Result:
         """Return what `ResultGrid` gives.

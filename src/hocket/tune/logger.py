@@ -136,15 +136,26 @@ class CSVLoggerCallback(_FileLogger):
         super().__init__()
         self._writers: dict[str, csv.DictWriter[str]] = {}
 
+    def log_trial_start(self, trial: trials.Trial) -> None:
+        """Open the file. Where it has rows already, theirs are the columns."""
+        super().log_trial_start(trial)
+        self._writers.pop(trial.trial_id, None)
+        with Path(trial.path, self._name).open(encoding="utf-8", newline="") as file:
+            columns = next(csv.reader(file), None)
+        if columns is not None:
+            self._writers[trial.trial_id] = self._build_writer(trial, columns)
+
+    def _build_writer(self, trial: trials.Trial, columns: list[str]) -> csv.DictWriter[str]:
+        return csv.DictWriter(self._files[trial.trial_id], columns, extrasaction="ignore")
+
     def log_trial_result(self, iteration: int, trial: trials.Trial, result: dict[str, Any]) -> None:
         """Write a row."""
         row = {name: value for name, value in flat_values.flatten(result) if not name.startswith("config/")}
         file = self._files[trial.trial_id]
         writer = self._writers.get(trial.trial_id)
         if writer is None:
-            writer = self._writers[trial.trial_id] = csv.DictWriter(file, list(row), extrasaction="ignore")
-            if file.tell() == 0:
-                writer.writeheader()
+            writer = self._writers[trial.trial_id] = self._build_writer(trial, list(row))
+            writer.writeheader()
         writer.writerow(row)
         file.flush()
 

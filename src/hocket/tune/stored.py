@@ -87,10 +87,10 @@ class StoredSearch:
         self._settle()
         for outer, inner, names in os.walk(self._folder):
             inner[:] = [name for name in inner if not name.startswith(".")]
-            if storage.MANIFEST_NAME in names:
+            if os.path.relpath(outer, self._folder) in self._kept:
                 inner.clear()
-            else:
-                self._send_files(outer, names)
+            else:  # a copy of a checkpoint may have been changed since, and is none any more without its manifest
+                self._send_files(outer, [name for name in names if name != storage.MANIFEST_NAME])
         self._shelf.release(self._token)
 
     def _settle(self) -> None:
@@ -120,11 +120,23 @@ class StoredSearch:
         found: dict[str, _State] = {}
         for outer, inner, names in os.walk(self._folder):
             inner[:] = [name for name in inner if not name.startswith(".")]
-            if storage.MANIFEST_NAME in names:
+            state = self._find_state(Path(outer)) if storage.MANIFEST_NAME in names else None
+            if state is not None:
                 inner.clear()
-                with contextlib.suppress(FileNotFoundError):
-                    found[os.path.relpath(outer, self._folder)] = _read_state(Path(outer, storage.MANIFEST_NAME))
+                found[os.path.relpath(outer, self._folder)] = state
         return found
+
+    def _find_state(self, folder: Path) -> _State | None:
+        """Return the state of a checkpoint's manifest; None for a copy of a checkpoint under another name, which is
+        files like others."""
+        try:
+            state = _read_state(folder / storage.MANIFEST_NAME)
+        except FileNotFoundError:  # a trial has removed it meanwhile
+            return None
+        if self._kept.get(os.path.relpath(folder, self._folder)) == state:
+            return state
+        manifest = storage.get_optional_manifest(folder)
+        return state if manifest is None or storage.is_own(folder.name, manifest) else None
 
     def _send_files(self, outer: str, names: list[str]) -> None:
         """Send the files of a folder that have changed; the log last."""

@@ -20,13 +20,23 @@ Refs = tuple[contract.AnyRef, ...]
 class _Call:
     """One call that is running, or is done and not fetched."""
 
-    __slots__ = ("actor", "is_many", "refs", "scope")
+    __slots__ = ("actor", "error", "is_many", "refs", "scope")
 
-    def __init__(self, actor: core_actor.ActorHandle, refs: Refs, scope: scopes.Scope | None, *, is_many: bool) -> None:
+    def __init__(
+        self,
+        actor: core_actor.ActorHandle | None,
+        refs: Refs,
+        scope: scopes.Scope | None,
+        *,
+        is_many: bool = False,
+        error: Exception | None = None,
+    ) -> None:
         self.actor = actor
         self.refs = refs
         self.scope = scope
         self.is_many = is_many
+        #: Why it could not be made when an actor became free; then it has neither an actor nor references.
+        self.error = error
 
 
 @final
@@ -107,6 +117,8 @@ class ActorPool:
     def submit(self, fn: Callable[[core_actor.ActorHandle, V], object], value: V) -> None:
         """Call ``fn(actor, value)`` with a free actor; now if there is one, else when one becomes free.
 
+        What `fn` raises is raised here; if the value had to wait, it is raised in the place of the value's result.
+
         Raises:
             TypeError: `fn` returned something else than references.
         """
@@ -130,7 +142,10 @@ class ActorPool:
             raise
         if scope is not None:
             scope.keep_call(refs[0])
-        self._calls[self._next_number] = _Call(actor, refs, scope, is_many=isinstance(returned, list))
+        self._note(_Call(actor, refs, scope, is_many=isinstance(returned, list)))
+
+    def _note(self, call: _Call) -> None:
+        self._calls[self._next_number] = call
         self._next_number += 1
 
     def has_next(self) -> bool:
@@ -156,6 +171,8 @@ class ActorPool:
                 "Fetch the rest with get_next_unordered() too."
             )
         number, call = next(iter(self._calls.items()))
+        if call.error is not None:
+            return self._fetch(number)
         ready, _ = api.wait(list(call.refs), num_returns=len(call.refs), timeout=timeout)
         if len(ready) == len(call.refs):
             return self._fetch(number)
@@ -179,10 +196,13 @@ class ActorPool:
             TimeoutError: None was there in time.
         """
         self._check_has_next()
-        numbers = {call.refs[0]: number for number, call in self._calls.items()}
-        ready, _ = api.wait(list(numbers), num_returns=1, timeout=timeout)
-        if ready:
-            number = numbers[ready[0]]
+        numbers = {call.refs[0]: number for number, call in self._calls.items() if call.error is None}
+        done = [number for number, call in self._calls.items() if call.error is not None]
+        if not done:
+            ready, _ = api.wait(list(numbers), num_returns=1, timeout=timeout)
+            done = [numbers[ref] for ref in ready]
+        if done:
+            number = done[0]
             self._is_disordered = self._is_disordered or number != next(iter(self._calls))
             return self._fetch(number)
         if not ignore_if_timedout:
@@ -206,21 +226,32 @@ class ActorPool:
 
     def _fetch(self, number: int) -> object:
         call = self._finish(number)
+        error, call.error = call.error, None
+        if error is not None:
+            try:
+                raise error
+            finally:
+                del error  # its traceback has this frame, so the actor would live on until garbage is collected
         return api.get(list(call.refs)) if call.is_many else api.get(call.refs[0])
 
     def _finish(self, number: int) -> _Call:
         call = self._calls.pop(number)
-        if call.scope is not None:
+        if call.scope is not None and call.refs:
             call.scope.release(call.refs[0])
         if not self._calls:
             self._is_disordered = False
-        self._give(call.actor)
+        if call.actor is not None:
+            self._give(call.actor)
         return call
 
     def _give(self, actor: core_actor.ActorHandle) -> None:
         self._idle.append(actor)
-        if self._unsubmitted:
-            self._submit(*self._unsubmitted.popleft())
+        while self._idle and self._unsubmitted:
+            fn, value, scope = self._unsubmitted.popleft()
+            try:
+                self._submit(fn, value, scope)
+            except Exception as error:  # noqa: BLE001 (it is raised in this value's turn, and harms no other one)
+                self._note(_Call(None, (), scope, error=error))
 
     def has_free(self) -> bool:
         """Tell whether a value that is submitted now would start now."""

@@ -187,8 +187,11 @@ def _list_beside(folder: Path) -> Iterator[str]:
     for inner in sorted(folder.iterdir()) if folder.is_dir() else ():  # an empty one is removed after a failure
         if inner.is_file() and not inner.name.startswith("."):
             yield inner.name
-        elif inner.is_dir() and _is_beside(inner.name) and not (inner / storage.MANIFEST_NAME).is_file():
-            yield from (f"{inner.name}/{path}" for path in files.list_local(inner))
+        elif inner.is_dir() and _is_beside(inner.name):
+            manifest = storage.get_optional_manifest(inner)
+            if manifest is None or not storage.is_own(inner.name, manifest):  # the latter is a copy of a checkpoint
+                paths = (path for path in files.list_local(inner) if path != storage.MANIFEST_NAME)
+                yield from (f"{inner.name}/{path}" for path in paths)
 
 
 def _read_state(file: Path) -> tuple[int, int]:

@@ -327,7 +327,7 @@ def commit(storage: Storage, name: str, parts: list[Staged], extra: Mapping[str,
             files[relative] = record
         shutil.rmtree(part.path, ignore_errors=True)
     with explained_if_full(whole):
-        _write_manifest(whole, files, extra)
+        _write_manifest(whole, name, files, extra)
     atomic_folders.AtomicFolder(final).take(whole)
     return disputed
 
@@ -349,12 +349,12 @@ def adopt(folder: Path, extra: Mapping[str, object]) -> None:
             os.fsync(file.fileno())
     for inner, _, _ in os.walk(folder, onerror=_raise):
         local_files.sync(Path(inner))
-    _write_manifest(folder, files, extra)
+    _write_manifest(folder, folder.name, files, extra)
     local_files.sync(folder.parent)
 
 
-def _write_manifest(folder: Path, files: Mapping[str, FileRecord], extra: Mapping[str, object]) -> None:
-    replace_manifest(folder, {**extra, "files": manifests.describe(files)})
+def _write_manifest(folder: Path, name: str, files: Mapping[str, FileRecord], extra: Mapping[str, object]) -> None:
+    replace_manifest(folder, {"name": name, **extra, "files": manifests.describe(files)})
 
 
 def replace_manifest(folder: Path, manifest: Mapping[str, object]) -> None:
@@ -366,6 +366,16 @@ def replace_manifest(folder: Path, manifest: Mapping[str, object]) -> None:
 def get_optional_manifest(folder: Path) -> dict[str, Any] | None:
     """Return the manifest of a committed checkpoint; None if the folder is none."""
     return manifests.read_optional(folder / MANIFEST_NAME)
+
+
+def is_own(name: str, manifest: Mapping[str, object]) -> bool:
+    """Tell whether a folder is what was committed under its name, and no copy that somebody has made under another.
+
+    Args:
+        name: The folder's.
+        manifest: Its manifest. Earlier versions wrote no name into it.
+    """
+    return manifest.get("name", name) == name
 
 
 def read_records(manifest: Mapping[str, object]) -> dict[str, FileRecord]:

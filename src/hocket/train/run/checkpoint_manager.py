@@ -38,6 +38,8 @@ class Committed:
     """How it is validated, if its report asked for it."""
     positions: reports.Positions = field(default_factory=dict)
     """Where the ranks' loaders were. They are at the same place in all ranks, so one rank's are kept."""
+    is_own: bool = True
+    """Whether its folder has the name under which it was committed. Another one is the user's, and not removed."""
 
 
 class CheckpointManager:
@@ -89,10 +91,16 @@ class CheckpointManager:
         for one in listed:
             committed = _read_committed(one) if one.damage is None else None
             if committed is None:
+                if not storage.is_own(one.name, one.manifest):  # the user's copy, who may have changed it
+                    continue
                 self._note_damage(one.name, one.shown, one.damage or "its manifest is none of a run's checkpoint")
             else:
                 found.append(committed)
-        return sorted(found, key=lambda record: record.number)
+        newest = max((record.number for record in found if record.is_own), default=-1)
+        # A copy that the user has made counts if there is nothing newer to go on from: then it was renamed.
+        return sorted(
+            (record for record in found if record.is_own or record.number > newest), key=lambda record: record.number
+        )
 
     def is_up_to(self, number: int) -> bool:
         """Tell whether the newest one has at least this number."""
@@ -301,6 +309,8 @@ class CheckpointManager:
             is_pending = record.status is reported.ReportedCheckpointStatus.PENDING_VALIDATION
             if place not in kept and not is_pending:
                 self.committed.remove(record)
+                if not record.is_own:
+                    continue
                 storage.remove(self._storage, self._storage.path / record.name)
                 if self._replica is not None:
                     self._replica.remove(record.name)
@@ -368,6 +378,7 @@ def _read_committed(one: kept.Kept) -> Committed | None:
         status=status,
         task=task,
         positions=positions,
+        is_own=storage.is_own(one.name, one.manifest),
     )
 
 

@@ -139,7 +139,7 @@ class TrialPolicy:
     def _begin_turn(self, now: float) -> Iterator[contract.Action]:
         started = False
         while self._most is None or len(self._running) < self._most:
-            if self._next is None:
+            if self._next is None or not self._next.waits:  # a scheduler may end it while it waits for room
                 self._next = self._search.choose()
             live = self._next
             if live is None or self._search.ending or not self._has_room(live):

@@ -72,6 +72,11 @@ class LiveTrial:
     """Whether a report had the metric of the search."""
 
     @property
+    def waits(self) -> bool:
+        """Whether it can begin or go on."""
+        return self.trial.status in (trials.Status.PENDING, trials.Status.PAUSED)
+
+    @property
     def latest(self) -> SavedCheckpoint | None:
         """The checkpoint that it would go on from."""
         return self.checkpoints[-1] if self.checkpoints else None
@@ -82,7 +87,7 @@ class LiveTrial:
         self.iteration = self.start_iteration = 0 if latest is None else latest.iteration
         self.seconds = self.start_seconds = 0.0 if latest is None else latest.seconds
         self.trial.checkpoint = None if latest is None else latest.name
-        self.fate = None
+        self.fate, self.reason = None, ""
 
     def build_assignment(self, given: settings.Settings) -> orders.Assignment:
         """Return what the trial's process gets."""

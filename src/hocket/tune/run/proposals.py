@@ -29,7 +29,8 @@ class Proposals:
     Args:
         searcher: It knows the space, the metric and the mode.
         window: If results are told in the order of the trials: when the trial of number n is proposed, those up to
-            n - window have been told, and no others, whatever has ended by then. None: they are told as they come.
+            n - window have been told, and no others, whatever has ended by then; more, one by one, only to a searcher
+            that proposes nothing before. None: they are told as they come.
     """
 
     def __init__(self, searcher: searchers.Searcher, window: int | None) -> None:
@@ -50,6 +51,8 @@ class Proposals:
         """Return the configuration of a new trial; None if there is none now."""
         self._tell_before(number)
         found = self.searcher.suggest(trial_id)
+        while found is None and self._tell(1):  # it keeps fewer trials under way than the window
+            found = self.searcher.suggest(trial_id)
         if found is None:
             return None
         if isinstance(found, str) and found == self.searcher.FINISHED:
@@ -99,13 +102,16 @@ class Proposals:
         if self._window is not None:
             self._tell(number - self._window + 1 - self._told)
 
-    def _tell(self, most: int) -> None:
+    def _tell(self, most: int) -> bool:
+        """Tell of the next trials, up to the first that has not ended; return whether of one."""
+        begun = self._told
         for _ in range(most):
             first = self._heard.get(self._told)
             if first is None or not first.has_ended:
-                return
+                break
             for result in first.results:
                 self.searcher.on_trial_result(first.trial_id, result)
             self.searcher.on_trial_complete(first.trial_id, first.last, error=first.is_error)
             del self._heard[self._told]
             self._told += 1
+        return self._told > begun

@@ -125,7 +125,8 @@ def _report(search: searches.Search, record: Mapping[str, Any]) -> None:
         search.register(live, report.checkpoint)
         search.prune(live)
     search.proposals.hear_report(live.trial, live.trial.last_result)
-    with contextlib.suppress(errors.TuneError):  # another stop rule may be about metrics that were not reported then
+    # Another stop rule may be about metrics that were not reported then.
+    with contextlib.suppress(errors.TuneError, LookupError):
         search.settings.stopper(live.trial.trial_id, live.trial.last_result)
     is_ruled = any(
         act[:2] == ["stop", live.trial.trial_id] and act[2] != live_trial.BY_SCHEDULER for act in record["acts"] or ()

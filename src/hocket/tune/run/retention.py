@@ -31,7 +31,7 @@ def remove(folder: Path, checkpoint: live_trial.SavedCheckpoint) -> None:
 
 def remove_strays(folder: Path, known: Iterable[str]) -> None:
     """Remove what an attempt that was killed has left in a trial's folder: checkpoints that it had written and not
-    reported, and halves of them.
+    reported, and halves of them. Copies of checkpoints that the trial has made there under other names stay.
 
     Args:
         folder: The trial's.
@@ -42,9 +42,10 @@ def remove_strays(folder: Path, known: Iterable[str]) -> None:
     own = storage.Storage(str(folder.parent), folder.name)
     kept = set(known)
     for inner in folder.iterdir():
-        is_own = inner.is_dir() and not inner.is_symlink()
-        if inner.name not in kept and is_own and storage.get_optional_manifest(inner) is not None:
-            storage.remove(own, inner)
+        if inner.name not in kept and inner.is_dir() and not inner.is_symlink():
+            manifest = storage.get_optional_manifest(inner)
+            if manifest is not None and storage.is_own(inner.name, manifest):
+                storage.remove(own, inner)
     storage.close_storage(own)
 
 
@@ -53,6 +54,9 @@ def give(source: Path, target: Path) -> None:
     do not change after the commit, and the other trial's may be removed."""
     with atomic_folders.AtomicFolder(target).writing() as folder:
         shutil.copytree(source, folder, copy_function=_link, dirs_exist_ok=True)
+        manifest = storage.get_optional_manifest(folder)
+        if manifest is not None:
+            storage.replace_manifest(folder, {**manifest, "name": target.name})
 
 
 def _link(source: str, target: str) -> str:

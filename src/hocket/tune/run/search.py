@@ -232,6 +232,10 @@ class Search:
         live.failures += 1
         text = traceback.strip() or f"{type(error).__name__}: {error}"
         if (limit == -1 or live.failures <= limit) and not self.ending:
+            if live.fate is live_trial.Fate.STOP and live.reason == live_trial.BY_SCHEDULER:
+                # The scheduler has forgotten it, and would let it run to its end.
+                self.finish(live, trials.Status.TERMINATED, live.reason, text)
+                return
             self.log.append("retry", id=live.trial.trial_id, error=text)
             live.trial.status, live.fate = trials.Status.PENDING, None
             self.controls.forget(live)

@@ -58,7 +58,7 @@ class TrialSource:
         if chosen is None:
             return None
         live = self._live.get(getattr(chosen, "trial_id", ""))
-        if live is None or live.trial.status not in (trials.Status.PENDING, trials.Status.PAUSED):
+        if live is None or not live.waits:
             raise errors.TuneError(
                 f"{type(scheduler).__name__}.choose_trial_to_run() must return a trial that is PENDING or PAUSED, or "
                 f"None, but returned {chosen!r}."

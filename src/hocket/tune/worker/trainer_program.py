@@ -1,16 +1,25 @@
-"""A trainer as a trial: it is fitted in the trial's process, with a gang of its own."""
+"""A trainer as a trial: it is fitted in the trial's process, with a gang of its own.
+
+The trainer's run is in the trial's folder, and goes on from its own newest checkpoint when it is fitted again. What the
+trial goes on from is the search's to say: another trial's checkpoint, or none. So before each fit the run is given it.
+"""
 
 from __future__ import annotations
 
 import copy
 import logging
 from collections.abc import Mapping
-from typing import Any, final
+from pathlib import Path
+from typing import Any, Final, final
 
 from hocket import train
+from hocket.train.checkpoints import kept, storage
 from hocket.train.run import runner
 from hocket.tune import errors
 from hocket.tune.worker import trial_session
+
+_NAME: Final = "trainer"
+"""What the run is called."""
 
 _TAKEN = ("train_loop_config", "scaling_config", "datasets")
 
@@ -30,7 +39,7 @@ class TrainerProgram:
         """Run a trial until it ends."""
         run = self._trainer.run_config
         own = train.RunConfig(
-            name="trainer",
+            name=_NAME,
             storage_path=session.trial_storage.path,
             failure_config=run.failure_config,
             checkpoint_config=run.checkpoint_config,
@@ -40,6 +49,7 @@ class TrainerProgram:
             divergence_config=run.divergence_config,
         )
         trainer = self._derive(session.assignment.config).derive(run_config=own)
+        _give_start(session)
         # A search knows which of its trials go on, so each of them need not warn of it.
         trainer.fit_with(runner.choose(trainer.scaling_config), logging.INFO)
 
@@ -55,6 +65,31 @@ class TrainerProgram:
     def request(self, config: dict[str, object]) -> dict[str, float]:
         """Return what a trial holds: what its ranks hold together."""
         return dict(self._derive(config).scaling_config.total_resources)
+
+
+def _give_start(session: trial_session.TrialSession) -> None:
+    """Have the trainer's run go on from the checkpoint that the trial goes on from, or begin anew if that has none."""
+    run, start = storage.Storage(str(session.trial_storage.path), _NAME), session.checkpoint
+    found: dict[int, Path] = {}
+    for folder in run.path.iterdir() if run.path.is_dir() else ():
+        if kept.OWN_NAME.fullmatch(folder.name):
+            found[int(folder.name.rpartition("_")[2])] = folder
+        elif type(number := (storage.get_optional_manifest(folder) or {}).get("number")) is int:
+            found[number] = folder
+    if start is None:
+        for folder in found.values():
+            storage.remove(run, folder)
+        storage.close_storage(run)
+        return
+    newest = max(found, default=-1)
+    has = storage.get_optional_manifest(found[newest]) if found else None
+    wanted = storage.get_optional_manifest(Path(start.path)) or {}
+    if has is not None and storage.read_records(has) == storage.read_records(wanted):
+        return
+    storage.open_storage(run)
+    name = f"checkpoint_{newest + 1:06d}"
+    facts = {"number": newest + 1, "score": None, "metrics": {}, "positions": session.info.start_positions}
+    storage.commit(run, name, [storage.stage(run, name, start.path)], {**facts, "validation": None})
 
 
 @final
@@ -90,7 +125,16 @@ class TuneReportCallback(train.UserCallback):
         """Report rank 0's metrics."""
         session = trial_session.get_session("TuneReportCallback")
         if checkpoint is None or checkpoint.place is None:
-            session.report_now(copy.copy(metrics[0]), checkpoint)
+            _report(session, metrics[0], checkpoint)
             return
         with checkpoint.as_directory() as folder:  # a trial's own are in its folder
-            session.report_now(copy.copy(metrics[0]), train.Checkpoint(folder))
+            _report(session, metrics[0], train.Checkpoint(folder))
+
+
+def _report(
+    session: trial_session.TrialSession, metrics: Mapping[str, object], checkpoint: train.Checkpoint | None
+) -> None:
+    if checkpoint is not None:
+        manifest = storage.get_optional_manifest(Path(checkpoint.path)) or {}
+        session.take_positions(manifest.get("positions", {}))
+    session.report_now(copy.copy(metrics), checkpoint)

@@ -7,6 +7,7 @@ search has decided what becomes of the trial.
 
 from __future__ import annotations
 
+import functools
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -58,6 +59,10 @@ class TrialSession(worker_session.WorkerSession):
     def report_now(self, metrics: object, checkpoint: checkpoints.Checkpoint | None = None) -> None:
         """Report, and wait for the answer."""
         self.report(metrics, checkpoint, None, uploads.Upload(reported.CheckpointUploadMode.SYNC, None, None))
+
+    def take_positions(self, positions: reports.Positions) -> None:
+        """Have the positions of a trainer's loaders travel with the next checkpoint."""
+        self._trackers.update({name: functools.partial(dict, position) for name, position in positions.items()})
 
     def _hand_over(self, report: reports.Report | equality.Item) -> None:
         assert isinstance(report, reports.Report), "a trial alone is compared with none"

@@ -20,7 +20,7 @@ import pickle
 import sys
 import time
 import types
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
 from hocket import exceptions
@@ -32,8 +32,8 @@ SLICE_SECONDS = 0.005
 about 0.1 ms with the change of threads), and short enough that processes finish together."""
 
 MAX_FUNCTIONS = 64
-"""How many functions a process remembers. The pool counts the same way, so that it knows what a process has
-forgotten."""
+"""How many functions a process remembers after a message: those that messages needed last. The pool counts the same
+way, so that it knows what a process has forgotten."""
 
 APPLY = 0
 MAP = 1
@@ -117,6 +117,19 @@ def remember(known: dict[Any, Any], key: object, value: object) -> None:
         del known[next(iter(known))]
 
 
+def renew(known: dict[bytes, Any], functions: Mapping[bytes, object]) -> None:
+    """Make functions the newest of a dict, in their order."""
+    for digest, function in functions.items():
+        known.pop(digest, None)
+        known[digest] = function
+
+
+def forget(known: dict[bytes, Any]) -> None:
+    """Drop the oldest functions of a dict that has more than `MAX_FUNCTIONS`."""
+    while len(known) > MAX_FUNCTIONS:
+        del known[next(iter(known))]
+
+
 class PoolProcess:
     """The actor in each process of a pool."""
 
@@ -146,9 +159,8 @@ class PoolProcess:
         Returns:
             The outcomes of those that were done, and the seconds that they took.
         """
-        for digest, code in new:
-            self._functions.pop(digest, None)
-            remember(self._functions, digest, code)
+        codes = self._functions | dict(new)
+        renew(self._functions, {digest: codes[digest] for digest in digests})
         started = time.perf_counter()
         outcomes: list[Outcome] = []
         spent = 0.0
@@ -158,6 +170,7 @@ class PoolProcess:
             spent = time.perf_counter() - started
             if spent > SLICE_SECONDS:
                 break
+        forget(self._functions)  # not before: one message may need more
         return outcomes, spent
 
     def apply(self, digest: bytes, *args: object) -> Outcome:

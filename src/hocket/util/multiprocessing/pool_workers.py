@@ -61,7 +61,8 @@ class PoolWorker:
 
     handle: core_actor.ActorHandle
     known: dict[bytes, contract.RemoteFunction] = field(default_factory=dict)
-    """Functions that the process knows, oldest first; keeps the references in their closures alive."""
+    """Functions that the process knows, in the order of their last use; keeps the references in their closures
+    alive."""
     chunks_done: int = 0
     is_ended: bool = False
     """Whether it was killed because what it works on is not wanted any more."""
@@ -289,19 +290,16 @@ class PoolWorkers:
         work, refused = _pack(items)
         if len(refused) == len(items):
             return list(refused.values())
-        new: list[tuple[bytes, chunks.Parcel]] = []
-        functions = dict.fromkeys(item.function for item in items)  # in their order
-        for encoded in [function.encoded for function in functions]:
-            if encoded.id not in worker.known:
-                chunks.remember(worker.known, encoded.id, encoded)
-                new.append((encoded.id, chunks.Parcel(encoded.blob, list(map(pickle.PickleBuffer, encoded.buffers)))))
-        digests = [item.function.encoded.id for item in (items if len(functions) > 1 else items[:1])]
-        try:
-            ref = worker.handle.run.remote(new, digests, work)
-        except exceptions.SerializationError:
-            for digest, _ in new:  # they have not arrived
-                worker.known.pop(digest, None)
-            raise
+        needed = {item.function.encoded.id: item.function.encoded for item in items}  # in their order
+        new = [
+            (digest, chunks.Parcel(encoded.blob, list(map(pickle.PickleBuffer, encoded.buffers))))
+            for digest, encoded in needed.items()
+            if digest not in worker.known
+        ]
+        digests = [item.function.encoded.id for item in (items if len(needed) > 1 else items[:1])]
+        ref = worker.handle.run.remote(new, digests, work)
+        chunks.renew(worker.known, needed)  # only now that it was sent
+        chunks.forget(worker.known)
         outcomes: list[chunks.Outcome]
         outcomes, seconds = api.get(ref)
         if len(digests) == 1:
