@@ -132,6 +132,30 @@ def test_what_does_not_fit_is_named_and_nothing_is_changed(tmp_path: Path) -> No
         one.close()
 
 
+def test_a_table_that_is_too_small_for_a_checkpoint_leaves_all_as_it_is(tmp_path: Path) -> None:
+    def make(capacity: int) -> ps.ParameterServerStrategy:
+        strategy = ps.ParameterServerStrategy({"worker": 1, "server": 1})
+        with strategy.scope():
+            ps.Variable(1.0, name="first")
+            ps.Embedding(None, 1, name="table", capacity=capacity, initializer=ps.Zeros())
+        return strategy
+
+    found: dict[str, Any]
+    large, small = make(90), make(50)
+    found = dict(large.variables)
+    found["table"].assign_rows(np.arange(90), np.ones((90, 1)))
+    path = large.save(tmp_path / "checkpoint")
+    found = dict(small.variables)
+    found["first"].assign(5.0)
+    found["table"].assign_rows([7], [[70.0]])
+    with pytest.raises(ps.CapacityError, match="has room for 50 ids on server 0, but 90 of the 90 in"):
+        small.restore(path)
+    assert float(found["first"]) == 5.0
+    assert found["table"].lookup([7, 8]).tolist() == [[70.0], [0.0]]
+    large.close()
+    small.close()
+
+
 def test_a_checkpoint_that_cannot_be_written_leaves_the_old_one(tmp_path: Path) -> None:
     strategy = _make(1)
     path = Path(strategy.save(tmp_path / "checkpoint"))

@@ -429,3 +429,11 @@ def test_a_lookup_moves_rows_and_not_the_table(module_strategy, monkeypatch):
     moved = 0
     assert matrix.sparse_read(ids).shape == (100, 4)
     assert moved == 100 * 4 * 4
+
+
+def test_no_rows_are_an_empty_list_too(module_strategy):
+    with module_strategy.scope():
+        variable = ps.Variable(np.ones((3, 2)), optimizer=ps.SGD(lr=1.0))
+    assert variable.sparse_read([]).shape == (0, 2)
+    module_strategy.push([(ps.IndexedSlices(np.zeros((0, 2)), []), variable)])
+    assert variable.scatter_add([], np.zeros((0, 2))).numpy().tolist() == [[1, 1]] * 3

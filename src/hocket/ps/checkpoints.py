@@ -181,6 +181,7 @@ def _restore(
     _verify(path, manifest)
     kept = manifest["variables"]
     _check(made, kept, path, strict=strict)
+    _check_room(Path(path), made, kept)
     link = links.open_link(address)
     for one in made:
         if one.name not in kept:
@@ -326,6 +327,21 @@ def _check(made: list[records.VariableRecord], kept: Mapping[str, Any], path: ob
                 f"The optimizer of `{one.name}` keeps {slots} here, but kept {there['slots']} in {path}. Use the "
                 "optimizer that it was saved with."
             )
+
+
+def _check_room(folder: Path, made: list[records.VariableRecord], kept: Mapping[str, Any]) -> None:
+    """Raise if a table of hashed ids has no room for what a checkpoint has of it."""
+    for one in made:
+        if not one.is_table or one.rows is not None or one.name not in kept:
+            continue
+        ids = _load_array(folder / _quote(one.name) / "ids.npy")
+        counts = np.bincount(placement.hash_shard(ids, len(one.parts)), minlength=len(one.parts)).tolist()
+        for part, count in zip(one.parts, counts, strict=True):
+            if isinstance(part, records.TableSpec) and count > part.rows:
+                raise errors.CapacityError(
+                    f"The table `{one.name}` has room for {part.rows} ids on server {part.server}, but {count} of the "
+                    f"{len(ids)} in {folder} belong there. Make it with a larger capacity. Nothing was changed."
+                )
 
 
 def _quote(name: str) -> str:

@@ -53,6 +53,17 @@ def require_count(name: str, value: object, remedy: str, *, least: int = 1) -> i
     raise ValueError(f"{name} must be a whole number from {least}, but received {value!r}. {remedy}")
 
 
+def read_ids(given: object) -> np.ndarray[Any, Any]:
+    """Return numbers of rows as an array. An empty list, which numpy takes for floats, is none of them.
+
+    Example:
+        >>> read_ids([]).dtype
+        dtype('int64')
+    """
+    found = np.asarray(given)
+    return found.astype(np.int64) if not found.size and isinstance(given, list | tuple) else found
+
+
 def fit_into(name: str, value: object, dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
     """Return what a variable or table is given, in its own type, if that keeps what the numbers say.
 
