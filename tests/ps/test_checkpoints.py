@@ -312,3 +312,49 @@ def test_a_path_that_cannot_be_saved_to_is_named(tmp_path: Path):
     for _ in range(3):
         strategy.restore(strategy.save(tmp_path / "latest"))
     strategy.close()
+
+
+def test_a_sidecar_evaluator_sees_a_checkpoint_that_is_replaced(tmp_path: Path) -> None:
+    strategy = ps.ParameterServerStrategy({"worker": 1, "server": 1})
+    with strategy.scope():
+        step = ps.Variable(0, name="step")
+    evaluator = ps.SidecarEvaluator(lambda found: int(found["step"]), tmp_path)
+    found = []
+    for number in range(3):
+        step.assign(number)
+        strategy.save(tmp_path / "latest")
+        found += [evaluator.evaluate_newest(), evaluator.evaluate_newest()]
+    assert [one and one.value for one in found] == [0, None, 1, None, 2, None]
+    strategy.close()
+
+
+class Ones(ps.Initializer):
+    """One of the user's own."""
+
+    def fill(self, ids: Any, out: Any) -> None:
+        """Write ones."""
+        out[...] = 1
+
+
+def test_what_a_checkpoint_cannot_know_of_a_row_is_not_made_up(tmp_path: Path) -> None:
+    def make() -> ps.ParameterServerStrategy:
+        strategy = ps.ParameterServerStrategy({"worker": 1, "server": 2})
+        with strategy.scope():
+            ps.Embedding(4, 2, name="table", initializer=Ones())
+        return strategy
+
+    first, second = make(), make()
+    table: Any = first.variables["table"]
+    assert table.lookup([2]).tolist() == [[1, 1]]
+    path = first.save(tmp_path / "checkpoint")
+    loaded = ps.load_checkpoint(path)["table"]
+    assert loaded.lookup([2]).tolist() == [[1, 1]]
+    with pytest.raises(ps.CheckpointMismatchError, match=r"no row for the id 3, .* computed by '.*Ones', which is not"):
+        loaded.lookup([2, 3])
+    second.restore(path)
+    assert second.snapshot()["table"].lookup([2, 3]).tolist() == [[1, 1], [1, 1]]
+    assert loaded.lookup([]).shape == (0, 2)
+    with pytest.raises(TypeError, match="Ids are whole numbers, but received float64"):
+        loaded.lookup([2.5])
+    first.close()
+    second.close()

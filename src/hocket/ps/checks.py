@@ -35,6 +35,16 @@ def require_number(
     raise ValueError(f"{name} {rule}, but received {value!r}. {remedy}")
 
 
+def require_finite(name: str, value: object, remedy: str) -> float:
+    """Return a number as a float, if it is finite.
+
+    Example:
+        >>> require_finite("scale", -1, "Leave it out for 1.")
+        -1.0
+    """
+    return require_number(name, value, "must be a finite number", remedy, low=-math.inf, open_low=True)
+
+
 def require_count(name: str, value: object, remedy: str, *, least: int = 1) -> int:
     """Return a whole number as an int, if it is large enough.
 

@@ -18,7 +18,7 @@ from typing import Any, Final, final
 
 import numpy as np
 
-from hocket.ps import initializers, links
+from hocket.ps import checks, initializers, links
 from hocket.ps.stores import gate, memory, records, store
 from hocket.ps.stores.memory import Array
 
@@ -44,7 +44,10 @@ class Table:
 
     def lookup(self, ids: object) -> Array:
         """Return a row for each id: [..., dim]."""
-        asked = np.asarray(ids, np.int64)
+        asked = checks.read_ids(ids)
+        if asked.dtype.kind not in "iu":
+            raise TypeError(f"Ids are whole numbers, but received {asked.dtype}. Write ids.astype('int64').")
+        asked = asked.astype(np.int64, copy=False)
         if self.count is not None and asked.size and (asked.min() < 0 or asked.max() >= self.count):
             raise IndexError(
                 f"The table has the ids 0 to {self.count - 1}, but received {asked.min()} to {asked.max()}."
@@ -59,7 +62,7 @@ class Table:
             fresh = np.empty((int((~is_known).sum()), result.shape[1]), result.dtype)
             self.initializer.fill(flat[~is_known], fresh)
             result[~is_known] = fresh
-        return result.reshape(*asked.shape, -1)
+        return result.reshape(*asked.shape, result.shape[1])
 
 
 @final
