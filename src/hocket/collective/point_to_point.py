@@ -1,8 +1,9 @@
 """Messages from one rank of a host to another, through a small ring for each pair.
 
 A ring holds part of a message at most, so a sender may have to wait for its receiver. While a rank waits, for whatever
-it is, it moves all messages that it can: two ranks that first send and then receive do not wait for each other for
-ever, as they would if sending waited alone.
+it is, it moves all messages that it can, and while it waits to send it keeps what comes and nobody has asked for: ranks
+that first send and then receive, in a ring say, do not wait for each other for ever, as they would if sending waited
+alone.
 """
 
 from __future__ import annotations
@@ -179,8 +180,9 @@ class PointToPoint:
         has_moved = False
         for target in list(self._sending):
             has_moved |= self._push_all(target)
-        for source in {*self._receiving, *self._coming}:
-            has_moved |= self._pull_all(source)
+        takes_all = bool(self._sending)  # those who are to make room may be waiting for room themselves
+        for source in self._from if takes_all else {*self._receiving, *self._coming}:
+            has_moved |= self._pull_all(source, takes_all=takes_all)
         if has_moved:
             self._wake()
         return has_moved
@@ -208,13 +210,13 @@ class PointToPoint:
         transfer.at += count
         return bool(count)
 
-    def _pull_all(self, source: int) -> bool:
-        """Take the arrived messages that match the requests; keep those that come before them."""
+    def _pull_all(self, source: int, *, takes_all: bool) -> bool:
+        """Take the arrived messages that match the requests; keep those that come before them, or all of them."""
         ring = self._from[source]
         has_moved = False
         while True:
             if source not in self._coming:
-                if not self._receiving.get(source) or ring.count_full() < _HEAD.size:
+                if not (takes_all or self._receiving.get(source)) or ring.count_full() < _HEAD.size:
                     break
                 self._begin_next(ring, source)
                 has_moved = True
