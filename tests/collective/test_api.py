@@ -137,3 +137,30 @@ def test_a_rank_that_is_taken() -> None:
     ready, _ = hocket.wait(refs, timeout=20)
     with pytest.raises(ValueError, match="0 is taken: another process has this rank"):
         hocket.get(ready[0])
+
+
+def test_what_numpy_copies_can_be_sent_and_not_changed() -> None:
+    """The result of an operation on a list would be lost."""
+
+    def work() -> list[Any]:
+        rank = collective.get_rank("lists")
+        calls: list[Callable[[], object]] = [
+            lambda: collective.allreduce([1.0, 2.0], "lists"),
+            lambda: collective.broadcast([1.0], 0, "lists"),
+            lambda: collective.allgather([[0.0], [0.0]], np.ones(1), "lists"),
+            lambda: collective.allgather(list(np.zeros(2)), np.ones(1), "lists"),  # numbers, and no views
+            lambda: collective.reducescatter([0.0], [np.ones(1), np.ones(1)], "lists"),
+            lambda: collective.recv([0.0], 1 - rank, "lists"),
+        ]
+        for call in calls:
+            with pytest.raises(ValueError, match="numpy makes a copy: the result would be lost"):
+                call()
+        gathered, own, got = [np.zeros(1), np.zeros(1)], np.zeros(1), np.zeros(1)
+        collective.allgather(gathered, [float(rank)], "lists")
+        collective.reducescatter(own, [[1.0], [2.0]], "lists")
+        collective.send([float(rank)], 1 - rank, "lists")
+        collective.recv(got, 1 - rank, "lists")
+        return [one.tolist() for one in (*gathered, own, got)]
+
+    found = hocket.get([member.run.remote(work) for member in join(2, "lists")])
+    assert found == [[[0.0], [1.0], [2.0], [1.0]], [[0.0], [1.0], [4.0], [0.0]]]

@@ -188,6 +188,51 @@ def test_messages_of_another_size_are_refused(tmp_path: Path) -> None:
     assert "receives 9 bytes with tag 3 from rank 0, which sent 8 bytes with that tag" in text
 
 
+def test_a_message_of_another_size_waits_for_an_array_of_its_size(tmp_path: Path) -> None:
+    """Whoever asked for it wrongly hears of it, and not whoever moves the messages."""
+
+    def body(group: Group) -> list[Any]:
+        if group.rank == 0:
+            group.barrier()
+            group.finish(group.messages.send(np.arange(8, dtype=np.uint8), 1, 3), 1)
+            group.finish(group.messages.send(np.arange(2, dtype=np.uint8), 1, 4), 1)
+            group.barrier()
+            return []
+        wrong = group.messages.receive(np.zeros(9, np.uint8), 0, 3)
+        other = np.zeros(2, np.uint8)
+        group.barrier()
+        group.finish(group.messages.receive(other, 0, 4), 0)
+        with pytest.raises(errors.CollectiveMismatchError, match="receives 9 bytes with tag 3 from rank 0"):
+            group.finish(wrong, 0)
+        right = np.zeros(8, np.uint8)
+        group.finish(group.messages.receive(right, 0, 3), 0)
+        group.barrier()
+        return [other.tolist(), right.tolist()]
+
+    assert run(body, 2, tmp_path)[1] == [[0, 1], list(range(8))]
+
+
+def test_ranks_that_first_send_and_then_receive_do_not_wait_for_each_other(tmp_path: Path) -> None:
+    """Of messages that are longer than what can be on its way, in a ring and each to each."""
+    count = 300_000
+
+    def body(group: Group) -> list[Any]:
+        found = []
+        for steps in [(1,), (1, 2)]:
+            for step in steps:
+                other = (group.rank + step) % 3
+                group.finish(group.messages.send(np.full(count, 3 * group.rank + other, np.uint8), other, 0), other)
+            for step in steps:
+                other = (group.rank - step) % 3
+                got = np.zeros(count, np.uint8)
+                group.finish(group.messages.receive(got, other, 0), other)
+                assert (got == got[0]).all()
+                found.append(int(got[0]) - 3 * other - group.rank)
+        return found
+
+    assert run(body, 3, tmp_path) == [[0, 0, 0]] * 3
+
+
 def test_nobody_sends_to_oneself(tmp_path: Path) -> None:
     def body(group: Group) -> str:
         with pytest.raises(ValueError, match="sends to and receives from another one") as caught:

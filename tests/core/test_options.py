@@ -254,3 +254,41 @@ def test_impossible_memory_is_refused(session: hocket.SessionContext) -> None:
         hocket.remote(add).options(memory=1e18).remote(1)
     with pytest.raises(exceptions.TaskUnschedulableError, match="accelerator_type:T4"):
         hocket.remote(add).options(accelerator_type="T4").remote(1)
+
+
+def test_options_of_a_method_add_up(session: hocket.SessionContext) -> None:
+    class Pair:
+        def get(self) -> tuple[int, int]:
+            return 1, 2
+
+    made: Any = hocket.remote(Pair)
+    method = made.remote().get.options(num_returns=2)
+    assert hocket.get(method.options(name="pair").remote()) == [1, 2]
+    assert hocket.get(method.options(name="pair").options(num_returns=1).remote()) == (1, 2)
+
+
+def test_arguments_may_have_any_name(session: hocket.SessionContext) -> None:
+    names = {"self": 1, "actor": 2, "function": 3, "method": 4, "args": 5, "kwargs": 6, "name": 7}
+
+    @hocket.remote
+    def show(**given: int) -> dict[str, int]:
+        return given
+
+    class Shower:
+        def __init__(this, **given: int) -> None:  # noqa: N805 (the name is what this is about)
+            this.given = given
+
+        def show(this, **given: int) -> tuple[dict[str, int], dict[str, int]]:  # noqa: N805
+            return this.given, given
+
+        def count(this, **given: int) -> Iterator[int]:  # noqa: N805
+            yield from given.values()
+
+    assert hocket.get(show.remote(**names)) == names
+    assert hocket.get(show.bind(**names).execute()) == names
+    made: Any = hocket.remote(Shower)
+    shower = made.remote(**names)
+    assert hocket.get(shower.show.remote(**names)) == (names, names)
+    found = hocket.get(shower.count.options(num_returns="dynamic").remote(**names))
+    assert hocket.get(list(found)) == list(names.values())
+    assert hocket.get(made.bind(**names).show.bind(**names).execute()) == (names, names)

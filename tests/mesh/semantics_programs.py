@@ -34,9 +34,27 @@ def check_packing(grid: mesh.Mesh) -> None:
         np.testing.assert_array_equal(packed.gather(), _WHOLE)
         for one, other in zip(mesh.unpack(packed), parts, strict=True):
             np.testing.assert_array_equal(np.asarray(one), np.asarray(other))
+        _check_memory(layout)
     assert mesh.copy_to_mesh(np.float32(1), Layout([], grid)).layout.is_fully_replicated
     with pytest.raises(ValueError, match="does not fit a tensor of shape"):
         mesh.copy_to_mesh(np.float32(1), Layout(["left"], grid))
+
+
+def _check_memory(layout: Layout) -> None:
+    """A value has memory of its own: neither whoever gave an array changes it, nor whoever reads it."""
+    given = np.array(_WHOLE)
+    value, variable = mesh.copy_to_mesh(given, layout), mesh.DVariable(np.zeros_like(given), layout)
+    variable.assign(given)
+    parts = [np.array(part) for part in mesh.unpack(value)]
+    packed = mesh.pack(parts, layout)
+    for changed in (given, *parts):
+        changed[...] = -1
+    for one in (value, variable, packed):
+        read = one.gather()
+        np.testing.assert_array_equal(read, _WHOLE)
+        if read.flags.writeable:
+            read[...] = -1
+        np.testing.assert_array_equal(one.gather(), _WHOLE)
 
 
 def check_documented_layouts(grid: mesh.Mesh) -> None:

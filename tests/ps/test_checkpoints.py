@@ -132,6 +132,30 @@ def test_what_does_not_fit_is_named_and_nothing_is_changed(tmp_path: Path) -> No
         one.close()
 
 
+def test_a_table_that_is_too_small_for_a_checkpoint_leaves_all_as_it_is(tmp_path: Path) -> None:
+    def make(capacity: int) -> ps.ParameterServerStrategy:
+        strategy = ps.ParameterServerStrategy({"worker": 1, "server": 1})
+        with strategy.scope():
+            ps.Variable(1.0, name="first")
+            ps.Embedding(None, 1, name="table", capacity=capacity, initializer=ps.Zeros())
+        return strategy
+
+    found: dict[str, Any]
+    large, small = make(90), make(50)
+    found = dict(large.variables)
+    found["table"].assign_rows(np.arange(90), np.ones((90, 1)))
+    path = large.save(tmp_path / "checkpoint")
+    found = dict(small.variables)
+    found["first"].assign(5.0)
+    found["table"].assign_rows([7], [[70.0]])
+    with pytest.raises(ps.CapacityError, match="has room for 50 ids on server 0, but 90 of the 90 in"):
+        small.restore(path)
+    assert float(found["first"]) == 5.0
+    assert found["table"].lookup([7, 8]).tolist() == [[70.0], [0.0]]
+    large.close()
+    small.close()
+
+
 def test_a_checkpoint_that_cannot_be_written_leaves_the_old_one(tmp_path: Path) -> None:
     strategy = _make(1)
     path = Path(strategy.save(tmp_path / "checkpoint"))
@@ -288,3 +312,49 @@ def test_a_path_that_cannot_be_saved_to_is_named(tmp_path: Path):
     for _ in range(3):
         strategy.restore(strategy.save(tmp_path / "latest"))
     strategy.close()
+
+
+def test_a_sidecar_evaluator_sees_a_checkpoint_that_is_replaced(tmp_path: Path) -> None:
+    strategy = ps.ParameterServerStrategy({"worker": 1, "server": 1})
+    with strategy.scope():
+        step = ps.Variable(0, name="step")
+    evaluator = ps.SidecarEvaluator(lambda found: int(found["step"]), tmp_path)
+    found = []
+    for number in range(3):
+        step.assign(number)
+        strategy.save(tmp_path / "latest")
+        found += [evaluator.evaluate_newest(), evaluator.evaluate_newest()]
+    assert [one and one.value for one in found] == [0, None, 1, None, 2, None]
+    strategy.close()
+
+
+class Ones(ps.Initializer):
+    """One of the user's own."""
+
+    def fill(self, ids: Any, out: Any) -> None:
+        """Write ones."""
+        out[...] = 1
+
+
+def test_what_a_checkpoint_cannot_know_of_a_row_is_not_made_up(tmp_path: Path) -> None:
+    def make() -> ps.ParameterServerStrategy:
+        strategy = ps.ParameterServerStrategy({"worker": 1, "server": 2})
+        with strategy.scope():
+            ps.Embedding(4, 2, name="table", initializer=Ones())
+        return strategy
+
+    first, second = make(), make()
+    table: Any = first.variables["table"]
+    assert table.lookup([2]).tolist() == [[1, 1]]
+    path = first.save(tmp_path / "checkpoint")
+    loaded = ps.load_checkpoint(path)["table"]
+    assert loaded.lookup([2]).tolist() == [[1, 1]]
+    with pytest.raises(ps.CheckpointMismatchError, match=r"no row for the id 3, .* computed by '.*Ones', which is not"):
+        loaded.lookup([2, 3])
+    second.restore(path)
+    assert second.snapshot()["table"].lookup([2, 3]).tolist() == [[1, 1], [1, 1]]
+    assert loaded.lookup([]).shape == (0, 2)
+    with pytest.raises(TypeError, match="Ids are whole numbers, but received float64"):
+        loaded.lookup([2.5])
+    first.close()
+    second.close()

@@ -61,6 +61,9 @@ def test_values_come_back(coordinator):
     assert repr(values[0]) == "<RemoteValue of pow: READY>"
     array = coordinator.schedule(np.arange, (100_000,)).fetch()
     assert array.sum() == 4999950000
+    inside = coordinator.schedule(lambda: ps.IndexedSlices(np.zeros((100_000, 1)), [1])).fetch().values
+    inside += 1
+    assert inside.sum() == 100_000
     assert coordinator.schedule(functools.partial(max, 3), (2,)).fetch() == 3
     assert coordinator.schedule(dict, kwargs={"a": 1}).fetch() == {"a": 1}
 

@@ -142,3 +142,15 @@ def test_a_stale_push_takes_a_smaller_step(strategy: ps.ParameterServerStrategy)
     assert staleness == [0, 1]
     assert weight.numpy() == 1.5  # one whole step, and half of one
     scaled.close()
+
+
+def test_rows_are_written_in_the_shape_in_which_they_are_read(strategy: ps.ParameterServerStrategy) -> None:
+    ids, values = np.array([[1, 2], [3, 4]]), np.arange(8.0).reshape(2, 2, 2)
+    with strategy.scope():
+        table = ps.Embedding(5, 2, initializer=ps.Zeros())
+    table.assign_rows(ids, values)
+    assert table.lookup(ids).tolist() == values.tolist()
+    table.assign_rows(ids, values.reshape(4, 2) + 1)
+    assert table.lookup(ids).tolist() == (values + 1).tolist()
+    table.add_rows(ids, values)
+    assert table.lookup(ids).tolist() == (2 * values + 1).tolist()

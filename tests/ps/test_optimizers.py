@@ -376,3 +376,12 @@ BAD: list[tuple[type[ps.Optimizer], dict[str, Any], str]] = [
 def test_bad_numbers_are_refused(kind, options, message):
     with pytest.raises(ValueError, match=message):
         kind(**options)
+
+
+@pytest.mark.parametrize("optimizer", [ps.Adagrad(lr=0.1), ps.Adam(lr=0.1), ps.Adam(lr=0.1, is_eps_hat=True)])
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
+def test_an_epsilon_is_above_zero_in_every_float(optimizer, dtype):
+    """1e-8 is 0 as a float16, and 0 / 0 where a gradient is 0."""
+    value, _ = run_dense(optimizer, np.ones(2, dtype), [np.array([0, 1], dtype)] * 2)
+    assert value[0] == 1
+    assert value[1] == pytest.approx(1 - 0.1 - 0.1 / (2**0.5 if isinstance(optimizer, ps.Adagrad) else 1), abs=0.01)

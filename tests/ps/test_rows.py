@@ -269,3 +269,64 @@ def test_a_gradient_that_is_no_number_is_skipped_or_cleaned(policy, row):
         assert outcome.is_applied == (policy == "clip")
         assert table.lookup(3).tolist() == row
         strategy.close()
+
+
+@pytest.mark.parametrize("by", ["age", "frequency"])
+def test_rows_that_are_asked_for_stay_when_others_make_room(by):
+    """Also where a tenth of the table is more than the rows that are not asked for."""
+    table = Table(100, ps.SGD(lr=1.0), is_hashed=True, eviction=ps.Eviction(by=by))
+    write(table, np.arange(58))
+    ids = np.concatenate([np.arange(55), np.arange(1000, 1045)])
+    write(table, ids)
+    assert (table.read(ids)[:, 0] == ids).all()
+    assert table.shard.statistics()["rows"] == 100
+
+
+def write(table: Table, ids: Any) -> None:
+    values = np.repeat(ids[:, None], DIM, axis=1).astype(np.float32)
+    table.shard.prepare(records.Operation(0, "rows_assign", values, ids))
+    table.shard.commit()
+
+
+def test_a_push_of_no_rows_is_undone_as_any_other():
+    table = Table(4, ps.Adam(), is_hashed=False)
+    nothing = records.Operation(0, "rows_gradient", np.zeros((0, DIM), np.float32), np.zeros(0, np.int64))
+    table.shard.prepare(nothing)
+    table.shard.undo()
+    assert table.shard.export()["step"] == table.shard.export()["updates"] == 0
+    table.shard.prepare(nothing)
+    table.shard.commit()
+    table.shard.undo()
+    assert table.shard.export()["step"] == table.shard.export()["updates"] == 1
+
+
+def test_two_snapshots_at_a_time_have_each_its_own_moment():
+    table = Table(4, ps.SGD(lr=1.0), is_hashed=False)
+    one, two = np.arange(1), np.arange(2)
+    write(table, two)
+    first, _, none = table.shard.begin_snapshot()
+    table.shard.prepare(records.Operation(0, "rows_assign", np.full((1, DIM), 5.0), one))
+    _, ids, second = table.shard.begin_snapshot()
+    table.shard.prepare(records.Operation(0, "rows_assign", np.full((1, DIM), 6.0), one))
+    assert none is None
+    assert second is not None
+    assert ids.tolist() == [0, 1]
+    assert second[:, 0].tolist() == [5.0, 1.0]
+    assert table.shard.snapshot.finish(first)[:, 0].tolist() == [0.0, 1.0]
+    assert table.shard.begin_snapshot()[2] is None
+
+
+@pytest.mark.parametrize(("dtype", "number"), [("int8", 1), ("uint8", 200), ("float16", 60_000)])
+def test_gradients_of_one_id_are_added_up_in_the_tables_type(dtype, number):
+    ids, values = np.full(300, 3), np.full((300, 1), number, dtype)
+    with hocket.init(engine="inprocess"):
+        strategy = ps.ParameterServerStrategy({"worker": 1, "server": 1}, optimizer=ps.SGD(lr=1.0))
+        with strategy.scope():
+            table = ps.Embedding(4, 1, initializer=ps.Zeros())
+        strategy.push([(ps.IndexedSlices(values, ids), table)])
+        assert table.lookup([3]).item() == -300 * number
+        table.add_rows(ids, values)
+        assert table.lookup([3]).item() == 0
+        strategy.push([(table.pull(ids).gradient(values), table)])
+        assert table.lookup([3]).item() == -300 * number
+        strategy.close()

@@ -185,3 +185,45 @@ def test_restore_comes_before_the_datasets_and_needs_a_coordinators_checkpoint(t
         coordinator.restore(whole)
     del iterator
     strategy.close()
+
+
+def test_a_step_has_the_scale_of_its_pushes() -> None:
+    strategy, weights, table = _make(2, synchronous=True)
+    coordinator = ps.Coordinator(strategy)
+
+    def step(scale: float) -> None:
+        strategy.pull([weights])
+        gradients = [(np.ones(50), weights), (ps.IndexedSlices(np.ones((1, 4)), [7]), table)]
+        strategy.push(gradients, scale=scale)
+
+    for scales in [(0.5, 0.5), (2.0, 0.0)]:  # the mean of what each push would have done
+        for scale in scales:
+            coordinator.schedule(step, args=(scale,))
+        coordinator.join()
+    assert weights.numpy().tolist() == [-1.5] * 50
+    assert table.lookup([7]).tolist() == [[-1.5] * 4]
+    coordinator.close()
+    strategy.close()
+
+
+def test_a_second_push_of_a_closure_is_late_and_leaves_the_first_as_it_is() -> None:
+    strategy, weights, table = _make(2, synchronous=True)
+    coordinator = ps.Coordinator(strategy)
+
+    def step() -> list[bool]:
+        strategy.pull([weights])
+        pushes: list[tuple[object, object]] = [
+            (np.ones(50), weights),
+            (np.full(50, 100.0), weights),
+            (ps.IndexedSlices(np.full((1, 4), 100.0), [7]), table),
+        ]
+        return [strategy.push([one]).is_applied for one in pushes]
+
+    results = [coordinator.schedule(step) for _ in range(2)]
+    coordinator.join()
+    assert coordinator.fetch(results) == [[True, False, False]] * 2
+    assert strategy.statistics()["late"] == 4
+    assert weights.numpy().tolist() == [-1.0] * 50
+    assert table.lookup([7]).tolist() == [[0.0] * 4]
+    coordinator.close()
+    strategy.close()

@@ -429,3 +429,32 @@ def test_a_lookup_moves_rows_and_not_the_table(module_strategy, monkeypatch):
     moved = 0
     assert matrix.sparse_read(ids).shape == (100, 4)
     assert moved == 100 * 4 * 4
+
+
+def test_no_rows_are_an_empty_list_too(module_strategy):
+    with module_strategy.scope():
+        variable = ps.Variable(np.ones((3, 2)), optimizer=ps.SGD(lr=1.0))
+    assert variable.sparse_read([]).shape == (0, 2)
+    module_strategy.push([(ps.IndexedSlices(np.zeros((0, 2)), []), variable)])
+    assert variable.scatter_add([], np.zeros((0, 2))).numpy().tolist() == [[1, 1]] * 3
+
+
+def test_a_variable_without_a_name_gets_one_that_is_free(shared_session):
+    strategy = ps.ParameterServerStrategy({"worker": 1, "server": 1})
+    with strategy.scope():
+        made = [ps.Variable(0, name="variable_1"), ps.Variable(1), ps.Variable(2, name="embedding_3")]
+        table = ps.Embedding(4, 1)
+    assert [one.name for one in made] == ["variable_1", "variable_2", "embedding_3"]
+    assert table.name == "embedding_4"
+    found = strategy.snapshot()
+    assert [int(found[one.name]) for one in made] == [0, 1, 2]
+    strategy.close()
+
+
+@pytest.mark.parametrize("scale", [float("nan"), float("inf"), "1"])
+def test_a_scale_is_a_finite_number(module_strategy, scale):
+    with module_strategy.scope():
+        variable = ps.Variable(np.ones(2), optimizer=ps.SGD(lr=1.0))
+    with pytest.raises(ValueError, match=r"scale must be a finite number, but received .*\. Leave it out for 1\."):
+        module_strategy.push([(np.ones(2), variable)], scale=scale)
+    assert variable.numpy().tolist() == [1, 1]

@@ -267,8 +267,8 @@ def allgather(tensor_list: Sequence[object], tensor: object, group_name: str = D
     Raises as `allreduce` does.
     """
     group = _find(group_name)
-    arrays = _as_arrays("tensor_list", tensor_list, tensor, group)
-    array = _as_array(tensor)
+    array = _as_array(tensor, is_changed=False)
+    arrays = _as_arrays("tensor_list", tensor_list, array, group)
     if group.size == 1:
         np.copyto(arrays[0], array)
         return
@@ -289,11 +289,12 @@ def reducescatter(
     Raises as `allreduce` does.
     """
     group = _find(group_name)
-    arrays = _as_arrays("tensor_list", tensor_list, tensor, group)
+    array = _as_array(tensor)
+    arrays = _as_arrays("tensor_list", tensor_list, array, group, is_changed=False)
     if group.size == 1:
-        np.copyto(_as_array(tensor), arrays[0])
+        np.copyto(array, arrays[0])
         return
-    group.reduce_scatter(_as_array(tensor), arrays, ReduceOp(op))
+    group.reduce_scatter(array, arrays, ReduceOp(op))
 
 
 def send(tensor: object, dst_rank: int, group_name: str = DEFAULT) -> None:
@@ -303,7 +304,8 @@ def send(tensor: object, dst_rank: int, group_name: str = DEFAULT) -> None:
     """
     group = _find(group_name)
     _check_rank("dst_rank", dst_rank, group)
-    group.finish(group.messages.send(_as_array(tensor).view(np.uint8), dst_rank, 0), dst_rank)
+    array = _as_array(tensor, is_changed=False)
+    group.finish(group.messages.send(array.view(np.uint8), dst_rank, 0), dst_rank)
 
 
 def recv(tensor: object, src_rank: int, group_name: str = DEFAULT) -> None:
@@ -341,10 +343,12 @@ def _check_rank(name: str, rank: int, group: host_group.HostGroup) -> None:
         raise ValueError(f"{name} must be one of 0 to {group.size - 1}, but received {rank!r}.")
 
 
-def _as_arrays(name: str, tensors: Sequence[object], like: object, group: host_group.HostGroup) -> list[Any]:
+def _as_arrays(
+    name: str, tensors: Sequence[object], one: Any, group: host_group.HostGroup, *, is_changed: bool = True
+) -> list[Any]:
     if len(tensors) != group.size:
         raise ValueError(f"{name} must have one tensor for each of {group.size} ranks, but received {len(tensors)}.")
-    arrays, one = [_as_array(tensor) for tensor in tensors], _as_array(like)
+    arrays = [_as_array(tensor, is_changed=is_changed) for tensor in tensors]
     if any(array.dtype != one.dtype or array.size != one.size for array in arrays):
         raise ValueError(
             f"All tensors must have the size and dtype of `tensor`, {one.size} x {one.dtype}, but {name} has "
@@ -353,9 +357,17 @@ def _as_arrays(name: str, tensors: Sequence[object], like: object, group: host_g
     return arrays
 
 
-def _as_array(tensor: object) -> Any:
-    """Return a flat array that looks into a tensor."""
+def _as_array(tensor: object, *, is_changed: bool = True) -> Any:
+    """Return a flat array that looks into a tensor. One that is not changed may be of anything that numpy copies."""
     array = np.asarray(tensor)
+    if is_changed and type(tensor) is not np.ndarray and array.size:
+        again = np.asarray(tensor)
+        if not np.may_share_memory(array, again):
+            raise ValueError(
+                f"A tensor that is changed must be memory that numpy can look into, but received "
+                f"{type(tensor).__name__}, of which numpy makes a copy: the result would be lost. Write "
+                "tensor = numpy.array(tensor) before."
+            )
     if not array.flags.c_contiguous or not array.flags.writeable or array.dtype.hasobject:
         raise ValueError(
             f"A tensor must be contiguous, writable memory of numbers, but received {type(tensor).__name__} of shape "

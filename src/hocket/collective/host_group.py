@@ -198,6 +198,8 @@ class HostGroup:
         if not transfer.is_done:
             with self._operation:
                 self._rounds.wait_for(lambda: transfer.is_done, [other])
+        if transfer.error is not None:  # the group goes on: the message waits for an array of its size
+            raise transfer.error
 
     def find_sender(self, tag: int) -> int:
         """Wait until a rank has sent a message of the tag that nobody has asked for; return which."""

@@ -1,8 +1,9 @@
 """Messages from one rank of a host to another, through a small ring for each pair.
 
 A ring holds part of a message at most, so a sender may have to wait for its receiver. While a rank waits, for whatever
-it is, it moves all messages that it can: two ranks that first send and then receive do not wait for each other for
-ever, as they would if sending waited alone.
+it is, it moves all messages that it can, and while it waits to send it keeps what comes and nobody has asked for: ranks
+that first send and then receive, in a ring say, do not wait for each other for ever, as they would if sending waited
+alone.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ _HEAD: Final = struct.Struct("<qq")
 class Transfer:
     """A message on its way. The rank that sends it has one, and the rank that receives it."""
 
-    __slots__ = ("array", "at", "head", "tag")
+    __slots__ = ("array", "at", "error", "head", "tag")
 
     def __init__(self, array: Bytes, tag: int) -> None:
         self.array = array
@@ -35,11 +36,13 @@ class Transfer:
         self.at = 0
         #: The part of the message's head that is still to be sent, or received.
         self.head = _HEAD.pack(len(array), tag)
+        #: Why it cannot be received. Whoever waits for it raises this, and not who happens to move the messages.
+        self.error: errors.CollectiveError | None = None
 
     @property
     def is_done(self) -> bool:
-        """Whether all of it has been moved."""
-        return not self.head and self.at == len(self.array)
+        """Whether all of it has been moved, or it has failed."""
+        return self.error is not None or (not self.head and self.at == len(self.array))
 
 
 class _Ring:
@@ -132,7 +135,9 @@ class PointToPoint:
         if kept is None:
             self._receiving.setdefault(source, []).append(transfer)
         else:
-            self._check_length(transfer, len(kept.array), source)
+            error = self._find_mismatch(transfer, len(kept.array), source)
+            if error is not None:
+                raise error
             self._kept[source].remove(kept)
             transfer.head, transfer.at = b"", kept.at
             transfer.array[: kept.at] = kept.array[: kept.at]
@@ -159,13 +164,14 @@ class PointToPoint:
                 f"is rank {self._rank})."
             )
 
-    def _check_length(self, transfer: Transfer, length: int, source: int) -> None:
-        if length != len(transfer.array):
-            raise errors.CollectiveMismatchError(
-                f"Rank {self._rank} receives {len(transfer.array):,} bytes with tag {transfer.tag} from rank "
-                f"{source}, which sent {length:,} bytes with that tag. Messages of one tag arrive in the order in "
-                "which they were sent; receive into an array of the same size."
-            )
+    def _find_mismatch(self, transfer: Transfer, length: int, source: int) -> errors.CollectiveError | None:
+        if length == len(transfer.array):
+            return None
+        return errors.CollectiveMismatchError(
+            f"Rank {self._rank} receives {len(transfer.array):,} bytes with tag {transfer.tag} from rank "
+            f"{source}, which sent {length:,} bytes with that tag. Messages of one tag arrive in the order in "
+            "which they were sent; receive into an array of the same size."
+        )
 
     # --- moving -------------------------------------------------------------------------------------------------------
 
@@ -174,8 +180,9 @@ class PointToPoint:
         has_moved = False
         for target in list(self._sending):
             has_moved |= self._push_all(target)
-        for source in {*self._receiving, *self._coming}:
-            has_moved |= self._pull_all(source)
+        takes_all = bool(self._sending)  # those who are to make room may be waiting for room themselves
+        for source in self._from if takes_all else {*self._receiving, *self._coming}:
+            has_moved |= self._pull_all(source, takes_all=takes_all)
         if has_moved:
             self._wake()
         return has_moved
@@ -203,13 +210,13 @@ class PointToPoint:
         transfer.at += count
         return bool(count)
 
-    def _pull_all(self, source: int) -> bool:
-        """Take the arrived messages that match the requests; keep those that come before them."""
+    def _pull_all(self, source: int, *, takes_all: bool) -> bool:
+        """Take the arrived messages that match the requests; keep those that come before them, or all of them."""
         ring = self._from[source]
         has_moved = False
         while True:
             if source not in self._coming:
-                if not self._receiving.get(source) or ring.count_full() < _HEAD.size:
+                if not (takes_all or self._receiving.get(source)) or ring.count_full() < _HEAD.size:
                     break
                 self._begin_next(ring, source)
                 has_moved = True
@@ -227,12 +234,15 @@ class PointToPoint:
         length, tag = _HEAD.unpack(head.tobytes())
         wanted = self._receiving.get(source, [])
         transfer = next((one for one in wanted if one.tag == tag), None)
+        while transfer is not None:
+            wanted.remove(transfer)
+            transfer.error = self._find_mismatch(transfer, length, source)
+            if transfer.error is None:
+                break
+            transfer = next((one for one in wanted if one.tag == tag), None)
         if transfer is None:
             transfer = Transfer(np.empty(length, np.uint8), tag)
             self._kept[source].append(transfer)
-        else:
-            wanted.remove(transfer)
-            self._check_length(transfer, length, source)
         transfer.head = b""
         self._coming[source] = transfer
         return transfer

@@ -121,7 +121,7 @@ class ActorClass:
         return dataclasses.replace(options.build_actor_options(self._given, self._cls, ""), methods=methods)
 
     @exceptions.hide_frames_of
-    def remote(self, *args: object, **kwargs: object) -> ActorHandle:
+    def remote(self, /, *args: object, **kwargs: object) -> ActorHandle:
         """Build an actor and return a handle on it at once.
 
         Raises:
@@ -174,7 +174,7 @@ class ActorClass:
         other._exported = self._exported
         return other
 
-    def bind(self, *args: object, **kwargs: object) -> dag.ClassNode:
+    def bind(self, /, *args: object, **kwargs: object) -> dag.ClassNode:
         """Return a node of a graph that creates this actor when the graph is executed (see `hocket.core.dag`).
 
         Raises:
@@ -347,7 +347,10 @@ class ActorHandle:
 class ActorMethod:
     """One method of one actor. Holds the actor's reference and not its handle, which would be a cycle."""
 
-    __slots__ = ("_actor", "_cls", "_is_dynamic", "_is_limited", "_method", "_name", "_options", "_ref", "_signature")
+    __slots__ = (
+        *("_actor", "_cls", "_given", "_is_dynamic", "_is_limited", "_method", "_name", "_options", "_ref"),
+        "_signature",
+    )
 
     def __init__(
         self,
@@ -363,6 +366,7 @@ class ActorMethod:
         self._name = name
         self._actor = actor
         self._method = method
+        self._given = given
         self._is_limited = actor.max_pending_calls >= 0
         label = f"{actor.class_name}.{name}"
         self._options = options.build_call_options(method, actor, label, given)
@@ -377,7 +381,7 @@ class ActorMethod:
             remote_function.Signature(function, label, skip_first=not is_static) if function is not None else None
         )
 
-    def remote(self, *args: object, **kwargs: object) -> Any:
+    def remote(self, /, *args: object, **kwargs: object) -> Any:
         """Start a call and return at once: one `ObjectRef`, a list of them, a generator or None, by ``num_returns``.
 
         Raises:
@@ -406,7 +410,7 @@ class ActorMethod:
         returns = self._options.num_returns
         return refs[0] if returns == 1 else generators.wrap(refs, returns)
 
-    def bind(self, *args: object, **kwargs: object) -> dag.ClassMethodNode | tuple[dag.DAGNode, ...]:
+    def bind(self, /, *args: object, **kwargs: object) -> dag.ClassMethodNode | tuple[dag.DAGNode, ...]:
         """Return a node of a graph that calls this method when the graph is executed; with ``num_returns`` above 1 one
         for each return.
         """
@@ -421,7 +425,7 @@ class ActorMethod:
     def options(self, **given: object) -> ActorMethod:
         """Return the same method with other options: those of `method`, and ``name``."""
         options.validate(given, options.METHOD_OPTIONS, f"method `{self._options.name}`")
-        return ActorMethod(self._ref, self._cls, self._name, self._actor, self._method, given)
+        return ActorMethod(self._ref, self._cls, self._name, self._actor, self._method, {**self._given, **given})
 
     def _remote(self, args: tuple[object, ...] = (), kwargs: dict[str, object] | None = None, **given: Any) -> Any:
         return self.options(**given).remote(*args, **(kwargs or {}))

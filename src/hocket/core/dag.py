@@ -227,7 +227,7 @@ class BindableMethod:
         self._name = name
         self._given = dict(given)
 
-    def bind(self, *args: object, **kwargs: object) -> ClassMethodNode:
+    def bind(self, /, *args: object, **kwargs: object) -> ClassMethodNode:
         """Add a call to the graph, after those of the same actor that were bound before."""
         node = ClassMethodNode(self._name, args, kwargs, self._given, parent=self._parent)
         self._parent._latest = node

@@ -413,6 +413,7 @@ def _build_shape(given: Mapping[str, Any], default_cpus: float) -> resources.Sha
         environment=environment,
         captures_children=captures and bool(group_id),
         nodes=placement.describe_choice(given),
+        leaves_group=placement.leaves_group(given),
     )
     return records.DEFAULT_SHAPE if shape == records.DEFAULT_SHAPE else shape
 
@@ -420,7 +421,7 @@ def _build_shape(given: Mapping[str, Any], default_cpus: float) -> resources.Sha
 def inherit_shape(shape: resources.Shape, inherited: contract.Inherited) -> resources.Shape:
     """Return the shape with what it takes over from the work that submits it."""
     environment = environments.merge_environments(inherited.environment, shape.environment)
-    if inherited.group_id and not shape.group_id:
+    if inherited.group_id and not shape.group_id and not shape.leaves_group:
         return shape._replace(environment=environment, group_id=inherited.group_id, captures_children=True)
     return shape._replace(environment=environment)
 

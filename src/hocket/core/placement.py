@@ -72,7 +72,7 @@ class PlacementGroupSchedulingStrategy:
     """Run a task or an actor in a placement group.
 
     Args:
-        placement_group: Where.
+        placement_group: Where. None: in no group, also if what submits it runs in one that captures its children.
         placement_group_bundle_index: In which bundle, from 0; -1 is any that has room.
         placement_group_capture_child_tasks: Whether what the task or actor submits runs there too, unless it says
             otherwise.
@@ -238,17 +238,29 @@ def check_conflicts(given: Mapping[str, object], what: str) -> None:
 
 def find_group(given: Mapping[str, Any]) -> tuple[int, int, bool]:
     """Return the placement group's id (0: none), the bundle, and whether children run there too."""
-    strategy = given.get("scheduling_strategy")
-    if isinstance(given.get("placement_group"), PlacementGroup):
-        strategy = PlacementGroupSchedulingStrategy(
-            given["placement_group"],
-            -1 if given.get("placement_group_bundle_index") is None else given["placement_group_bundle_index"],
-            given.get("placement_group_capture_child_tasks"),
-        )
+    strategy = _find_strategy(given)
     if not isinstance(strategy, PlacementGroupSchedulingStrategy) or strategy.placement_group is None:
         return 0, -1, False
     captures = bool(strategy.placement_group_capture_child_tasks)
     return strategy.placement_group.group_id, strategy.placement_group_bundle_index, captures
+
+
+def leaves_group(given: Mapping[str, Any]) -> bool:
+    """Tell whether the options name no placement group, by name: then none captures the work."""
+    strategy = _find_strategy(given)
+    return isinstance(strategy, PlacementGroupSchedulingStrategy) and (
+        strategy.placement_group is None or not strategy.placement_group.group_id
+    )
+
+
+def _find_strategy(given: Mapping[str, Any]) -> object:
+    if not isinstance(given.get("placement_group"), PlacementGroup):
+        return given.get("scheduling_strategy")
+    return PlacementGroupSchedulingStrategy(
+        given["placement_group"],
+        -1 if given.get("placement_group_bundle_index") is None else given["placement_group_bundle_index"],
+        given.get("placement_group_capture_child_tasks"),
+    )
 
 
 # --- nodes ------------------------------------------------------------------------------------------------------------

@@ -41,7 +41,7 @@ class RemoteFunction(Generic[P, T_co]):
 
     # The signatures of `typed`.
     @overload
-    def remote(self, *args: P.args, **kwargs: P.kwargs) -> contract.ObjectRef[T_co]: ...
+    def remote(self, /, *args: P.args, **kwargs: P.kwargs) -> contract.ObjectRef[T_co]: ...
     @overload
     def remote(self, _1: contract.ObjectRef[object], /, *args: Any, **kwargs: Any) -> contract.ObjectRef[T_co]: ...
     @overload
@@ -52,7 +52,7 @@ class RemoteFunction(Generic[P, T_co]):
     def remote(
         self, _1: object, _2: object, _3: contract.ObjectRef[object], /, *args: Any, **kwargs: Any
     ) -> contract.ObjectRef[T_co]: ...
-    def remote(self, *args: Any, **kwargs: Any) -> Any:
+    def remote(self, /, *args: Any, **kwargs: Any) -> Any:
         """Start a call and return at once.
 
         Returns:
@@ -110,7 +110,7 @@ class RemoteFunction(Generic[P, T_co]):
             other._exported = self._exported
         return other
 
-    def bind(self, *args: object, **kwargs: object) -> dag.FunctionNode:
+    def bind(self, /, *args: object, **kwargs: object) -> dag.FunctionNode:
         """Return a node of a graph that calls this function when the graph is executed (see `hocket.core.dag`).
 
         Raises:
@@ -131,7 +131,7 @@ class RemoteFunction(Generic[P, T_co]):
                 f"hocket.get() of what it returns; to run it here, call {name}.bare(...)."
             )
 
-    def bare(self, *args: P.args, **kwargs: P.kwargs) -> T_co:
+    def bare(self, /, *args: P.args, **kwargs: P.kwargs) -> T_co:
         """Run the function here and now, as if it were not remote."""
         return self._function(*args, **kwargs)
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     import asyncio
 
 
-def _call_function(actor: object, function: Any, *args: object, **kwargs: object) -> object:
+def _call_function(actor: object, function: Any, /, *args: object, **kwargs: object) -> object:
     return function(actor, *args, **kwargs)
 
 

@@ -53,6 +53,8 @@ class Shape(NamedTuple):
     nodes: str = ""
     """Which nodes it may or should run on, in the form that travels (JSON); only engines with several nodes look at
     it."""
+    leaves_group: bool = False
+    """Whether its tasks run outside of the placement group that captures what is submitted around them."""
 
 
 class Allocation:

@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from hocket._base import texts
 from hocket.ps import (
+    checks,
     closure_context,
     embedding,
     foreign,
@@ -161,10 +162,12 @@ class BaseStrategy(abc.ABC):
 
         Raises:
             TypeError: It is no list of pairs of a gradient and a variable.
-            ValueError: A gradient does not fit its variable, or a variable is named twice.
+            ValueError: A gradient does not fit its variable, a variable is named twice, or the scale is no number.
             NonFiniteGradientError: A gradient has NaN or infinity, and the policy is to raise.
             PushTimeoutError: Another worker is to be applied first, and does not come.
         """
+        given: object = float(scale) if hasattr(scale, "__float__") else scale  # also an array's, of a framework
+        scale = checks.require_finite("scale", given, "Leave it out for 1.")
         operations: dict[int, list[records.Operation]] = {}
         seen: set[str] = set()
         for gradient, target in _check_pairs(gradients):

@@ -19,8 +19,9 @@ import os
 import tempfile
 import urllib.parse
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, final
 
 import numpy as np
 
@@ -181,6 +182,7 @@ def _restore(
     _verify(path, manifest)
     kept = manifest["variables"]
     _check(made, kept, path, strict=strict)
+    _check_room(Path(path), made, kept)
     link = links.open_link(address)
     for one in made:
         if one.name not in kept:
@@ -328,22 +330,55 @@ def _check(made: list[records.VariableRecord], kept: Mapping[str, Any], path: ob
             )
 
 
+def _check_room(folder: Path, made: list[records.VariableRecord], kept: Mapping[str, Any]) -> None:
+    """Raise if a table of hashed ids has no room for what a checkpoint has of it."""
+    for one in made:
+        if not one.is_table or one.rows is not None or one.name not in kept:
+            continue
+        ids = _load_array(folder / _quote(one.name) / "ids.npy")
+        counts = np.bincount(placement.hash_shard(ids, len(one.parts)), minlength=len(one.parts)).tolist()
+        for part, count in zip(one.parts, counts, strict=True):
+            if isinstance(part, records.TableSpec) and count > part.rows:
+                raise errors.CapacityError(
+                    f"The table `{one.name}` has room for {part.rows} ids on server {part.server}, but {count} of the "
+                    f"{len(ids)} in {folder} belong there. Make it with a larger capacity. Nothing was changed."
+                )
+
+
 def _quote(name: str) -> str:
     return "%2E" * len(name) if name in (".", "..") else urllib.parse.quote(name, safe="") or "%"
 
 
 def _describe_initializer(initializer: object) -> dict[str, object]:
-    return {"kind": type(initializer).__name__, **vars(initializer)}
+    kind = type(initializer)
+    if kind in _INITIALIZERS:
+        return {"kind": kind.__name__, **vars(initializer)}
+    return {"kind": f"{kind.__module__}.{kind.__qualname__}"}
 
 
 def _build_initializer(kept: Mapping[str, Any]) -> Any:
     by_name: dict[str, Any] = {cls.__name__: cls for cls in _INITIALIZERS}
     settings = dict(kept)
-    cls = by_name.get(str(settings.pop("kind", "")))
+    kind = str(settings.pop("kind", ""))
     try:
-        return initializers.Zeros() if cls is None else cls(**settings)
+        return by_name[kind](**settings) if kind in by_name else _UnknownInitializer(kind)
     except (TypeError, ValueError, OverflowError) as error:
         raise errors.CheckpointDamagedError(f"An initializer in {MANIFEST} cannot be: {error}.") from error
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class _UnknownInitializer(initializers.Initializer):
+    """Stands for an initializer of the user's, of which a checkpoint knows the name alone."""
+
+    kind: str
+
+    def fill(self, ids: Array, out: Array) -> None:
+        raise errors.CheckpointMismatchError(
+            f"The checkpoint has no row for the id {ids[0]}, and what such rows begin with is computed by "
+            f"{self.kind!r}, which is not saved with it. Look up what is in the table's `ids`, or restore the "
+            "checkpoint into a strategy that makes the table with this initializer."
+        )
 
 
 _INITIALIZERS: Final = (initializers.Zeros, initializers.Constant, initializers.Uniform, initializers.Normal)

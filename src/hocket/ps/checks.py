@@ -35,6 +35,16 @@ def require_number(
     raise ValueError(f"{name} {rule}, but received {value!r}. {remedy}")
 
 
+def require_finite(name: str, value: object, remedy: str) -> float:
+    """Return a number as a float, if it is finite.
+
+    Example:
+        >>> require_finite("scale", -1, "Leave it out for 1.")
+        -1.0
+    """
+    return require_number(name, value, "must be a finite number", remedy, low=-math.inf, open_low=True)
+
+
 def require_count(name: str, value: object, remedy: str, *, least: int = 1) -> int:
     """Return a whole number as an int, if it is large enough.
 
@@ -51,6 +61,17 @@ def require_count(name: str, value: object, remedy: str, *, least: int = 1) -> i
             if count >= least:
                 return count
     raise ValueError(f"{name} must be a whole number from {least}, but received {value!r}. {remedy}")
+
+
+def read_ids(given: object) -> np.ndarray[Any, Any]:
+    """Return numbers of rows as an array. An empty list, which numpy takes for floats, is none of them.
+
+    Example:
+        >>> read_ids([]).dtype
+        dtype('int64')
+    """
+    found = np.asarray(given)
+    return found.astype(np.int64) if not found.size and isinstance(given, list | tuple) else found
 
 
 def fit_into(name: str, value: object, dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any, NoReturn, final
 
 import numpy as np
+import numpy.typing as npt
 
 from hocket.ps import checks, closure_context, foreign, handles, links, placement, scope
 from hocket.ps.stores import dense, records, slices
@@ -42,8 +43,12 @@ class IndexedSlices:
     values: Any
     indices: Any
 
-    def combine(self) -> tuple[Array, Array]:
+    def combine(self, dtype: npt.DTypeLike | None = None) -> tuple[Array, Array]:
         """Return each id once, in rising order, and the sum of its gradients.
+
+        Args:
+            dtype: What the sums are for: they are made in a type that has room for this one, too. Default: the
+                values' own.
 
         Raises:
             ValueError: There are more or fewer rows than ids.
@@ -58,7 +63,7 @@ class IndexedSlices:
         if len(ids) < 2 or (ids[1:] > ids[:-1]).all():
             return ids, values.reshape(-1, values.shape[-1])
         found = slices.group(ids)
-        return found.ids, found.sum_rows(values)
+        return found.ids, found.sum_rows(values, dtype)
 
 
 @final
@@ -127,7 +132,7 @@ class Lookup:
                 f"A gradient of this lookup has the shape {(*self.places.shape, 'dim')}, a row for each id asked for, "
                 f"but received {given.shape}."
             )
-        return IndexedSlices(self._grouping.sum_rows(given), self.ids)
+        return IndexedSlices(self._grouping.sum_rows(given, self.rows.dtype), self.ids)
 
 
 @final
@@ -237,7 +242,7 @@ class Embedding(handles.Handle):
             ValueError: The values do not fit.
         """
         foreign.refuse_in_graph(self.name)
-        unique, sums = IndexedSlices(values, self._check(ids)).combine()
+        unique, sums = IndexedSlices(values, self._check(ids)).combine(self.dtype)
         self._write("rows_add", unique, sums)
 
     def evict(self, idle_updates: int) -> int:
@@ -282,13 +287,13 @@ class Embedding(handles.Handle):
                 "optimizer=ps.Adagrad(lr=0.1))."
             )
         self._check(gradient.indices)
-        ids, values = gradient.combine()
+        ids, values = gradient.combine(self.dtype)
         if not dense.is_finite(values):  # the check reads little; the repair takes all values
             link = links.open_link(self._address)
             admitted = link.admit(self.name, np.asarray(gradient.values))
             if admitted is None:
                 return None
-            ids, sums = IndexedSlices(admitted, gradient.indices).combine()
+            ids, sums = IndexedSlices(admitted, gradient.indices).combine(self.dtype)
             again = link.admit(self.name, sums)  # finite numbers can have an infinite sum
             if again is None:
                 return None
@@ -302,8 +307,10 @@ class Embedding(handles.Handle):
 
     def _write(self, kind: str, ids: object, values: object) -> None:
         foreign.refuse_in_graph(self.name)
-        which = self._check(ids).reshape(-1)
-        rows = np.broadcast_to(checks.fit_into(self.name, values, self.dtype), (len(which), self.dim))
+        asked = self._check(ids)
+        which, given = asked.reshape(-1), checks.fit_into(self.name, values, self.dtype)
+        shape = asked.shape if given.ndim > 2 else which.shape  # a row for each id, as `lookup` returns them
+        rows = np.broadcast_to(given, (*shape, self.dim)).reshape(len(which), self.dim)
         if len(np.unique(which)) < len(which):
             raise ValueError(f"An id of `{self.name}` is named twice. Name each once.")
         link, here = links.open_link(self._address), closure_context.get_optional_context()
@@ -328,9 +335,7 @@ class Embedding(handles.Handle):
         return [(part, mine, local[mine]) for part, mine in zip(self._parts, places, strict=True)]
 
     def _check(self, ids: object) -> Array:
-        given = np.asarray(ids)
-        if not given.size and isinstance(ids, list | tuple):
-            given = given.astype(np.int64)  # numpy takes an empty list for floats
+        given = checks.read_ids(ids)
         if given.dtype.kind not in "iu":
             raise TypeError(
                 f"Ids of `{self.name}` are whole numbers, but received {given.dtype}. Write ids.astype('int64')."

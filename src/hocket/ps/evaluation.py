@@ -119,20 +119,21 @@ class SidecarEvaluator:
             found = self._source.snapshot()
             self._last = found.version
             return Evaluated(found.version, self._evaluate(found), None)
-        for path in _list_checkpoints(Path(self._source)):
-            if path == self._last:
+        for written_ns, path in _list_checkpoints(Path(self._source)):
+            if (written_ns, path) == self._last:
                 return None
             try:
                 found = checkpoints.load_checkpoint(path)
             except FileNotFoundError:
                 continue  # it was deleted while it was read: take the one before
-            self._last = path
+            self._last = written_ns, path
             return Evaluated(found.version, self._evaluate(found), str(path))
         return None
 
 
-def _list_checkpoints(folder: Path) -> list[Path]:
-    """Return the finished checkpoints of a folder, the newest first."""
+def _list_checkpoints(folder: Path) -> list[tuple[int, Path]]:
+    """Return the finished checkpoints of a folder, the newest first, each after when it was written: one may have been
+    replaced under its name."""
     try:
         found = [path for path in folder.iterdir() if not path.name.startswith(".")]
     except FileNotFoundError:
@@ -143,4 +144,4 @@ def _list_checkpoints(folder: Path) -> list[Path]:
             ages.append(((path / checkpoints.MANIFEST).stat().st_mtime_ns, path))
         except OSError:
             continue
-    return [path for _, path in sorted(ages, reverse=True)]
+    return sorted(ages, reverse=True)

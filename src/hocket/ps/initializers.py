@@ -291,8 +291,7 @@ def _set(initializer: Initializer, name: str, value: float) -> None:
 
 
 def _require_finite(name: str, value: object) -> float:
-    rule = "must be a finite number"
-    return checks.require_number(name, value, rule, "Give 0.0, say.", low=-math.inf, open_low=True)
+    return checks.require_finite(name, value, "Give 0.0, say.")
 
 
 def _require_seed(value: object) -> int:

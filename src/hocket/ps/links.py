@@ -144,8 +144,8 @@ class Link:
         operations: dict[int, list[records.Operation]],
     ) -> Outcome:
         """Bring a gradient to a synchronous step."""
-        version = self.gate.get_reading(context.worker)
-        for server, given in operations.items():
+        version = self.gate.get_round(context.worker, ticket.closure, ticket.turn)
+        for server, given in operations.items() if version >= 0 else ():  # else its box keeps what is there
             self.stores[server].deposit(context.worker, version, given)
         context.note_pushed()
         what = self.gate.arrive(context.worker, ticket.closure, ticket.turn)

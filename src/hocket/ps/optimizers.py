@@ -22,6 +22,7 @@ NaN is dropped is a question that comes before.
 from __future__ import annotations
 
 import abc
+import functools
 import math
 import threading
 from collections.abc import Sequence
@@ -42,7 +43,8 @@ BLOCK: Final = 32768
 costs half a microsecond; all at once takes half as long again."""
 
 _TINY: Final = 1.2e-38
-"""The least epsilon: a smaller one would be 0 as a float32, and 0 / 0 where a gradient has always been 0."""
+"""The least epsilon: a smaller one would be 0 as a float32, and 0 / 0 where a gradient has always been 0. See
+`_fit_eps`."""
 
 _ALIASES: Final = {"learning_rate": "lr", "beta_1": "beta1", "beta_2": "beta2", "epsilon": "eps"}
 """Keras's names for what is set here, for messages."""
@@ -59,8 +61,7 @@ class Optimizer(abc.ABC):
 
     lr: float
     slots: tuple[str, ...]
-    """The names of what is kept for each element. A slot has the variable's shape and its dtype: float32, or
-    float64."""
+    """The names of what is kept for each element. A slot has the variable's shape and its dtype, a float."""
     _initials: dict[str, float]
 
     def _finish(self, weights: Sequence[str], **initials: float) -> None:
@@ -263,7 +264,7 @@ class Adagrad(Optimizer):
         np.multiply(gradient, gradient, out=work)
         np.add(total, work, out=new)
         np.sqrt(new, out=work)
-        np.add(work, self.eps, out=work)
+        np.add(work, _fit_eps(self.eps, work.dtype), out=work)
         np.divide(gradient, work, out=work)
         np.multiply(work, self.lr * scale, out=work)
         np.subtract(block.value, work, out=block.out)
@@ -328,7 +329,7 @@ class Adam(Optimizer):
         # m / b1 / (sqrt(v / b2) + eps) = root / b1 * m / (sqrt(v) + root * eps), with one pass less.
         root = (1 - self.beta2**step) ** 0.5
         np.sqrt(new_square, out=work)
-        np.add(work, self.eps if self.is_eps_hat else max(root * self.eps, _TINY), out=work)
+        np.add(work, _fit_eps(self.eps if self.is_eps_hat else root * self.eps, work.dtype), out=work)
         np.divide(new_average, work, out=work)
         np.multiply(work, rate * root / (1 - self.beta1**step), out=work)
         if self.weight_decay and self.decoupled:
@@ -456,6 +457,16 @@ def _take_scratch(block: _Block, count: int) -> list[Array]:
     while len(arrays) < count:
         arrays.append(np.empty(BLOCK, dtype))
     return [array[:length] for array in arrays[:count]]
+
+
+def _fit_eps(eps: float, dtype: np.dtype[Any]) -> float:
+    """Return an epsilon that is not 0 in a dtype: float16 has nothing between 0 and 6e-8, and few bits below 6e-5."""
+    return max(eps, _find_least(dtype))
+
+
+@functools.lru_cache
+def _find_least(dtype: np.dtype[Any]) -> float:
+    return max(_TINY, float(np.finfo(dtype).tiny))
 
 
 def _set(optimizer: Optimizer, name: str, value: float) -> None:

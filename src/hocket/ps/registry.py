@@ -121,7 +121,7 @@ class Registry:
             return _check_same(
                 known, known.shape == whole and known.dtype == kind and not known.is_table, f"{kind}{list(whole)}"
             )
-        label = settings.name or f"variable_{len(self._made)}"
+        label = settings.name or self._choose_name("variable")
         home = settings.colocate_with
         rule = settings.optimizer if settings.optimizer is not None else self._defaults.optimizer
         if np.dtype(kind).kind != "f":
@@ -165,7 +165,7 @@ class Registry:
                 f"a table of {rows_count} x {dim} {kind}",
             )
         first = _check_first(settings.initial_value, rows_count, dim, kind)
-        label = settings.name or f"embedding_{len(self._made)}"
+        label = settings.name or self._choose_name("embedding")
         rule = settings.optimizer if settings.optimizer is not None else self._defaults.optimizer
         begin = settings.initializer if settings.initializer is not None else initializers.Uniform()
         count = len(self._books)
@@ -206,6 +206,11 @@ class Registry:
                 "exist_ok=True for the one that is there."
             )
         return known
+
+    def _choose_name(self, kind: str) -> str:
+        """Return a name that nobody has given, for a variable without one. The same, if its making is begun again."""
+        names = (f"{kind}_{number}" for number in itertools.count(len(self._made)))
+        return next(name for name in names if name not in self._made)
 
     def _reserve(self, name: str, nbytes: int) -> None:
         limit = int(node.count_memory() * MEMORY_SHARE)

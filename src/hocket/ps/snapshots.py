@@ -3,6 +3,7 @@
 **A live snapshot is one cut** through all variables and servers. The gate is held, so that no push is half applied, for
 as long as it takes to copy the dense variables and to tell the tables (milliseconds). Then training goes on. Tables are
 copied meanwhile: whoever changes a row saves what it was first, once (`rows.TableShard.begin_snapshot`): copy on write.
+A table has room for one snapshot at a time: one that begins while another is taken copies the table at once.
 
 Updates that are no gradients (``assign_add`` and so on) do not go through the gate. A snapshot has each of them wholly
 or not at all, for each shard.
@@ -10,14 +11,15 @@ or not at all, for each shard.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final, final
 
 import numpy as np
 
-from hocket.ps import initializers, links
-from hocket.ps.stores import gate, memory, records
+from hocket.ps import checks, initializers, links
+from hocket.ps.stores import gate, memory, records, store
 from hocket.ps.stores.memory import Array
 
 _HOLD_SECONDS: Final = 600.0
@@ -42,7 +44,10 @@ class Table:
 
     def lookup(self, ids: object) -> Array:
         """Return a row for each id: [..., dim]."""
-        asked = np.asarray(ids, np.int64)
+        asked = checks.read_ids(ids)
+        if asked.dtype.kind not in "iu":
+            raise TypeError(f"Ids are whole numbers, but received {asked.dtype}. Write ids.astype('int64').")
+        asked = asked.astype(np.int64, copy=False)
         if self.count is not None and asked.size and (asked.min() < 0 or asked.max() >= self.count):
             raise IndexError(
                 f"The table has the ids 0 to {self.count - 1}, but received {asked.min()} to {asked.max()}."
@@ -57,7 +62,7 @@ class Table:
             fresh = np.empty((int((~is_known).sum()), result.shape[1]), result.dtype)
             self.initializer.fill(flat[~is_known], fresh)
             result[~is_known] = fresh
-        return result.reshape(*asked.shape, -1)
+        return result.reshape(*asked.shape, result.shape[1])
 
 
 @final
@@ -108,22 +113,53 @@ def take(address: links.Address, made: list[records.VariableRecord]) -> Snapshot
     """Take a snapshot of variables."""
     link = links.open_link(address)
     values: dict[str, Array | Table] = {}
-    begun: list[tuple[records.VariableRecord, list[tuple[records.TableSpec, Array, Array]]]] = []
-    with open_gate(address).held() as version:
+    tables: dict[str, list[_Shard]] = {one.name: [] for one in made if one.is_table}
+    try:
+        with open_gate(address).held() as version:
+            for one in made:
+                for part in one.parts if one.is_table else ():
+                    found = link.stores[part.server].begin_snapshot(part.number)
+                    tables[one.name].append(_Shard(link.stores[part.server], part.number, *found))
+                if not one.is_table:
+                    exported = [link.stores[part.server].export(part.number) for part in one.parts]
+                    values[one.name] = join_dense(one, exported)
         for one in made:
             if one.is_table:
-                shards: Any = [(part, *link.stores[part.server].begin_snapshot(part.number)) for part in one.parts]
-                begun.append((one, shards))
-            else:
-                values[one.name] = join_dense(one, [link.stores[part.server].export(part.number) for part in one.parts])
-    for one, shards in begun:
-        ids = np.concatenate([found for _, _, found in shards])
-        rows = np.concatenate(
-            [link.stores[part.server].finish_snapshot(part.number, which) for part, which, _ in shards]
-        )
-        order = np.argsort(ids)
-        values[one.name] = Table(ids[order], rows[order], one.rows, shards[0][0].initializer)
+                values[one.name] = _join_table(one, tables[one.name])
+    finally:
+        for shard in itertools.chain.from_iterable(tables.values()):
+            shard.give_up()
     return Snapshot(version, {one.name: values[one.name] for one in made})
+
+
+@dataclass(slots=True)
+class _Shard:
+    """A table's shard of which a snapshot has begun."""
+
+    store: store.Store
+    number: int
+    rows: Array
+    ids: Array
+    values: Array | None
+    """None: they are still to be copied."""
+
+    def read(self) -> Array:
+        if self.values is None:
+            self.values = self.store.finish_snapshot(self.number, self.rows)
+        return self.values
+
+    def give_up(self) -> None:
+        """Let the next snapshot begin, if this one has not ended."""
+        if self.values is None:
+            self.values = self.store.finish_snapshot(self.number, self.rows[:0])
+
+
+def _join_table(made: records.VariableRecord, shards: list[_Shard]) -> Table:
+    ids = np.concatenate([shard.ids for shard in shards])
+    rows = np.concatenate([shard.read() for shard in shards])
+    order = np.argsort(ids)
+    first: Any = made.parts[0]
+    return Table(ids[order], rows[order], made.rows, first.initializer)
 
 
 def open_gate(address: links.Address) -> gate.Gate:

@@ -176,6 +176,7 @@ class ParameterServerStrategy(base_strategy.BaseStrategy):
             FileNotFoundError: It is no checkpoint.
             CheckpointMismatchError: A variable has another shape, dtype or optimizer, or is missing. Nothing is changed
                 then.
+            CapacityError: A table of hashed ids has room for fewer. Nothing is changed then, either.
         """
         return checkpoints.restore(self.address, self._registry.list_made(), path, strict=strict)
 

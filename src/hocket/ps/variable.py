@@ -272,7 +272,7 @@ class BaseVariable(handles.Handle, numpy.lib.mixins.NDArrayOperatorsMixin, abc.A
         return self
 
     def _check_ids(self, indices: object) -> Array:
-        ids = np.asarray(indices)
+        ids = checks.read_ids(indices)
         if ids.dtype.kind not in "iu":
             raise TypeError(f"Rows of `{self.name}` are named by whole numbers, but received {ids.dtype}.")
         if not self.shape:

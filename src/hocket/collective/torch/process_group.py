@@ -387,8 +387,8 @@ class _Message(dist.Work):
         return self._transfer.is_done
 
     def is_success(self) -> bool:
-        """Whether it is over."""
-        return self._transfer.is_done
+        """Whether it is over, and has not failed."""
+        return self._transfer.is_done and self._transfer.error is None
 
     def _source_rank(self) -> int:
         return self._other

@@ -116,6 +116,8 @@ def _build_placing(shape: resources.Shape) -> dict[str, object]:
         found["scheduling_strategy"] = scheduling_strategies.PlacementGroupSchedulingStrategy(
             build_group(shape.group_id), shape.bundle_index, shape.captures_children
         )
+    elif shape.leaves_group:
+        found["scheduling_strategy"] = scheduling_strategies.PlacementGroupSchedulingStrategy(None)
     elif shape.nodes:
         found |= _build_choice(json.loads(shape.nodes))
     return found

@@ -206,7 +206,7 @@ def _prepare(function: Callable[..., object], value: object) -> object:
     encoded = values.encode(value, f"the return value of {_name(function)}")
     if encoded.refs:
         return value  # references count only in an encoding that the engine makes
-    return Encoded(pickle.dumps((encoded.data, [bytes(buffer) for buffer in encoded.buffers])))
+    return Encoded(pickle.dumps((encoded.data, [bytearray(buffer) for buffer in encoded.buffers])))
 
 
 def read_value(value: object) -> object:

@@ -45,6 +45,7 @@ ASKABLE: Final = frozenset(
         *("version", "late", "skipped", "enter", "grant", "leave", "note_skipped", "forget", "get_reading"),
         *(
             "enter_round",
+            "get_round",
             "arrive",
             "claim_round",
             "list_arrived",
@@ -210,6 +211,12 @@ class Gate:
         return int(self._words[VERSION])
 
     # -- synchronous steps --
+
+    def get_round(self, worker: int, closure: int, turn: int) -> int:
+        """Return the step that a worker's gradient is for; -1 if it is for none: the worker has not pulled since its
+        last gradient, or this one was counted before. See `leave` for the arguments."""
+        is_repeated = (closure, turn) <= (int(self._accepted[worker, 0]), int(self._accepted[worker, 1]))
+        return _OUTSIDE if is_repeated else int(self._readings[worker])
 
     def arrive(self, worker: int, closure: int, turn: int) -> int:
         """Say that a worker's gradient is in its boxes; return what is to be done. See `leave` for the arguments.

@@ -29,6 +29,7 @@ def plan(spec: records.DenseSpec | records.TableSpec) -> memory.Plan:
     """Lay out the boxes of a shard."""
     layout = memory.Plan()
     layout.add("headers", (NUM_BOXES, 8), np.int64)
+    layout.add("scales", (NUM_BOXES,), np.float64)
     if isinstance(spec, records.DenseSpec):
         layout.add("values", (NUM_BOXES, int(np.prod(spec.shape, dtype=np.int64))), spec.dtype)
     else:
@@ -51,6 +52,7 @@ class GradientAccumulator:
         self._spec = spec
         arrays = plan(spec).view(kept)
         self._headers = arrays["headers"]
+        self._scales = arrays["scales"]
         self._values = arrays["values"]
         self._ids: Array | None = arrays.get("ids")
 
@@ -76,11 +78,15 @@ class GradientAccumulator:
             self._ids[worker, :count] = operation.ids
             self._values[worker, :count] = operation.value
             header[COUNT] = count
+        self._scales[worker] = operation.scale
         futex.fence()
         header[ROUND] = round_number
 
     def take_mean(self, number: int, round_number: int, workers: list[int]) -> records.Operation | None:
         """Return what a step does to the shard; None if no gradient touches it.
+
+        Where workers scale the step in different ways, it has the largest scale, and the others' gradients are made
+        smaller: without slots that is the mean of what each worker's push would have done.
 
         Args:
             number: The shard's.
@@ -90,15 +96,24 @@ class GradientAccumulator:
         found = [worker for worker in workers if self._headers[worker, ROUND] == round_number]
         if not found:
             return None
+        scale = max(self._scales[found].tolist(), key=abs)
         if self._ids is None:
-            total = self._values[found[0]].copy()
+            total = self._weigh(found[0], scale).copy()
             for worker in found[1:]:
-                np.add(total, self._values[worker], out=total)
+                np.add(total, self._weigh(worker, scale), out=total)
             np.divide(total, len(workers), out=total)
-            return records.Operation(number, "gradient", total)
+            return records.Operation(number, "gradient", total, None, scale)
         counts = [int(self._headers[worker, COUNT]) for worker in found]
         ids = np.concatenate([self._ids[worker, :count] for worker, count in zip(found, counts, strict=True)])
-        values = np.concatenate([self._values[worker, :count] for worker, count in zip(found, counts, strict=True)])
+        values = np.concatenate(
+            [self._weigh(worker, scale, count) for worker, count in zip(found, counts, strict=True)]
+        )
         found_ids = slices.group(ids)
-        total = found_ids.sum_rows(values)
-        return records.Operation(number, "rows_gradient", total / np.asarray(len(workers), total.dtype), found_ids.ids)
+        mean = found_ids.sum_rows(values)
+        np.divide(mean, len(workers), out=mean)
+        return records.Operation(number, "rows_gradient", mean, found_ids.ids, scale)
+
+    def _weigh(self, worker: int, scale: float, count: int | None = None) -> Array:
+        """Return a worker's values, or so many rows of them, for a step of this scale."""
+        values, own = self._values[worker, :count], float(self._scales[worker])
+        return values if own == scale else np.multiply(values, own / scale)

@@ -17,6 +17,8 @@ All else happens under the server's mutex (`store`).
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
 from typing import Any, Final, final
 
 import numpy as np
@@ -30,8 +32,9 @@ COUNT, UPDATES, GRADIENTS, UNDO, UNDO_UPDATES, UNDO_GRADIENTS, IS_INDEX_BROKEN, 
     11
 )
 """Words of the header: rows given away (hashed), updates applied, those of them that were gradients, which is the
-optimizer's step, rows with a before-image, updates and gradients before, whether the index is being changed, rows
-brought into being, rows evicted, how often rows began and ended to change places, whether a snapshot is being taken."""
+optimizer's step, one more than the rows with a before-image (0: there is none), updates and gradients before, whether
+the index is being changed, rows brought into being, rows evicted, how often rows began and ended to change places, the
+process that takes a snapshot."""
 
 _FREE: Final = -1
 
@@ -102,10 +105,11 @@ class HashIndex:
 class TableSnapshot:
     """A snapshot of a table's shard, in its memory, that is taken while others change the table: copy on write.
 
-    From the moment when it begins, whoever changes a row saves what the row was first, once.
+    From the moment when it begins, whoever changes a row saves what the row was first, once. There is room for one
+    snapshot at a time.
 
     Args:
-        flag: One word: whether a snapshot is being taken.
+        flag: One word: the process that takes a snapshot; 0: nobody does.
         is_saved: Which rows were changed since it began.
         saved: What they were before.
         values: The table's rows.
@@ -119,11 +123,17 @@ class TableSnapshot:
         """Whether a snapshot is being taken."""
         return bool(self._flag[0])
 
-    def begin(self) -> None:
-        """Have each row that is changed from now on be saved before. Called under the mutex."""
+    def begin(self) -> bool:
+        """Have each row that is changed from now on be saved before. Called under the mutex.
+
+        Returns whether it has begun: False if another one is being taken, which needs what is saved.
+        """
+        if self.is_on and Path(f"/proc/{self._flag[0]}").exists():
+            return False
         self._is_saved.fill(False)
         futex.fence()
-        self._flag[0] = 1
+        self._flag[0] = os.getpid()
+        return True
 
     def save(self, rows: Array, values: Array) -> None:
         """Keep what rows were, that are about to be changed. Called under the mutex."""
@@ -249,7 +259,7 @@ class TableShard:
         for part, image in zip(self._parts, images, strict=True):
             np.take(part, rows, axis=0, out=image, mode="clip")
         futex.fence()
-        header[UNDO] = count
+        header[UNDO] = 1 + count
         if header[SNAPSHOT]:
             self.snapshot.save(rows, self._undo_parts[0][:count])
         if operation.kind == "rows_gradient":
@@ -280,9 +290,9 @@ class TableShard:
 
     def undo(self) -> None:
         """Put the before-image back. Doing it twice does no harm."""
-        count = int(self._header[UNDO])
-        if not count:
+        if not self._header[UNDO]:
             return
+        count = int(self._header[UNDO]) - 1
         rows = self._undo_rows[:count]
         for part, image in zip(self._parts, self._undo_parts, strict=True):
             part[rows] = image[:count]
@@ -332,15 +342,15 @@ class TableShard:
 
     # -- snapshots --
 
-    def begin_snapshot(self) -> tuple[Array, Array]:
+    def begin_snapshot(self) -> tuple[Array, Array, Array | None]:
         """Have each row that is changed from now on be saved before. Called under the mutex.
 
         Returns:
-            The rows that there are, and their ids.
+            The rows that there are, their ids, and None: the values come from `TableSnapshot.finish`. While another
+            snapshot is being taken the values are copied at once, and this one is over.
         """
-        self.snapshot.begin()
         rows = self._list_made()
-        return rows, self._get_ids(rows)
+        return rows, self._get_ids(rows), None if self.snapshot.begin() else self._parts[0][rows]
 
     def statistics(self) -> dict[str, int]:
         """Return how many rows are made, were evicted, and how many updates were applied."""
@@ -427,7 +437,7 @@ class TableShard:
                 "Embedding(..., eviction=Eviction(by='age'))."
             )
         missing = count - (capacity - int(self._header[COUNT]))
-        most = capacity - len(np.unique(stay))
+        most = int(self._header[COUNT]) - len(np.unique(stay))
         self.evict(min(max(missing, int(capacity * policy.fraction)), most), policy.by, stay)
 
     def _drop(self, gone: Array) -> int:

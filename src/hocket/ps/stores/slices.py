@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from typing import Final, final
 
 import numpy as np
+import numpy.typing as npt
 
 from hocket.ps.stores.memory import Array
 
@@ -60,11 +61,13 @@ class Grouping:
         places[self.order] = np.cumsum(is_start)
         return places
 
-    def sum_rows(self, values: Array) -> Array:
+    def sum_rows(self, values: Array, dtype: npt.DTypeLike | None = None) -> Array:
         """Return the sum of the rows of each id: [unique, dim].
 
         Args:
             values: [..., dim], as many rows as there are ids, in the order in which they were asked for.
+            dtype: What the sums are for: they are made in a type that has room for this one, too. Small whole numbers
+                and half floats soon have no room for their own sum.
 
         Example:
             >>> import numpy as np
@@ -72,6 +75,8 @@ class Grouping:
             [[2.0], [4.0]]
         """
         source, rows = _find_source(values)
+        if dtype is not None:
+            source = source.astype(np.result_type(source, dtype), copy=False)
         rows = self.order if rows is None else rows[self.order]
         result = np.take(source, rows[self.starts], axis=0, mode="clip")
         counts = np.diff(self.starts, append=len(rows))

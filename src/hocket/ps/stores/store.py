@@ -285,8 +285,9 @@ class Store:
         with self._mutex:
             return self.get_shard(number).export()
 
-    def begin_snapshot(self, number: int) -> tuple[Array, Array]:
-        """Begin to copy a table as it is now; return its rows, and their ids. See `rows.TableShard.begin_snapshot`."""
+    def begin_snapshot(self, number: int) -> tuple[Array, Array, Array | None]:
+        """Begin to copy a table as it is now; return its rows, their ids, and their values if they are copied already.
+        See `rows.TableShard.begin_snapshot`."""
         table = self._get_table(number)
         with self._mutex:
             return table.begin_snapshot()

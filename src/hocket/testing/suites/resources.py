@@ -205,11 +205,25 @@ class EnvironmentContract:
         def where() -> str | None:
             return api.get_runtime_context().get_placement_group_id()
 
+        class There:
+            def say(self) -> str | None:
+                return api.get_runtime_context().get_placement_group_id()
+
+        there = api.remote(There)
+
         @api.remote
         def nest() -> object:
-            return api.get(where.remote())
+            none = placement.PlacementGroupSchedulingStrategy(None)
+            outside = there.options(scheduling_strategy=none, num_cpus=0).remote()
+            return api.get(
+                [
+                    where.remote(),
+                    where.options(scheduling_strategy=none, num_cpus=0).remote(),
+                    outside.say.remote(),
+                ]
+            )
 
-        assert api.get(nest.options(scheduling_strategy=strategy).remote()) == group.id
+        assert api.get(nest.options(scheduling_strategy=strategy).remote()) == [group.id, None, None]
         assert api.get(where.remote()) is None
 
     def test_nodes_are_chosen_by_id_and_label(self) -> None:

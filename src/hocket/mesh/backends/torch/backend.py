@@ -70,13 +70,16 @@ class TorchBackend(contract.Backend):
         tensor = values.to_torch(value)
         layout.local_shape_from_global_shape(tensor.shape)
         whole = layouts.Layout.replicated(layout.mesh, tensor.ndim)
-        return self._from_local(relayouts.run_plan(tensor.contiguous(), whole, layout), layout)
+        given = tensor.contiguous()
+        local = relayouts.run_plan(given, whole, layout)
+        return self._from_local(local.clone() if local is given else local, layout)  # never the caller's memory
 
     def _from_local(self, local: torch.Tensor, layout: layouts.Layout) -> values.TorchTensor:
         return values.TorchTensor(relayouts.build_dtensor(local, layout), layout)
 
     def pack(self, parts: Sequence[Any], layout: layouts.Layout) -> values.TorchTensor:
-        return self._from_local(values.to_torch(parts[0]), layout)
+        given = values.to_torch(parts[0])
+        return self._from_local(given.clone(memory_format=torch.contiguous_format), layout)
 
     def unpack(self, value: tensors.DTensor) -> list[Any]:
         assert isinstance(value, values.TorchTensor)

@@ -54,7 +54,9 @@ class TorchTensor(tensors.DTensor):
 
     def gather(self) -> npt.NDArray[Any]:
         whole = layouts.Layout.replicated(self._layout.mesh, len(self.shape))
-        return to_numpy(relayouts.run_plan(self.local, self._layout, whole))
+        local = self.local
+        found = relayouts.run_plan(local, self._layout, whole)
+        return to_numpy(found.clone() if found is local else found)  # the caller's own
 
     def _compute(self, function: Callable[..., object], *args: object) -> object:
         if any(isinstance(arg, (str, bytes, dict)) for arg in args):
