@@ -411,7 +411,7 @@ class AggregateParts(Query):
 def _list_extremes(
     aggregations: Sequence[aggregates.Aggregation], table: Table, *, is_second: bool = False
 ) -> Sequence[str]:
-    """Return the columns of which the least or the greatest value is asked."""
+    """Return the columns of which an aggregate takes the least or the greatest value."""
     found = [
         _name_part(number, "part0") if is_second else one.on or ""
         for number, one in enumerate(aggregations)

@@ -68,9 +68,7 @@ class Selection:
             spans: Which rows of the file each group has.
             expected: The columns that it had before; None: nothing is known.
         """
-        numbers = np.concatenate(
-            [np.empty(0, np.uint64), *(np.arange(one.start, one.stop, dtype=np.uint64) for one in spans)]
-        )
+        numbers = _number(spans if self.hashes_rows else ())
         if self.filter is None:
             is_far = not places.is_local(filesystem)  # then one request has all columns
             opening = arrow.load(CALLER, "pyarrow.parquet").ParquetFile(path, filesystem=filesystem, pre_buffer=is_far)
@@ -100,6 +98,11 @@ class Selection:
 
     def _list_own(self, names: Sequence[str]) -> list[str] | None:
         return None if self.columns is None else [name for name in self.columns if name in names]
+
+
+def _number(spans: Sequence[range]) -> npt.NDArray[np.uint64]:
+    found = [np.arange(one.start, one.stop, dtype=np.uint64) for one in spans]
+    return np.concatenate(found) if found else np.empty(0, np.uint64)
 
 
 def _hash(numbers: npt.NDArray[np.uint64], path: str) -> npt.NDArray[np.uint64]:

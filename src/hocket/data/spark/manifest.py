@@ -180,7 +180,7 @@ class CheckedRead:
             raise ValueError(_describe_change(self.caller, file.path, record, found))
         try:
             if not record.rows:
-                yield everything.read(filesystem, file.path, (), {})
+                yield everything.read(filesystem, file.path, (), {}, ())
                 return
             yield from parquet.Parquet(selection=everything).read(filesystem, file)
         except (OSError, ValueError) as error:
