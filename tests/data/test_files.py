@@ -750,3 +750,9 @@ def test_of_a_large_broken_file_the_rest_is_left_out(tmp_path: Path, caplog: pyt
         count = data.read_csv(tmp_path, on_error="skip").count()
     assert 0 < count < 30_000
     assert f"leaves out the rest, behind {count} rows, of" in caplog.text
+
+
+def test_a_name_with_a_dot_is_a_column_and_no_path(tmp_path: Path) -> None:
+    parquet.write_table(pa.table({"a": [{"b": 1, "c": 2}], "a.b": [3], "z": [4]}), tmp_path / "a.parquet")
+    assert data.read_parquet(tmp_path, columns=["z", "a.b"]).take_all() == [{"z": 4, "a.b": 3}]
+    assert data.read_parquet(tmp_path, columns=["a"]).take_all() == [{"a": {"b": 1, "c": 2}}]
