@@ -118,7 +118,8 @@ def test_a_trial_that_goes_on_as_another_one_goes_on_from_its_time(tmp_path: Pat
     )
     space = {"rate": tune.grid_search([1.0, 100.0])}
     found = tune.Tuner(climb, param_space=space, tune_config=config, run_config=run).fit()
-    assert any(one.exploits for one in found)
+    assert any(len(one.exploits) > 1 for one in found)
+    assert max(one.metrics["experiment_tag"].count("@") for one in found) == 1, "the latest change alone"
     for one in found:
         assert [report["time_total_s"] for report in one.metrics_history] == pytest.approx(watch.seen[one.trial_id])
 

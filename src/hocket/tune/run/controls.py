@@ -203,7 +203,8 @@ class Controls:
         )
         target.parent.mkdir(parents=True, exist_ok=True)
         retention.give(source_path, target)
-        tag = live.trial.experiment_tag + exploit.tag
+        # Only the latest change: with all of them each report would have a longer tag than the one before.
+        tag = live.trial.experiment_tag.partition("@")[0] + exploit.tag
         search.log.append(
             "exploit",
             id=trial_id,

@@ -47,7 +47,7 @@ class TrialControls(Protocol):
             trial: It gives up its own state.
             source: It has a checkpoint.
             config: What `trial` goes on with.
-            tag: What is appended to the tag of `trial`.
+            tag: What is appended to the tag that `trial` began with; it begins with ``@``.
         """
 
 
