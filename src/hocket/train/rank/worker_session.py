@@ -23,7 +23,7 @@ from hocket.data import cursor as cursor_module
 from hocket.engine import events
 from hocket.stores import names
 from hocket.train import validation
-from hocket.train.checkpoints import cache, file_chunks, reported, storage, uploads
+from hocket.train.checkpoints import cache, file_chunks, kept, reported, storage, uploads
 from hocket.train.checkpoints import checkpoint as checkpoint_module
 from hocket.train.rank import equality, questions, rank_info, reports
 
@@ -494,10 +494,12 @@ def _check_checkpoint(checkpoint: object, dir_name: str | None) -> None:
             "Write with checkpoint.as_directory() as folder: report(metrics, checkpoint=Checkpoint(folder)); what is "
             "reported goes to the run's own store, RunConfig(storage_path=...)."
         )
-    if dir_name is not None and (names.find_folder_fault(dir_name) or dir_name.startswith(".")):
+    if dir_name is not None and (
+        names.find_folder_fault(dir_name) or dir_name.startswith(".") or dir_name.endswith(kept.DAMAGED_SUFFIX)
+    ):
         raise ValueError(
-            "checkpoint_dir_name must be the name of one folder that does not start with '.', but received "
-            f"{texts.safe_repr(dir_name)}. Leave it out for a numbered one."
+            f"checkpoint_dir_name must be the name of one folder that does not start with '.' or end with "
+            f"{kept.DAMAGED_SUFFIX!r}, but received {texts.safe_repr(dir_name)}. Leave it out for a numbered one."
         )
 
 
