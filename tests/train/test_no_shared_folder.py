@@ -19,8 +19,8 @@ import pytest
 import hocket
 from hocket import train
 from hocket.testing import Leftovers, fail_at
-from hocket.train.checkpoints import cache, file_chunks, storage
-from hocket.train.rank import worker_session
+from hocket.train.checkpoints import cache, file_chunks, storage, uploads
+from hocket.train.rank import questions, rank_info, worker_session
 from hocket.train.run import controller
 from tests.conftest import ENGINE
 from tests.train import apart
@@ -334,9 +334,15 @@ def label_a_copy(config: dict[str, Any]) -> None:
     committed.set_metadata({"lost": True})
 
 
+def report_a_copy_again(config: dict[str, Any]) -> None:
+    save({"a": b"a"}, {})
+    train.report({}, train.get_checkpoint(), checkpoint_upload_mode=train.CheckpointUploadMode.ASYNC)
+
+
 @pytest.mark.parametrize(
     ("function", "match"),
     [
+        (report_a_copy_again, r"raised ValueError: .* would be removed after the upload, but it lies in the run's"),
         (
             save_what_is_not_there,
             r"raised FileNotFoundError: report\(\) received a checkpoint whose folder '/nothing-here-to-send'",
@@ -352,6 +358,31 @@ def test_what_a_rank_does_wrong_is_its_error(tmp_path: Path, open_session: Any, 
     open_session()
     with pytest.raises(train.WorkerGroupError, match=rf"^Rank 0 of 1 {match}"):
         fit(function, tmp_path, num_workers=1)
+
+
+def test_a_file_that_is_removed_before_it_is_sent_is_missed(tmp_path: Path) -> None:
+    info = rank_info.RankInfo(
+        rank=0,
+        world_size=1,
+        attempt=0,
+        run_storage=storage.Storage(str(tmp_path), "run"),
+        use_gpu=False,
+        start_checkpoint=None,
+    )
+    reports: list[Any] = []
+    copies = cache.CheckpointCache(reports.append)
+    inquiry = questions.Inquiry(reports.append)
+    session = worker_session.WorkerSession(info, reports.append, inquiry, reports.append, copies)
+    folder = tmp_path / "made"
+    folder.mkdir()
+    for name in ("a", "b"):
+        (folder / name).write_text(name)
+    session.report({}, train.Checkpoint(folder), None, uploads.Upload(train.CheckpointUploadMode.ASYNC))
+    session._outbox.close()  # when the report is on its way
+    assert [report.index for report in reports] == [0]
+    (folder / "b").unlink()
+    with pytest.raises(FileNotFoundError, match=r"The file 'b' of a reported checkpoint was removed before"):
+        next(session.pack_offer(0))
 
 
 # --- side by side -----------------------------------------------------------------------------------------------------

@@ -163,6 +163,7 @@ def test_many_reports_are_all_there(tmp_path: Path) -> None:
         (({"f": lambda: 0},), TypeError, r"metrics\['f'\] is <function .* but metrics take numbers, texts"),
         (({}, "path"), TypeError, "report.. takes a Checkpoint, but received 'path'. Write Checkpoint.from_directory"),
         (({}, None, "a/b"), ValueError, "checkpoint_dir_name must be the name of one folder .* received 'a/b'"),
+        (({}, None, "a.damaged"), ValueError, r"start with '\.' or end with '\.damaged', but received 'a\.damaged'"),
     ],
 )
 def test_what_report_refuses(tmp_path: Path, arguments: Any, error: type[Exception], match: str) -> None:

@@ -152,6 +152,23 @@ def average_halves() -> list[float]:
         return [model.weight.item(), float(model.weight.dtype == torch.bfloat16)]
 
 
+def freeze_between_meetings(outer: Any) -> list[float]:
+    """Freeze the weight after its first step, and meet after the second and the fourth of the bias."""
+    with framework.FRAMEWORK.use_strategy(hocket_torch.LocalSGD(2, outer=outer)):
+        model: Any = hocket_torch.prepare_model(torch.nn.Linear(1, 1))
+        optimizer = hocket_torch.prepare_optimizer(torch.optim.SGD(model.parameters(), lr=1.0))
+        torch.nn.init.zeros_(model.weight)
+        torch.nn.init.zeros_(model.bias)
+        for step in range(4):
+            optimizer.zero_grad()
+            model.weight.requires_grad_(step < 1)
+            for parameter in model.parameters():
+                if parameter.requires_grad:
+                    parameter.grad = torch.full_like(parameter, dist.get_rank() + 1.0)
+            optimizer.step()
+        return [model.weight.item(), model.bias.item()]
+
+
 RUNS: dict[str, tuple[Any, ...]] = {
     "all_reduce": (hocket_torch.AllReduce(bucket_mb=1e-4), build_model, SGD, 3),
     "fp16": (hocket_torch.AllReduce(compression="fp16"), build_model, SGD, 1),
@@ -173,6 +190,8 @@ def run_all() -> list[Any]:
     mine["resumed_between"] = take_steps(RUNS["outer"][0], build_model, SGD, 7, save_at=3)
     mine["some"] = use_some(hocket_torch.LocalSGD(8, begin_after=8))
     mine["halves"] = average_halves()
+    outers = None, hocket_torch.Nesterov(lr=1.0, momentum=0.5)
+    mine["frozen"] = [freeze_between_meetings(outer) for outer in outers]
     ranks: list[Any] = [None, None]
     dist.all_gather_object(ranks, mine)
     return ranks
@@ -397,6 +416,10 @@ def test_collectives_are_counted(found: Any) -> None:
 
 def test_parameters_that_some_ranks_use(found: Any) -> None:
     assert found[0]["some"] == found[1]["some"] == [0.1, 0.05, 0.0]
+
+
+def test_what_is_frozen_between_meetings_is_averaged_once(found: Any) -> None:
+    assert found[0]["frozen"] == found[1]["frozen"] == [[-1.5, -6.0], [-2.25, -9.75]]
 
 
 def test_halves_are_averaged_in_float32(found: Any) -> None:

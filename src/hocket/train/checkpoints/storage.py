@@ -23,7 +23,7 @@ import os
 import secrets
 import shutil
 import stat
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -86,14 +86,15 @@ class Staged:
     files: Mapping[str, FileRecord]
     """By path relative to the folder."""
 
-    def check_whole(self, names: Iterable[str]) -> None:
-        """Raise if a file is missing that was there when the checkpoint was reported."""
-        missing = next((name for name in names if name not in self.files), None)
-        if missing is not None:
-            raise FileNotFoundError(
-                f"The file {missing!r} of a reported checkpoint was removed before it was uploaded. Leave the folder "
-                "alone after report() with CheckpointUploadMode.ASYNC: it is removed when the checkpoint is committed."
-            )
+
+def check_whole(expected: Iterable[str], found: Container[str]) -> None:
+    """Raise if a file is missing that was there when the checkpoint was reported."""
+    missing = next((name for name in expected if name not in found), None)
+    if missing is not None:
+        raise FileNotFoundError(
+            f"The file {missing!r} of a reported checkpoint was removed before it was uploaded. Leave the folder "
+            "alone after report() with CheckpointUploadMode.ASYNC: it is removed when the checkpoint is committed."
+        )
 
 
 def open_storage(storage: Storage) -> None:

@@ -23,7 +23,7 @@ from hocket.data import cursor as cursor_module
 from hocket.engine import events
 from hocket.stores import names
 from hocket.train import validation
-from hocket.train.checkpoints import cache, file_chunks, reported, storage, uploads
+from hocket.train.checkpoints import cache, file_chunks, kept, reported, storage, uploads
 from hocket.train.checkpoints import checkpoint as checkpoint_module
 from hocket.train.rank import equality, questions, rank_info, reports
 
@@ -76,7 +76,8 @@ class WorkerSession:
         """The latest committed checkpoint that this rank knows of."""
         self._deliver = deliver
         self._inquiry = inquiry
-        self._offers: dict[int, str] = {}
+        self._offers: dict[int, tuple[str, list[str]]] = {}
+        """Of each report whose files the driver fetches, their folder, and what must be there."""
         self._to_delete: dict[int, str] = {}
         self.notes: dict[str, object] = {}
         """What goes to the driver with what the training function returns; see `usage`."""
@@ -159,7 +160,9 @@ class WorkerSession:
             def send() -> None:
                 staged = None if checkpoint is None else self._stage(index, checkpoint, checkpoint_dir_name, upload)
                 if isinstance(staged, storage.Staged):
-                    staged.check_whole(names)
+                    storage.check_whole(names, staged.files)
+                elif isinstance(staged, storage.Offered) and checkpoint is not None:
+                    self._offers[index] = checkpoint.path, names
                 given = checkpoint_dir_name, positions, asked, waits
                 self._deliver(reports.Report(index, blob, staged, *given, made_at, spent))
 
@@ -201,7 +204,7 @@ class WorkerSession:
         else:
             storage.check_source(checkpoint.path)
             storage.list_contents(checkpoint.path)  # for what it refuses: here it is the rank's own error
-            self._offers[index], staged = checkpoint.path, storage.Offered()
+            staged = storage.Offered()
         if upload.deletes_afterwards:
             self._to_delete[index] = checkpoint.path
         return staged
@@ -264,7 +267,8 @@ class WorkerSession:
             )
 
     def _check_upload(self, checkpoint: checkpoint_module.Checkpoint, upload: uploads.Upload) -> None:
-        upload.check(self.info.run_storage, checkpoint.path)
+        for folder in {checkpoint.origin, checkpoint.path}:  # a copy may be others' too
+            upload.check(self.info.run_storage, folder)
         if upload.stays and self._cache is not None:
             raise RuntimeError(
                 "CheckpointUploadMode.NO_UPLOAD and checkpoint_upload_fn need the run's folder, "
@@ -401,8 +405,10 @@ class WorkerSession:
     def pack_offer(self, index: int) -> Iterator[file_chunks.FileChunk]:
         """Give the files of the report of that index, which the driver asks for. `report` waits until they are
         committed."""
-        source = self._offers[index]
-        for chunk in file_chunks.pack(source, *storage.list_contents(source), {}):
+        source, names = self._offers[index]
+        folders, files = storage.list_contents(source)
+        storage.check_whole(names, files)
+        for chunk in file_chunks.pack(source, folders, files, {}):
             yield file_chunks.pass_point("train.in_upload", chunk)
 
     def _adapt(self, checkpoint: checkpoint_module.Checkpoint) -> checkpoint_module.Checkpoint:
@@ -488,10 +494,12 @@ def _check_checkpoint(checkpoint: object, dir_name: str | None) -> None:
             "Write with checkpoint.as_directory() as folder: report(metrics, checkpoint=Checkpoint(folder)); what is "
             "reported goes to the run's own store, RunConfig(storage_path=...)."
         )
-    if dir_name is not None and (names.find_folder_fault(dir_name) or dir_name.startswith(".")):
+    if dir_name is not None and (
+        names.find_folder_fault(dir_name) or dir_name.startswith(".") or dir_name.endswith(kept.DAMAGED_SUFFIX)
+    ):
         raise ValueError(
-            "checkpoint_dir_name must be the name of one folder that does not start with '.', but received "
-            f"{texts.safe_repr(dir_name)}. Leave it out for a numbered one."
+            f"checkpoint_dir_name must be the name of one folder that does not start with '.' or end with "
+            f"{kept.DAMAGED_SUFFIX!r}, but received {texts.safe_repr(dir_name)}. Leave it out for a numbered one."
         )
 
 

@@ -109,6 +109,8 @@ class _Meetings:
         self._count = 0
         #: Steps since the last meeting that the ranks took each for itself.
         self._apart = 0
+        #: What those steps have changed; some of it may be frozen by now.
+        self._moved: set[torch.Tensor] = set()
         #: Whether the models may differ: by those steps, or in their buffers.
         self._may_differ = False
         #: By parameter, what the ranks had in common last, as wide as its mean; empty without an outer optimizer.
@@ -156,6 +158,7 @@ class _Meetings:
         if self._count <= self._settings.begin_after:
             return
         self._apart += 1
+        self._moved.update(list_parameters(self._optimizer))
         if self._apart == self._settings.sync_every:
             self._meet()
 
@@ -189,7 +192,8 @@ class _Meetings:
 
     @torch.no_grad()
     def _meet(self) -> None:
-        parameters = list_parameters(self._optimizer)
+        everything = (p for group in self._optimizer.param_groups for p in group["params"])
+        parameters = [p for p in everything if (p in self._moved if self._apart else p.requires_grad)]
         buffers = [buffer for model in self._models for buffer in model.buffers()]
         inexact = [buffer for buffer in buffers if buffer.is_floating_point() or buffer.is_complex()]
         means = averaging.compute_means([*parameters, *inexact], self._world_size)
@@ -201,6 +205,7 @@ class _Meetings:
         if self._world_size > 1:
             averaging.copy_from_first(b for b in buffers if not (b.is_floating_point() or b.is_complex()))
         self._apart, self._may_differ = 0, False
+        self._moved.clear()
 
     def _step_outer(self, parameters: list[torch.Tensor], means: list[torch.Tensor]) -> None:
         assert self.outer is not None, "there is nothing to step"
@@ -227,6 +232,7 @@ class _Meetings:
             return
         self._count, self._apart = mine["count"], mine["apart"]
         self._may_differ = False  # all ranks load the same
+        self._moved.clear()
         self._anchors, self.outer = {}, None  # the weights are loaded too, before or after this
         self._loaded = mine
 
