@@ -295,6 +295,25 @@ def layer_that_one_rank_uses(tools: Tools) -> Any:
     return model
 
 
+def layer_that_one_rank_uses_in_no_sync(tools: Tools) -> Any:
+    model = tools.model(build(), find_unused_parameters=True)
+    net = open_model(model)
+    rest = [*net.first.parameters(), *net.head.parameters()]
+    optimizers = [tools.optimizer(torch.optim.SGD(some, lr=LR)) for some in (rest, net.second.parameters())]
+    for step in range(0, STEPS, 2):
+        model.zero_grad()
+        for rows, last in ((tools.rows(step), False), (tools.rows(step + 1), True)):
+            with contextlib.nullcontext() if last else tools.no_sync(model):
+                if isinstance(tools, Alone):
+                    first, second = rows.chunk(2)
+                    ((_loss(model(first, skips=last)) + _loss(model(second, skips=True))) / 2).backward()
+                else:
+                    _loss(model(rows, skips=last or tools.rank == 1)).backward()
+        for optimizer in optimizers:
+            optimizer.step()
+    return model
+
+
 def closure(tools: Tools) -> Any:
     model, optimizer = _begin(tools)
     return _train_by_closure(tools, model, optimizer)
@@ -700,6 +719,7 @@ WAYS: dict[str, Callable[[Tools], Any]] = {
         head_with_an_optimizer_of_its_own,
         head_alone,
         layer_that_one_rank_uses,
+        layer_that_one_rank_uses_in_no_sync,
         optimizer_before,
         optimizer_after_a_forward_pass,
         two_optimizers,

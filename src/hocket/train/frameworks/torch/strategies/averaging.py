@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
 
 from hocket._base.internals import torch as torch_internals
+
+Tensor = TypeVar("Tensor", bound=torch.Tensor)
 
 
 def widen(dtype: torch.dtype) -> torch.dtype:
@@ -61,9 +63,9 @@ def copy_from_first(tensors: Iterable[torch.Tensor]) -> None:
 
 
 @torch.no_grad()
-def average_gradients(parameters: Sequence[torch.Tensor], wanted: Sequence[bool], world_size: int) -> None:
-    """Put the mean gradient into each rank, of the parameters for which any rank wants it. One that only some ranks
-    have a gradient of counts as zero in the others.
+def average_gradients(parameters: Sequence[Tensor], wanted: Sequence[bool], world_size: int) -> list[Tensor]:
+    """Put the mean gradient into each rank, of the parameters for which any rank wants it; return these. One that only
+    some ranks have a gradient of counts as zero in the others.
 
     Args:
         parameters: The same in all ranks.
@@ -71,15 +73,15 @@ def average_gradients(parameters: Sequence[torch.Tensor], wanted: Sequence[bool]
         world_size: How many ranks there are.
     """
     if world_size == 1 or not parameters:
-        return
+        return []
     gradients = [parameter.grad for parameter in parameters]
     kinds = [
         [float(one is not None and is_wanted), float(one is not None and one.is_sparse)]
         for one, is_wanted in zip(gradients, wanted, strict=True)
     ]
     flags, *_ = compute_means([torch.tensor(kinds, device=parameters[0].device)], world_size)
-    dense: list[torch.Tensor] = []
-    sparse: list[torch.Tensor] = []
+    dense: list[Tensor] = []
+    sparse: list[Tensor] = []
     for parameter, (share, sparse_share) in zip(parameters, flags.tolist(), strict=True):
         if share:
             (sparse if sparse_share else dense).append(parameter)
@@ -91,6 +93,7 @@ def average_gradients(parameters: Sequence[torch.Tensor], wanted: Sequence[bool]
             parameter.grad.copy_(mean)  # it may be a view of what DistributedDataParallel sends
     for parameter in sparse:
         parameter.grad = compute_sparse_mean(parameter, world_size)
+    return [*dense, *sparse]
 
 
 @torch.no_grad()
