@@ -31,6 +31,7 @@ FINDING = ["unused_layer_that_is_found", "layer_that_one_rank_uses", "layer_that
 BY_TORCH = "got mixed torch.Tensor and DTensor|appears to not have been used|setStorage|not support deepcopy|chunk_cat"
 UNEQUAL = "parameters that were added later, and they differ between the ranks"
 OUTSIDE_OF_SERVERS = "ParameterServer holds parameters of prepared models"
+BESIDE = ["parameter_outside", "parameter_outside_that_is_replaced", "parameter_outside_with_a_closure"]
 NOT_PREPARED = "This Adam has no parameter of a prepared model, so each rank would train"
 OWN_OPTIMIZER = ["head_with_an_optimizer_of_its_own", "head_alone"]
 NOT_PREPARED_LBFGS = {"lbfgs_that_nobody_prepared": "works in the optimizer's step, but this LBFGS was not prepared"}
@@ -78,7 +79,7 @@ REFUSED: dict[str, dict[str, str]] = {
     },
     "LocalSGD": {
         **NOT_PREPARED_LBFGS,
-        **dict.fromkeys(["parameter_outside", "parameter_outside_with_a_closure"], OUTSIDE),
+        **dict.fromkeys(BESIDE, OUTSIDE),
         **dict.fromkeys(OWN_OPTIMIZER, NOT_PREPARED),
         **dict.fromkeys(["appended", "replaced"], UNEQUAL),
         **dict.fromkeys(FINDING, ONLY_DDP),
@@ -89,7 +90,7 @@ REFUSED: dict[str, dict[str, str]] = {
             name: f"have no {kind}. Use one of torch.optim"
             for name, kind in (("rprop", "Rprop"), ("adafactor", "Adafactor"))
         },
-        **dict.fromkeys(["parameter_outside", "parameter_outside_with_a_closure"], OUTSIDE_OF_SERVERS),
+        **dict.fromkeys(BESIDE, OUTSIDE_OF_SERVERS),
         **dict.fromkeys(OWN_OPTIMIZER, NOT_PREPARED),
         **dict.fromkeys(FINDING, ONLY_DDP),
     },

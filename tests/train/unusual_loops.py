@@ -207,6 +207,18 @@ def parameter_outside(tools: Tools) -> Any:
     return _train(tools, model, optimizer, call=lambda model, x: model(x) * scale)
 
 
+def parameter_outside_that_is_replaced(tools: Tools) -> Any:
+    model, scale = tools.model(build()), nn.Parameter(torch.ones(()) * 2)
+    optimizer = tools.optimizer(torch.optim.SGD([*model.parameters(), scale], lr=LR))
+
+    def replace(step: int) -> None:
+        nonlocal scale
+        if step == 3:
+            optimizer.param_groups[0]["params"][-1] = scale = nn.Parameter(scale.detach() / 2)
+
+    return _train(tools, model, optimizer, between=replace, call=lambda model, x: model(x) * scale)
+
+
 def parameter_outside_with_a_closure(tools: Tools) -> Any:
     model, scale = tools.model(build()), nn.Parameter(torch.ones(()) * 2)
     optimizer = tools.optimizer(torch.optim.SGD([*model.parameters(), scale], lr=LR))
@@ -726,6 +738,7 @@ WAYS: dict[str, Callable[[Tools], Any]] = {
         two_optimizers_by_turns,
         two_models_one_optimizer,
         parameter_outside,
+        parameter_outside_that_is_replaced,
         parameter_outside_with_a_closure,
         lbfgs_that_nobody_prepared,
         rprop,

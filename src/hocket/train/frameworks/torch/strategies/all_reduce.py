@@ -50,7 +50,7 @@ class Exchange(strategy.Exchange):
         self._wrappers: list[weakref.ref[wrapping.Wrapper]] = []
         self._sharded: list[weakref.ref[torch.nn.Module]] = []
         self._outside = closures.Outside(ranks.world_size)
-        #: The plan of each optimizer, and of how many parameters and makings of wrappers it is.
+        #: The plan of each optimizer, and of which parameters and makings of wrappers it is.
         self._plans: weakref.WeakKeyDictionary[torch.optim.Optimizer, tuple[object, _Plan]] = (
             weakref.WeakKeyDictionary()
         )
@@ -127,11 +127,11 @@ class Exchange(strategy.Exchange):
 
     def _find_plan(self, optimizer: torch.optim.Optimizer) -> _Plan:
         everyone = [wrapper for wrapper in (ref() for ref in self._wrappers) if wrapper is not None]
-        state = sum(len(group["params"]) for group in optimizer.param_groups), [one.generation for one in everyone]
+        parameters = [one for group in optimizer.param_groups for one in group["params"]]
+        state = [*map(id, parameters)], [one.generation for one in everyone]
         known = self._plans.get(optimizer)
         if known is not None and known[0] == state:
             return known[1]
-        parameters = [one for group in optimizer.param_groups for one in group["params"]]
         wrappers = [one for one in everyone if any(map(one.covers, parameters))]
         for wrapper in wrappers:
             wrapper.check_current(parameters, type(optimizer).__name__)
