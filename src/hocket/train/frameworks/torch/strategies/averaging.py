@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any, TypeVar
+from typing import Any, TypeVar, final
 
 import torch
 import torch.distributed as dist
@@ -118,18 +118,35 @@ def require_equal(tensors: Sequence[torch.Tensor], what: str) -> None:
             )
 
 
-@torch_internals.skip_compiler
-def _share_buffers(called: Any, args: object, result: object) -> None:
-    """Called after a forward pass."""
-    is_joined = torch_internals.is_joined(called)
-    if called.training and getattr(called, "require_backward_grad_sync", True) and not is_joined:  # of DDP, as the next
-        ignored: Iterable[str] = getattr(called, "parameters_to_ignore", ())
+@final
+class _ShareBuffers:
+    """A hook after forward passes."""
+
+    def __init__(self) -> None:
+        #: How often each buffer had been written into after the last forward pass.
+        self._versions: list[int] = []
+
+    @torch_internals.skip_compiler
+    def __call__(self, called: Any, args: object, result: object) -> None:
+        if not called.training or torch_internals.is_joined(called):
+            return
+        ignored: Iterable[str] = getattr(called, "parameters_to_ignore", ())  # of DDP, as the next two
         inner = called.module if ignored else called
-        copy_from_first(buffer.data for name, buffer in inner.named_buffers() if name not in ignored)
+        buffers = [buffer for name, buffer in inner.named_buffers() if name not in ignored]
+        # In no_sync the ranks meet for what a forward pass has changed, since the program may evaluate before the next
+        # one. With find_unused_parameters that may be another matter in each rank.
+        is_due = getattr(called, "require_backward_grad_sync", True) or called.find_unused_parameters
+        if is_due or _read_versions(buffers) != self._versions:
+            copy_from_first(buffer.data for buffer in buffers)
+        self._versions = _read_versions(buffers)
+
+
+def _read_versions(tensors: Iterable[torch.Tensor]) -> list[int]:
+    return [torch_internals.read_version(tensor) for tensor in tensors]
 
 
 def share_buffers(model: torch.nn.Module) -> Any:
     """Have all ranks have rank 0's buffers after each forward pass that trains, such as the means of a batch
     normalization; return what ends that, by its ``remove()``. DistributedDataParallel does so before the next one, so
     that what ranks evaluate or save in between differs."""
-    return model.register_forward_hook(_share_buffers)
+    return model.register_forward_hook(_ShareBuffers())
