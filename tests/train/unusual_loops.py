@@ -1025,9 +1025,13 @@ def prepare_twice() -> None:
 
 
 def train_complex_numbers() -> list[str]:
-    model = hocket_torch.prepare_model(nn.Linear(3, 1, dtype=torch.complex64))
+    net: nn.Module = nn.Linear(3, 1, dtype=torch.complex64)
+    signs = torch.ones(2, dtype=torch.complex64).conj()  # which torch only notes
+    net.register_buffer("both", signs)
+    net.register_buffer("imaginary", signs.imag)
+    model = hocket_torch.prepare_model(net)
     optimizer = torch.optim.SGD(model.parameters(), lr=LR)
-    model(torch.ones(2, 3, dtype=torch.complex64)).abs().mean().backward()
+    model(torch.ones(2, 3, dtype=torch.complex64).conj()).abs().mean().backward()
     optimizer.step()
     train.report({"is": "compared"})
     return [str(one.dtype) for one in model.parameters()]
