@@ -201,6 +201,20 @@ def test_another_batch_size_begins_the_next_epoch() -> None:
     assert (state["epoch"], state["ending"]) == (4, True)
 
 
+@pytest.mark.parametrize("by", ["a loop", "a loop of other batches", "a state"])
+def test_a_loop_that_was_overtaken_raises(by: str) -> None:
+    (one,) = open_shards(build_source([6], seed=0), 1)
+    batches = iter(one.iter_batches(batch_size=2))
+    next(batches)
+    if by == "a state":
+        one.load_state_dict({})
+    else:
+        assert read([one], {"batch_size": 2 if by == "a loop" else 3})
+    with pytest.raises(RuntimeError, match=r"was overtaken: .* pass the data set to the trainer under a second name"):
+        next(batches)
+    assert sorted(itertools.chain(*read([one], {"batch_size": 2}))) == list(range(6))
+
+
 def test_a_position_of_another_shuffle_is_refused() -> None:
     (one,) = open_shards(build_source([6]), 1)
     loop = iter(one.iter_batches(batch_size=2, local_shuffle_buffer_size=4))

@@ -280,6 +280,14 @@ def steps_left_out_around_a_prepared_one(kit: Kit) -> Sequence[Any]:
     return train(kit, optax.adam(0.1), lambda prepared: optax.apply_if_finite(prepared, 5))
 
 
+@refused(r"Prepare the outermost optimizer: prepare_optimizer\(optax.chain\(")
+def accumulated_steps_left_out_around_a_prepared_one(kit: Kit) -> Sequence[Any]:
+    def wrap(prepared: Any) -> Any:
+        return optax.MultiSteps(prepared, 2, should_skip_update_fn=optax.skip_not_finite).gradient_transformation()
+
+    return train(kit, optax.adam(0.1), wrap)
+
+
 class Net(nn.Module):  # type: ignore[misc]  # Flax is not type-checked
     @nn.compact
     def __call__(self, x: Any, train: bool) -> Any:

@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 import hocket
 from hocket import train
 from hocket.train import jax as hocket_jax
+from hocket.train.frameworks import weights
 from hocket.train.frameworks.jax import strategies as jax_strategies
 from tests.train.ranks import be_rank
 
@@ -120,6 +121,15 @@ print(sorted(name for name in file if name.startswith("optimizer/0/mu")))
         "[[0.0, 1.0, 2.0], [3.0, 4.0, 5.0]] uint16 False",
         "['optimizer/0/mu/dense/bias', 'optimizer/0/mu/dense/kernel']",
     ]
+
+
+def test_arrays_may_be_called_as_arguments_of_numpys_are(tmp_path: Path) -> None:
+    tree = {"file": jnp.arange(2.0), "allow_pickle": jnp.arange(3)}
+    hocket_jax.save_pytree(tmp_path / "tree.npz", tree)
+    loaded = hocket_jax.load_pytree(tmp_path / "tree.npz", like=tree)
+    assert {name: value.tolist() for name, value in loaded.items()} == {"file": [0, 1], "allow_pickle": [0, 1, 2]}
+    saved = weights.load(weights.save(tmp_path, [("file", [1.0]), ("allow_pickle", [2.0])]).parent)
+    assert {name: value.tolist() for name, value in saved.items()} == {"file": [1.0], "allow_pickle": [2.0]}
 
 
 def test_checkpoints_refuse_what_they_cannot_keep(tmp_path: Path) -> None:

@@ -207,6 +207,21 @@ def test_two_loops_at_once_are_refused() -> None:
         next(first)
 
 
+def test_a_loop_of_a_loaders_own_is_told_to_be_left_out() -> None:
+    class Doubles(data.DataLoader[int]):
+        def __iter__(self) -> Any:
+            return (2 * batch for batch in super().__iter__())
+
+    for rank in range(2):
+        with be_rank(rank, 2), warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            loader = hocket_torch.prepare_data_loader(Doubles(range(4), batch_size=1))  # type: ignore[arg-type]
+            assert [batch.tolist() for batch in loader] == [[rank], [2 + rank]]
+        said = [str(one.message) for one in caught]
+        assert len(said) == 1 - rank
+        assert all("Doubles has an __iter__() of its own" in one for one in said)
+
+
 def test_loaders_find_their_positions_in_a_checkpoint() -> None:
     def prepare_all(rank: int, world_size: int, positions: Any) -> tuple[list[Any], Any]:
         with be_rank(rank, world_size, positions) as session_reports:

@@ -6,7 +6,7 @@ import contextlib
 import importlib
 import itertools
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -55,6 +55,14 @@ def compute_expected(world_size: int = 2) -> Any:
 
 
 def train_torch() -> Any:
+    return descend_in_torch(lambda optimizer, compute: (compute(), optimizer.step()))
+
+
+def train_torch_by_closures() -> Any:
+    return descend_in_torch(lambda optimizer, compute: optimizer.step(compute))
+
+
+def descend_in_torch(take_step: Callable[[Any, Callable[[], Any]], object]) -> Any:
     import torch
     from torch.utils import data
 
@@ -68,9 +76,14 @@ def train_torch() -> Any:
     model = adapter.prepare_model(plain)
     optimizer = adapter.prepare_optimizer(torch.optim.SGD(model.parameters(), lr=LR))
     for batch, targets in loader:
-        optimizer.zero_grad()
-        torch.nn.functional.mse_loss(model(batch), targets).backward()
-        optimizer.step()
+
+        def compute(batch: Any = batch, targets: Any = targets) -> Any:
+            optimizer.zero_grad()
+            loss = torch.nn.functional.mse_loss(model(batch), targets)
+            loss.backward()
+            return loss
+
+        take_step(optimizer, compute)
     adapter.synchronize()
     return plain.weight.detach().numpy().T.copy()
 
@@ -116,6 +129,7 @@ def train_keras() -> Any:
 
 FRAMEWORKS: dict[str, tuple[str, str, Any, dict[str, Any]]] = {
     "torch": ("torch", "TorchTrainer", train_torch, {}),
+    "torch by closures": ("torch", "TorchTrainer", train_torch_by_closures, {}),
     "jax": ("jax", "JaxTrainer", train_jax, {}),
     **{
         f"keras on {backend}": ("keras", "KerasTrainer", train_keras, {"backend": backend})
@@ -204,16 +218,16 @@ def compute_plain(world_size: int) -> Any:
     return kernel
 
 
-@pytest.mark.parametrize("framework", ["torch", "jax"])
+@pytest.mark.parametrize("framework", ["torch", "torch by closures", "jax"])
 def test_gradients_go_through_it(framework: str, tmp_path: Path) -> None:
     with hocket.init(engine="inprocess", num_cpus=2):
-        size = 2 if framework == "torch" else 0  # JAX's ranks are processes
+        size = 0 if framework == "jax" else 2  # JAX's ranks are processes
         returned = fit(framework, tmp_path, size, Plain()).return_value
     np.testing.assert_allclose(returned, compute_plain(size or 1), atol=1e-5)
 
 
 @pytest.mark.parametrize("rate", [LR, 0.0])
-@pytest.mark.parametrize("framework", ["torch", "keras on torch"])
+@pytest.mark.parametrize("framework", ["torch", "torch by closures", "keras on torch"])
 def test_it_may_take_the_steps_also_those_of_a_rate_of_0(
     framework: str, rate: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

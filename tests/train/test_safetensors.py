@@ -84,6 +84,39 @@ def test_what_ranks_save_a_plain_model_loads(
     assert parameters["out.weight"] is parameters["into.weight"]
 
 
+def save_what_servers_have(config: dict[str, Any]) -> None:
+    model: Any = hocket_torch.prepare_model(build())
+    optimizer = hocket_torch.prepare_optimizer(torch.optim.SGD(model.parameters(), lr=0.1))
+    hocket_torch.save_model(model, config["folder"])
+    start = model.state_dict()
+    torch.distributed.barrier()
+    model(torch.ones(2, 4)).square().mean().backward()
+    optimizer.step()
+    torch.distributed.barrier()
+    assert not torch.equal(model.state_dict()["into.weight"], start["into.weight"])
+    assert hocket_torch.load_model(model, config["folder"]) is model
+    torch.distributed.barrier()
+    assert all(torch.equal(value, start[name]) for name, value in model.state_dict().items())
+    model.eval()(torch.ones(1, 4))
+    assert all(torch.equal(value, start[name]) for name, value in model.named_parameters())  # the rank's copies
+
+
+@pytest.mark.usefixtures("session")
+def test_what_servers_have_is_saved_and_loaded(tmp_path: Path) -> None:
+    folder = tmp_path / "saved"
+    folder.mkdir()
+    hocket_torch.TorchTrainer(
+        save_what_servers_have,
+        train_loop_config={"folder": str(folder)},
+        strategy=hocket_torch.ParameterServer(),
+        scaling_config=train.ScalingConfig(num_workers=2),
+        run_config=train.RunConfig(storage_path=tmp_path),
+    ).fit()
+    model = hocket_torch.load_model(Tied(), folder)
+    for mine, start in zip(model.parameters(), build().parameters(), strict=True):
+        assert torch.equal(mine, start)
+
+
 def test_bad_input(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     model = torch.nn.Linear(2, 1)
     with pytest.raises(TypeError, match=r"save_model\(\) takes a torch.nn.Module, but received 3"):

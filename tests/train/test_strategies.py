@@ -141,6 +141,23 @@ def use_some(strategy: strategies.Strategy) -> list[bool]:
         return [round(old - part.weight.item(), 6) for old, part in zip(before, model, strict=True)]
 
 
+def freeze_between() -> list[float]:
+    """Freeze a layer between two meetings; return a weight of it then, and after the next meeting."""
+    with framework.FRAMEWORK.use_strategy(hocket_torch.LocalSGD(2)):
+        layers = [torch.nn.Linear(1, 1, bias=False).double() for _ in range(2)]
+        model = hocket_torch.prepare_model(torch.nn.Sequential(*layers))
+        optimizer = hocket_torch.prepare_optimizer(SGD(model.parameters()))
+        seen = []
+        for step in range(4):
+            if step == 3:
+                layers[0].requires_grad_(False)
+                seen.append(layers[0].weight.item())
+            optimizer.zero_grad()
+            model(torch.full((1, 1), 1.0 + dist.get_rank(), dtype=torch.float64)).square().sum().backward()
+            optimizer.step()
+        return [*seen, layers[0].weight.item()]
+
+
 def average_halves() -> list[float]:
     """Meet with weights whose sum bfloat16 cannot hold."""
     with framework.FRAMEWORK.use_strategy(hocket_torch.LocalSGD(1)):
@@ -192,6 +209,7 @@ def run_all() -> list[Any]:
     mine["halves"] = average_halves()
     outers = None, hocket_torch.Nesterov(lr=1.0, momentum=0.5)
     mine["frozen"] = [freeze_between_meetings(outer) for outer in outers]
+    mine["frozen_layer"] = freeze_between()
     ranks: list[Any] = [None, None]
     dist.all_gather_object(ranks, mine)
     return ranks
@@ -426,6 +444,13 @@ def test_halves_are_averaged_in_float32(found: Any) -> None:
     assert found[0]["halves"] == found[1]["halves"] == [128.0, 1.0]
 
 
+def test_a_layer_that_is_frozen_between_two_meetings_is_averaged_at_the_next(found: Any) -> None:
+    (first, end), (second, other_end) = (mine["frozen_layer"] for mine in found)
+    assert first != second
+    assert end == other_end
+    assert math.isclose(end, (first + second) / 2)
+
+
 # --- alone, and what goes wrong ---------------------------------------------------------------------------------------
 
 
@@ -457,6 +482,56 @@ def test_alone_the_outer_step_is_taken_too(tmp_path: Path) -> None:
     assert math.isclose(start - end, 2 * 0.25)
     start, _, end = fit_here(step_twice, tmp_path, hocket_torch.LocalSGD(2)).return_value
     assert math.isclose(start - end, 2.0)
+
+
+def unfreeze_and_restart(restarts: list[int]) -> list[float]:
+    """Unfreeze a layer at step 3, and go on from a checkpoint of a checkpoint, without a step between, at others."""
+
+    def build() -> tuple[Any, torch.optim.Optimizer]:
+        torch.manual_seed(0)
+        model: Any = torch.nn.Sequential(*(torch.nn.Linear(1, 1, bias=False).double() for _ in range(2)))
+        return hocket_torch.prepare_model(model), hocket_torch.prepare_optimizer(SGD(model.parameters()))
+
+    model, optimizer = build()
+    model[0].requires_grad_(False)
+    for step in range(8):
+        if step == 3:
+            model[0].requires_grad_(True)
+        for _ in range(2 if step in restarts else 0):
+            states = copy.deepcopy((model.state_dict(), optimizer.state_dict()))
+            model, optimizer = build()
+            model.load_state_dict(states[0])
+            optimizer.load_state_dict(states[1])
+        optimizer.zero_grad()
+        model(torch.ones(1, 1, dtype=torch.float64)).square().sum().backward()
+        optimizer.step()
+    return [one.item() for one in model.parameters()]
+
+
+@pytest.mark.parametrize("restart", [5, 6])  # between two meetings, and after one
+def test_the_outer_optimizer_goes_on_with_layers_that_came_later(tmp_path: Path, restart: int) -> None:
+    strategy = hocket_torch.LocalSGD(2, outer=hocket_torch.Nesterov())
+    found = [
+        fit_here(functools.partial(unfreeze_and_restart, restarts), tmp_path, strategy).return_value
+        for restarts in ([], [restart])
+    ]
+    assert found[0] == found[1]
+
+
+def test_the_outer_step_begins_where_the_program_has_set_the_weights(tmp_path: Path) -> None:
+    def set_between() -> float:
+        model: Any = hocket_torch.prepare_model(torch.nn.Linear(1, 1, bias=False).double())
+        optimizer = hocket_torch.prepare_optimizer(torch.optim.SGD(model.parameters(), lr=1.0))
+        for value in (0.0, 10.0):  # as with the weights of the best epoch
+            with torch.no_grad():
+                model.weight.fill_(value)
+            optimizer.zero_grad()
+            model(torch.ones(1, 1, dtype=torch.float64)).sum().backward()  # its gradient is 1
+            optimizer.step()
+        return float(model.weight.item())
+
+    strategy = hocket_torch.LocalSGD(1, outer=functools.partial(torch.optim.SGD, lr=0.5))
+    assert fit_here(set_between, tmp_path, strategy).return_value == 9.5
 
 
 def build_prepared() -> tuple[torch.nn.Module, torch.optim.Optimizer]:

@@ -114,6 +114,10 @@ def accumulate(**options: Any) -> dict[str, Any]:
         prepared = hocket_torch.prepare_model(model, **options)
         optimizer = hocket_torch.prepare_optimizer(torch.optim.SGD(prepared.parameters(), lr=0.1, momentum=0.9))
         mine: list[Any] = []
+        for forget in (optimizer.zero_grad, prepared.zero_grad):  # as after an epoch whose last batches make no step
+            with hocket_torch.no_sync(prepared):
+                compute_loss(prepared(build_batch(rank, 99))).backward()
+            forget()
         for number in range(2 * STEPS):
             is_last = number % 2 == 1
             with hocket_torch.no_sync(prepared, when=not is_last):

@@ -27,9 +27,11 @@ REPLICATED = strategies.Sharded(mesh={"data": 2})
 NO_SPREADING = "The model has other parameters than when prepare_model|no prepared model has, and they differ"
 APPENDED = "The model has got the parameter"
 ONLY_DDP = "find_unused_parameters"
+FINDING = ["unused_layer_that_is_found", "layer_that_one_rank_uses", "layer_that_one_rank_uses_in_no_sync"]
 BY_TORCH = "got mixed torch.Tensor and DTensor|appears to not have been used|setStorage|not support deepcopy|chunk_cat"
 UNEQUAL = "parameters that were added later, and they differ between the ranks"
 OUTSIDE_OF_SERVERS = "ParameterServer holds parameters of prepared models"
+BESIDE = ["parameter_outside", "parameter_outside_that_is_replaced", "parameter_outside_with_a_closure"]
 NOT_PREPARED = "This Adam has no parameter of a prepared model, so each rank would train"
 OWN_OPTIMIZER = ["head_with_an_optimizer_of_its_own", "head_alone"]
 NOT_PREPARED_LBFGS = {"lbfgs_that_nobody_prepared": "works in the optimizer's step, but this LBFGS was not prepared"}
@@ -47,7 +49,7 @@ REFUSED: dict[str, dict[str, str]] = {
         **dict.fromkeys(
             ["appended", "replaced", "tied_later", "parameter_registered_later", "normed_later"], NO_SPREADING
         ),
-        **dict.fromkeys(["unused_layer_that_is_found", "layer_that_one_rank_uses"], ONLY_DDP),
+        **dict.fromkeys(FINDING, ONLY_DDP),
         **BY_TORCHS_OPTIMIZERS,
         "lbfgs_that_nobody_prepared": "Sharding propagation failed",  # its layers have dims that two ranks cannot halve
         "all_accumulated": r"all backward passes were in no_sync\(\)",
@@ -70,17 +72,17 @@ REFUSED: dict[str, dict[str, str]] = {
         **dict.fromkeys(["appended", "replaced", "replaced_and_forgotten", "parameter_registered_later"], APPENDED),
         **BY_TORCHS_OPTIMIZERS,
         "normed_later": r"has lost the parameters \['weight', 'bias'\]",
-        **dict.fromkeys(["unused_layer_that_is_found", "layer_that_one_rank_uses"], ONLY_DDP),
+        **dict.fromkeys(FINDING, ONLY_DDP),
         **dict.fromkeys(
             ["sparse_table", "sparse_table_around"], "has a sparse gradient, which Sharded does not add up"
         ),
     },
     "LocalSGD": {
         **NOT_PREPARED_LBFGS,
-        **dict.fromkeys(["parameter_outside", "parameter_outside_with_a_closure"], OUTSIDE),
+        **dict.fromkeys(BESIDE, OUTSIDE),
         **dict.fromkeys(OWN_OPTIMIZER, NOT_PREPARED),
         **dict.fromkeys(["appended", "replaced"], UNEQUAL),
-        **dict.fromkeys(["unused_layer_that_is_found", "layer_that_one_rank_uses"], ONLY_DDP),
+        **dict.fromkeys(FINDING, ONLY_DDP),
     },
     "ParameterServer": {
         **NOT_PREPARED_LBFGS,
@@ -88,9 +90,9 @@ REFUSED: dict[str, dict[str, str]] = {
             name: f"have no {kind}. Use one of torch.optim"
             for name, kind in (("rprop", "Rprop"), ("adafactor", "Adafactor"))
         },
-        **dict.fromkeys(["parameter_outside", "parameter_outside_with_a_closure"], OUTSIDE_OF_SERVERS),
+        **dict.fromkeys(BESIDE, OUTSIDE_OF_SERVERS),
         **dict.fromkeys(OWN_OPTIMIZER, NOT_PREPARED),
-        **dict.fromkeys(["unused_layer_that_is_found", "layer_that_one_rank_uses"], ONLY_DDP),
+        **dict.fromkeys(FINDING, ONLY_DDP),
     },
 }
 REFUSED["Sharded, replicated"] = {

@@ -207,6 +207,18 @@ def parameter_outside(tools: Tools) -> Any:
     return _train(tools, model, optimizer, call=lambda model, x: model(x) * scale)
 
 
+def parameter_outside_that_is_replaced(tools: Tools) -> Any:
+    model, scale = tools.model(build()), nn.Parameter(torch.ones(()) * 2)
+    optimizer = tools.optimizer(torch.optim.SGD([*model.parameters(), scale], lr=LR))
+
+    def replace(step: int) -> None:
+        nonlocal scale
+        if step == 3:
+            optimizer.param_groups[0]["params"][-1] = scale = nn.Parameter(scale.detach() / 2)
+
+    return _train(tools, model, optimizer, between=replace, call=lambda model, x: model(x) * scale)
+
+
 def parameter_outside_with_a_closure(tools: Tools) -> Any:
     model, scale = tools.model(build()), nn.Parameter(torch.ones(()) * 2)
     optimizer = tools.optimizer(torch.optim.SGD([*model.parameters(), scale], lr=LR))
@@ -292,6 +304,25 @@ def layer_that_one_rank_uses(tools: Tools) -> Any:
         else:
             _loss(model(rows, skips=tools.rank == 1)).backward()
         optimizer.step()
+    return model
+
+
+def layer_that_one_rank_uses_in_no_sync(tools: Tools) -> Any:
+    model = tools.model(build(), find_unused_parameters=True)
+    net = open_model(model)
+    rest = [*net.first.parameters(), *net.head.parameters()]
+    optimizers = [tools.optimizer(torch.optim.SGD(some, lr=LR)) for some in (rest, net.second.parameters())]
+    for step in range(0, STEPS, 2):
+        model.zero_grad()
+        for rows, last in ((tools.rows(step), False), (tools.rows(step + 1), True)):
+            with contextlib.nullcontext() if last else tools.no_sync(model):
+                if isinstance(tools, Alone):
+                    first, second = rows.chunk(2)
+                    ((_loss(model(first, skips=last)) + _loss(model(second, skips=True))) / 2).backward()
+                else:
+                    _loss(model(rows, skips=last or tools.rank == 1)).backward()
+        for optimizer in optimizers:
+            optimizer.step()
     return model
 
 
@@ -700,12 +731,14 @@ WAYS: dict[str, Callable[[Tools], Any]] = {
         head_with_an_optimizer_of_its_own,
         head_alone,
         layer_that_one_rank_uses,
+        layer_that_one_rank_uses_in_no_sync,
         optimizer_before,
         optimizer_after_a_forward_pass,
         two_optimizers,
         two_optimizers_by_turns,
         two_models_one_optimizer,
         parameter_outside,
+        parameter_outside_that_is_replaced,
         parameter_outside_with_a_closure,
         lbfgs_that_nobody_prepared,
         rprop,
@@ -958,6 +991,8 @@ def read_buffers(config: dict[str, Any]) -> list[Any]:
     torch.manual_seed(0)
     model, optimizer = _begin(tools, nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4), nn.Linear(4, 1)))
     _train(tools, model, optimizer)
+    with tools.no_sync(model):  # an epoch may end with batches that fill no step
+        _loss(model(tools.rows(STEPS))).backward()
     train.report({})
     everyone: list[Any] = [None, None]
     dist.all_gather_object(everyone, [buffer.tolist() for buffer in open_model(model).buffers()])
@@ -1012,9 +1047,13 @@ def prepare_twice() -> None:
 
 
 def train_complex_numbers() -> list[str]:
-    model = hocket_torch.prepare_model(nn.Linear(3, 1, dtype=torch.complex64))
+    net: nn.Module = nn.Linear(3, 1, dtype=torch.complex64)
+    signs = torch.ones(2, dtype=torch.complex64).conj()  # which torch only notes
+    net.register_buffer("both", signs)
+    net.register_buffer("imaginary", signs.imag)
+    model = hocket_torch.prepare_model(net)
     optimizer = torch.optim.SGD(model.parameters(), lr=LR)
-    model(torch.ones(2, 3, dtype=torch.complex64)).abs().mean().backward()
+    model(torch.ones(2, 3, dtype=torch.complex64).conj()).abs().mean().backward()
     optimizer.step()
     train.report({"is": "compared"})
     return [str(one.dtype) for one in model.parameters()]

@@ -97,7 +97,7 @@ class Cursor:
             raise RuntimeError(
                 "This loop over the loader was overtaken: another loop, load_state_dict() or set_epoch() has moved "
                 "the loader, whose rows can be handed out only once. Prepare one loader for each loop that shall run "
-                "at the same time."
+                "at the same time, or pass the data set to the trainer under a second name."
             )
         epoch = self._ledger.epoch
         self._ledger.advance()
@@ -109,6 +109,10 @@ class Cursor:
         if loop == self._loop:
             self._is_resumed = False
             self._go_to_next_epoch()
+
+    def close(self) -> None:
+        """Note that another cursor stands where this one is from now on: a loop that still runs is overtaken."""
+        self._loop += 1
 
     def _go_to_next_epoch(self) -> None:
         if self._is_ending:  # the ledger is there already

@@ -197,6 +197,8 @@ class DataIterator(loader.WeighedLoader):
             state: What `state_dict` returned, in any rank. All ranks must load the same. It is checked when the loop
                 begins.
         """
+        if self._cursor is not None:
+            self._cursor.close()
         self._start, self._cursor, self._key = dict(state), None, None
 
     # --- loops --------------------------------------------------------------------------------------------------------
@@ -232,6 +234,7 @@ class DataIterator(loader.WeighedLoader):
         if self._cursor is not None:
             before = self._cursor.state_dict()
             made.set_epoch(before["epoch"] + (before["position"] > 0))  # a loop that begins anew begins an epoch
+            self._cursor.close()
         elif self._start:
             self._go_on(made, key)
         self._cursor, self._key, self._start = made, key, {}

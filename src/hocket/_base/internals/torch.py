@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any, Final, TypeVar
 
 import torch
@@ -86,6 +86,21 @@ def call_after_backward(function: Callable[[], object]) -> None:
 def has_hooks(parameter: Any, own: int) -> bool:
     """Tell whether a parameter has hooks on its gradient, beside so many that run when it is accumulated."""
     return bool(parameter._backward_hooks) or len(parameter._post_accumulate_grad_hooks or ()) > own
+
+
+def forget_kept_gradients(model: torch.nn.Module, parameters: Collection[object]) -> None:
+    """Forget the gradients of some parameters that the layers of a model sharded by ``fully_shard`` keep whole, since
+    they were not to be added up yet."""
+    for module in model.modules():
+        find: Callable[[], Any] = getattr(module, "_get_fsdp_state", lambda: None)
+        state = find()
+        groups = getattr(state, "_fsdp_param_groups", None)  # older ones of torch have one
+        for group in [getattr(state, "_fsdp_param_group", None)] if groups is None else groups:
+            for one in group.fsdp_params if group is not None else ():
+                if one.sharded_param in parameters:
+                    one.unsharded_accumulated_grad = None
+                    if getattr(one, "_unsharded_param", None) is not None:
+                        one._unsharded_param.grad = None
 
 
 def keeps_values() -> bool:

@@ -8,9 +8,10 @@ each of its values.
 from __future__ import annotations
 
 import os
+import zipfile
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final, TypeAlias
+from typing import IO, Any, Final, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -42,8 +43,17 @@ def save(folder: str | os.PathLike[str], arrays: Iterable[tuple[str, npt.ArrayLi
     for name, value in arrays:
         array = np.asarray(value)
         named[_find_free(name, named)] = array if array.dtype.kind in "biufcU" else array.astype(np.float32)
-    np.savez(path, **named)  # type: ignore[arg-type]  # names may be any text
+    write(path, named)
     return path
+
+
+def write(file: str | os.PathLike[str] | IO[bytes], arrays: Mapping[str, Array]) -> None:
+    """Write arrays as ``numpy.savez`` does. That takes them as arguments, so it has no place for one that is called
+    ``file``."""
+    with zipfile.ZipFile(file, "w") as archive:
+        for name, array in arrays.items():
+            with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
+                np.lib.format.write_array(member, array, allow_pickle=False)
 
 
 def _find_free(name: str, taken: Mapping[str, object]) -> str:

@@ -18,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hocket.stores import local_files
+from hocket.train.frameworks import weights
 from hocket.train.frameworks.jax import trees
 
 Array: TypeAlias = npt.NDArray[Any]
@@ -74,7 +75,7 @@ def save_pytree(path: str | os.PathLike[str], tree: object) -> None:
         json.dumps({leaf.name or _ROOT: _name_dtype(value) for leaf, value in zip(leaves, values, strict=True)})
     )
     with local_files.replaced(Path(path)) as file:
-        np.savez(file, allow_pickle=False, **arrays)
+        weights.write(file, arrays)
 
 
 def load_pytree(path: str | os.PathLike[str], like: object) -> Any:

@@ -121,7 +121,9 @@ def _check_first() -> None:
         name, known = frame.f_globals["__name__"], frame.f_locals
         chained = known.get("update_fns")
         is_later = chained is not None and "fn" in known and known["fn"] is not chained[0]
-        if is_later or name.endswith("._conditionality"):
+        skips = getattr(known.get("self"), "_should_skip_update_fn", None)  # of optax.MultiSteps
+        may_skip = skips is not None and not getattr(skips, "__qualname__", "").startswith("MultiSteps.")  # the default
+        if is_later or may_skip or name.endswith("._conditionality"):
             raise ValueError(
                 f"A prepared optimizer was called by optax ({frame.f_code.co_qualname}) after something that looks at "
                 "the gradients of this rank alone: it would clip, or leave out a step, in each rank another way. "

@@ -8,7 +8,7 @@ are written under the first of their names.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -21,8 +21,6 @@ from hocket.train.rank import worker_session
 
 FILE_NAME: Final = "model.safetensors"
 """The file in the folder; Hugging Face's name."""
-
-"""Where ``torch.compile`` keeps a module that it wraps."""
 
 
 def save_model(model: torch.nn.Module, folder: str | os.PathLike[str]) -> None:
@@ -58,7 +56,10 @@ def save_model(model: torch.nn.Module, folder: str | os.PathLike[str]) -> None:
             "tempfile.TemporaryDirectory()."
         )
     whole: dict[str, torch.Tensor] = {}
-    for name, value in _list_untied(model):
+    inner = _unwrap(model)
+    state = inner.state_dict(keep_vars=True)
+    untied: dict[str, Any] = {_clean(first): state[first] for first in _find_firsts(inner, state).values()}
+    for name, value in untied.items():
         gathered = value.full_tensor() if hasattr(value, "full_tensor") else value  # all ranks do, of a DTensor
         if writes:
             whole[name] = gathered.detach().to("cpu").contiguous()
@@ -95,11 +96,14 @@ def load_model(model: torch.nn.Module, folder: str | os.PathLike[str]) -> torch.
             f"{os.fspath(folder)!r} has no {FILE_NAME}. save_model() writes it; is the folder right?"
         )
     found: dict[str, torch.Tensor] = library.load_file(path)
-    wanted = dict(_list_untied(model))
-    _compare(found, wanted, _list_names(model), path)
-    with torch.no_grad():
-        for name, value in wanted.items():
-            value.copy_(_spread_like(found[name], value))
+    inner = _unwrap(model)
+    state = inner.state_dict(keep_vars=True)
+    firsts = _find_firsts(inner, state)
+    wanted = {_clean(first): state[first] for first in firsts.values()}
+    _compare(found, wanted, {_clean(name) for name in firsts}, path)
+    for name, first in firsts.items():
+        state[name] = _spread_like(found[_clean(first)], state[name])
+    inner.load_state_dict(state)  # not into the tensors: with ParameterServer the servers have the values
     return model
 
 
@@ -113,27 +117,35 @@ def _check(caller: str, model: object) -> None:
         raise TypeError(f"{caller}() takes a torch.nn.Module, but received {model!r}. Write {caller}(model, folder).")
 
 
-def _list_names(model: torch.nn.Module) -> dict[str, torch.Tensor]:
-    """Return all tensors of a model by the names that they have without wrappers."""
+def _unwrap(model: torch.nn.Module) -> torch.nn.Module:
     inner: Any = model
     while hasattr(inner, torch_internals.COMPILED) or isinstance(inner, parallel.DistributedDataParallel):
         inner = getattr(inner, torch_internals.COMPILED, None) or inner.module
-    state = inner.state_dict(keep_vars=True)
+    found: torch.nn.Module = inner
+    return found
+
+
+def _clean(name: str) -> str:
+    """Return the name of a tensor without what wrappers of layers add."""
+    return name.replace(f"{torch_internals.COMPILED}.", "")
+
+
+def _find_firsts(model: torch.nn.Module, state: Mapping[str, object]) -> dict[str, str]:
+    """Return for the name of each tensor in a model's state the first name of that tensor.
+
+    The state may have copies of it, as with ParameterServer, so the model says which ones are tied.
+    """
+    own = dict(model.named_parameters(remove_duplicate=False)) | dict(model.named_buffers(remove_duplicate=False))
+    firsts: dict[int, str] = {}
     return {
-        name.replace(f"{torch_internals.COMPILED}.", ""): value
+        name: firsts.setdefault(id(own.get(name, value)), name)
         for name, value in state.items()
         if isinstance(value, torch.Tensor)
     }
 
 
-def _list_untied(model: torch.nn.Module) -> list[tuple[str, torch.Tensor]]:
-    """Return those that are not another one under a second name."""
-    first = {id(value): name for name, value in reversed(_list_names(model).items())}
-    return [(name, value) for name, value in _list_names(model).items() if first[id(value)] == name]
-
-
 def _compare(
-    found: Mapping[str, torch.Tensor], wanted: Mapping[str, torch.Tensor], names: Mapping[str, object], path: Path
+    found: Mapping[str, torch.Tensor], wanted: Mapping[str, torch.Tensor], names: Collection[str], path: Path
 ) -> None:
     missing = [name for name in wanted if name not in found]
     others = [name for name in found if name not in names]

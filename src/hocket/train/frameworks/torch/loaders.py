@@ -64,7 +64,8 @@ def prepare_data_loader(
     weights nor ``state_dict``, and nothing in checkpoints.
 
     Args:
-        data_loader: What one process alone would use.
+        data_loader: What one process alone would use. Of a subclass of torch's with an ``__iter__`` of its own, that is
+            left out, with a warning.
         add_dist_sampler: Whether to split the rows among the ranks. False leaves the sampler alone.
         move_to_device: Whether to move the batches to the rank's device.
         name: How the loader's position is found again in a checkpoint. Default: by the order in which loaders without a
@@ -97,6 +98,8 @@ def prepare_data_loader(
     session = worker_session.get_session("torch.prepare_data_loader")
     part, parts = session.batch_part
     _check_loader(data_loader)
+    if session.info.rank == 0:
+        _warn_of_own_loop(data_loader)
     device = devices.get_device() if move_to_device else None
     if not add_dist_sampler or isinstance(data_loader.dataset, data.IterableDataset):
         if add_dist_sampler and parts > 1 and session.info.rank == 0:
@@ -122,6 +125,18 @@ def _check_loader(loader: object) -> None:
         )
     if isinstance(loader, PreparedDataLoader):
         raise ValueError("The DataLoader is prepared already. Call prepare_data_loader() once for each loader.")
+
+
+def _warn_of_own_loop(loader: data.DataLoader[Any]) -> None:
+    kind = type(loader)
+    if kind.__iter__ is data.DataLoader.__iter__ or kind.__module__.startswith("torchdata."):  # which gives the same
+        return
+    warnings.warn(
+        f"{kind.__name__} has an __iter__() of its own, which the loader of prepare_data_loader() does not call: its "
+        "batches are those of torch's DataLoader, with the same data set and collate_fn. Have collate_fn, the data set "
+        "or the training loop do what it does to batches.",
+        stacklevel=3,
+    )
 
 
 def _warn_of_stream(dataset: object, world_size: int) -> None:

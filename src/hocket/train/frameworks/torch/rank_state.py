@@ -277,7 +277,7 @@ class _TakeRows:
             return
         batch = next((one for one in args if type(one) is torch.Tensor), None)
         if batch is not None and batch.layout == torch.strided and not batch.is_meta:
-            raw = batch.detach().cpu().reshape(-1).contiguous().view(torch.uint8)
+            raw = _resolve(batch).cpu().reshape(-1).contiguous().view(torch.uint8)
             self._watch = self._watch if self._watch.take_rows(raw.numpy()) else None
 
     def __deepcopy__(self, memo: object) -> _TakeRows:
@@ -305,6 +305,7 @@ def _read(kind: str, name: str, tensor: Any, found: list[_Read]) -> None:
         values = values.to_local()
     if values.is_meta or values.layout != torch.strided or values.is_quantized:
         return
+    values = _resolve(values)
     if values.is_cpu and values.dtype in _NUMPY:
         found.append((equality.Equal(kind, name, values.numpy(), part), None, None))
         return
@@ -317,6 +318,11 @@ def _read(kind: str, name: str, tensor: Any, found: list[_Read]) -> None:
         raw = torch.cat([sums.view(torch.uint8), raw[whole:]])
     read = _pack((sample.real if sample.is_complex() else sample).double())
     found.append((equality.Equal(kind, name, _NOTHING, part), raw, read))
+
+
+def _resolve(tensor: torch.Tensor) -> torch.Tensor:
+    """Return a tensor's values, of which torch may only have noted that they are conjugate or negative."""
+    return tensor.detach().resolve_conj().resolve_neg()
 
 
 def _pack(flat: torch.Tensor) -> torch.Tensor:

@@ -49,8 +49,10 @@ class Exchange(strategy.Exchange):
         #: The wrappers, each as long as a program has it, and the models that are sharded.
         self._wrappers: list[weakref.ref[wrapping.Wrapper]] = []
         self._sharded: list[weakref.ref[torch.nn.Module]] = []
+        #: The optimizers whose `zero_grad` is followed.
+        self._zeroing: weakref.WeakSet[torch.optim.Optimizer] = weakref.WeakSet()
         self._outside = closures.Outside(ranks.world_size)
-        #: The plan of each optimizer, and of how many parameters and makings of wrappers it is.
+        #: The plan of each optimizer, and of which parameters and makings of wrappers it is.
         self._plans: weakref.WeakKeyDictionary[torch.optim.Optimizer, tuple[object, _Plan]] = (
             weakref.WeakKeyDictionary()
         )
@@ -106,7 +108,20 @@ class Exchange(strategy.Exchange):
     def adapt_optimizer(self, optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
         if isinstance(optimizer, torch.optim.LBFGS) and self._ranks.world_size > 1:
             self._sharing.add(optimizer)
+        self._follow_zero_grad(optimizer)
         return optimizer
+
+    def _follow_zero_grad(self, optimizer: torch.optim.Optimizer) -> None:
+        if self._sharded and optimizer not in self._zeroing:
+            self._zeroing.add(optimizer)
+            sharding.follow_zero_grad(
+                optimizer,
+                lambda: (one for group in optimizer.param_groups for one in group["params"]),
+                self._list_sharded,
+            )
+
+    def _list_sharded(self) -> list[torch.nn.Module]:
+        return [model for model in (ref() for ref in self._sharded) if model is not None]
 
     def begin_step(
         self, optimizer: torch.optim.Optimizer, args: tuple[object, ...], kwargs: dict[str, object]
@@ -127,15 +142,16 @@ class Exchange(strategy.Exchange):
 
     def _find_plan(self, optimizer: torch.optim.Optimizer) -> _Plan:
         everyone = [wrapper for wrapper in (ref() for ref in self._wrappers) if wrapper is not None]
-        state = sum(len(group["params"]) for group in optimizer.param_groups), [one.generation for one in everyone]
+        parameters = [one for group in optimizer.param_groups for one in group["params"]]
+        state = [*map(id, parameters)], [one.generation for one in everyone]
         known = self._plans.get(optimizer)
         if known is not None and known[0] == state:
             return known[1]
-        parameters = [one for group in optimizer.param_groups for one in group["params"]]
         wrappers = [one for one in everyone if any(map(one.covers, parameters))]
         for wrapper in wrappers:
             wrapper.check_current(parameters, type(optimizer).__name__)
-        models = [model for model in (ref() for ref in self._sharded) if model is not None]
+        self._follow_zero_grad(optimizer)
+        models = self._list_sharded()
         sharded = {one for model in models for one in model.parameters()}
         plan = _Plan(parameters, wrappers, [], not sharded.isdisjoint(parameters))
         if everyone or models:  # also of an optimizer that steps none of them

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, TypeVar, final
 
 import torch
 import torch.distributed as dist
 
 from hocket._base.internals import torch as torch_internals
+
+Tensor = TypeVar("Tensor", bound=torch.Tensor)
 
 
 def widen(dtype: torch.dtype) -> torch.dtype:
@@ -61,9 +63,9 @@ def copy_from_first(tensors: Iterable[torch.Tensor]) -> None:
 
 
 @torch.no_grad()
-def average_gradients(parameters: Sequence[torch.Tensor], wanted: Sequence[bool], world_size: int) -> None:
-    """Put the mean gradient into each rank, of the parameters for which any rank wants it. One that only some ranks
-    have a gradient of counts as zero in the others.
+def average_gradients(parameters: Sequence[Tensor], wanted: Sequence[bool], world_size: int) -> list[Tensor]:
+    """Put the mean gradient into each rank, of the parameters for which any rank wants it; return these. One that only
+    some ranks have a gradient of counts as zero in the others.
 
     Args:
         parameters: The same in all ranks.
@@ -71,15 +73,15 @@ def average_gradients(parameters: Sequence[torch.Tensor], wanted: Sequence[bool]
         world_size: How many ranks there are.
     """
     if world_size == 1 or not parameters:
-        return
+        return []
     gradients = [parameter.grad for parameter in parameters]
     kinds = [
         [float(one is not None and is_wanted), float(one is not None and one.is_sparse)]
         for one, is_wanted in zip(gradients, wanted, strict=True)
     ]
     flags, *_ = compute_means([torch.tensor(kinds, device=parameters[0].device)], world_size)
-    dense: list[torch.Tensor] = []
-    sparse: list[torch.Tensor] = []
+    dense: list[Tensor] = []
+    sparse: list[Tensor] = []
     for parameter, (share, sparse_share) in zip(parameters, flags.tolist(), strict=True):
         if share:
             (sparse if sparse_share else dense).append(parameter)
@@ -91,6 +93,7 @@ def average_gradients(parameters: Sequence[torch.Tensor], wanted: Sequence[bool]
             parameter.grad.copy_(mean)  # it may be a view of what DistributedDataParallel sends
     for parameter in sparse:
         parameter.grad = compute_sparse_mean(parameter, world_size)
+    return [*dense, *sparse]
 
 
 def is_any(flag: bool, device: torch.device, world_size: int) -> bool:
@@ -124,18 +127,35 @@ def require_equal(tensors: Sequence[torch.Tensor], what: str) -> None:
             )
 
 
-@torch_internals.skip_compiler
-def _share_buffers(called: Any, args: object, result: object) -> None:
-    """Called after a forward pass."""
-    is_joined = torch_internals.is_joined(called)
-    if called.training and getattr(called, "require_backward_grad_sync", True) and not is_joined:  # of DDP, as the next
-        ignored: Iterable[str] = getattr(called, "parameters_to_ignore", ())
+@final
+class _ShareBuffers:
+    """A hook after forward passes."""
+
+    def __init__(self) -> None:
+        #: How often each buffer had been written into after the last forward pass.
+        self._versions: list[int] = []
+
+    @torch_internals.skip_compiler
+    def __call__(self, called: Any, args: object, result: object) -> None:
+        if not called.training or torch_internals.is_joined(called):
+            return
+        ignored: Iterable[str] = getattr(called, "parameters_to_ignore", ())  # of DDP, as the next two
         inner = called.module if ignored else called
-        copy_from_first(buffer.data for name, buffer in inner.named_buffers() if name not in ignored)
+        buffers = [buffer for name, buffer in inner.named_buffers() if name not in ignored]
+        # In no_sync the ranks meet for what a forward pass has changed, since the program may evaluate before the next
+        # one. With find_unused_parameters that may be another matter in each rank.
+        is_due = getattr(called, "require_backward_grad_sync", True) or called.find_unused_parameters
+        if is_due or _read_versions(buffers) != self._versions:
+            copy_from_first(buffer.data for buffer in buffers)
+        self._versions = _read_versions(buffers)
+
+
+def _read_versions(tensors: Iterable[torch.Tensor]) -> list[int]:
+    return [torch_internals.read_version(tensor) for tensor in tensors]
 
 
 def share_buffers(model: torch.nn.Module) -> Any:
     """Have all ranks have rank 0's buffers after each forward pass that trains, such as the means of a batch
     normalization; return what ends that, by its ``remove()``. DistributedDataParallel does so before the next one, so
     that what ranks evaluate or save in between differs."""
-    return model.register_forward_hook(_share_buffers)
+    return model.register_forward_hook(_ShareBuffers())

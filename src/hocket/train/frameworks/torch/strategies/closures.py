@@ -27,6 +27,17 @@ def replace_closure(args: tuple[object, ...], kwargs: Mapping[str, object], clos
     return args[:1], {**kwargs, "closure": closure}
 
 
+def run_closure(args: tuple[object, ...], kwargs: dict[str, object]) -> Arguments | None:
+    """Call the closure that a step is given, which computes the gradients; return the step's arguments with its loss,
+    or None if there is no closure."""
+    closure = get_optional_closure(args, kwargs)
+    if closure is None:
+        return None
+    with torch.enable_grad():
+        loss = closure()
+    return replace_closure(args, kwargs, lambda: loss)
+
+
 def average_loss(loss: object, device: torch.device, world_size: int) -> object:
     """Return the mean over all ranks of what a closure returns: a number, a tensor of one, or None in all of them."""
     if loss is None or world_size == 1:

@@ -86,7 +86,11 @@ def _build_outer(
 
 def list_parameters(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
     """Return what an optimizer changes, in its order."""
-    return [p for group in optimizer.param_groups for p in group["params"] if p.requires_grad]
+    return [p for p in _list_all(optimizer) if p.requires_grad]
+
+
+def _list_all(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
+    return [p for group in optimizer.param_groups for p in group["params"]]
 
 
 @final
@@ -115,6 +119,8 @@ class _Meetings:
         self._may_differ = False
         #: By parameter, what the ranks had in common last, as wide as its mean; empty without an outer optimizer.
         self._anchors: dict[torch.Tensor, torch.Tensor] = {}
+        #: How many of them were given to the outer optimizer together, each time.
+        self._added: list[int] = []
         self.outer: torch.optim.Optimizer | None = None
         #: The loaded state that waits for the anchors.
         self._loaded: Mapping[str, object] | None = None
@@ -135,6 +141,7 @@ class _Meetings:
         if new and self._world_size > 1:
             averaging.require_equal(new, "parameters that were added later")
         self._seen.update(new)
+        self._moved.update(one for one in _list_all(optimizer) if one.requires_grad or one.grad is not None)
         if self._count >= self._settings.begin_after:
             if self._settings.outer is not None:
                 self._drop_anchors()
@@ -158,7 +165,6 @@ class _Meetings:
         if self._count <= self._settings.begin_after:
             return
         self._apart += 1
-        self._moved.update(list_parameters(self._optimizer))
         if self._apart == self._settings.sync_every:
             self._meet()
 
@@ -174,26 +180,33 @@ class _Meetings:
         parameters = list_parameters(self._optimizer)
         averaging.average_gradients(parameters, [True] * len(parameters), self._world_size)
 
+    @torch.no_grad()
     def _drop_anchors(self) -> None:
-        """Note where each parameter is that has no anchor yet: before the first step, and those that were added
-        since."""
-        missing = [p for p in list_parameters(self._optimizer) if p not in self._anchors]
-        if missing:
-            added = {p: p.detach().to(averaging.widen(p.dtype), copy=True) for p in missing}
-            self._anchors.update(added)
-            if self.outer is None:
-                assert self._settings.outer is not None, "anchors are for the outer optimizer"
-                self.outer = _build_outer(self._settings.outer, list(added.values()))
-            else:
-                self.outer.add_param_group({"params": list(added.values())})
+        """Note where each parameter is that has no anchor yet: before the first step, and those that were added since.
+        Those that the program has set since a meeting begin anew."""
         if self._loaded is not None:
             self._restore_outer(self._loaded)
             self._loaded = None
+        missing = [p for p in _list_all(self._optimizer) if p in self._moved and p not in self._anchors]
+        if missing:
+            self._add_anchors(missing)
+        for parameter, anchor in self._anchors.items() if not self._apart else ():
+            if not torch.equal(anchor.to(parameter.dtype), parameter):
+                anchor.copy_(parameter)
+
+    def _add_anchors(self, parameters: list[torch.Tensor]) -> None:
+        added = {p: p.detach().to(averaging.widen(p.dtype), copy=True) for p in parameters}
+        self._anchors.update(added)
+        self._added.append(len(added))
+        if self.outer is None:
+            assert self._settings.outer is not None, "anchors are for the outer optimizer"
+            self.outer = _build_outer(self._settings.outer, list(added.values()))
+        else:
+            self.outer.add_param_group({"params": list(added.values())})
 
     @torch.no_grad()
     def _meet(self) -> None:
-        everything = (p for group in self._optimizer.param_groups for p in group["params"])
-        parameters = [p for p in everything if (p in self._moved if self._apart else p.requires_grad)]
+        parameters = [p for p in _list_all(self._optimizer) if p in self._moved]
         buffers = [buffer for model in self._models for buffer in model.buffers()]
         inexact = [buffer for buffer in buffers if buffer.is_floating_point() or buffer.is_complex()]
         means = averaging.compute_means([*parameters, *inexact], self._world_size)
@@ -222,8 +235,12 @@ class _Meetings:
         if self.outer is not None:
             mine["outer"] = self.outer.state_dict()
             mine["anchors"] = list(self._anchors.values()) if self._apart else None  # else they are the weights
-        elif self._loaded is not None:  # no step was taken since
-            mine |= {name: self._loaded[name] for name in ("outer", "anchors") if name in self._loaded}
+            places = {p: place for place, p in enumerate(_list_all(optimizer))}
+            if all(p in places for p in self._anchors):
+                rest = iter(self._anchors)
+                mine["added"] = [[places[p] for p in itertools.islice(rest, count)] for count in self._added]
+        elif self._loaded is not None and self._settings.outer is not None:
+            mine |= {key: self._loaded[key] for key in ("outer", "anchors", "added") if key in self._loaded}
         state[STATE_KEY] = mine
 
     def _take_state(self, optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> None:
@@ -233,13 +250,19 @@ class _Meetings:
         self._count, self._apart = mine["count"], mine["apart"]
         self._may_differ = False  # all ranks load the same
         self._moved.clear()
-        self._anchors, self.outer = {}, None  # the weights are loaded too, before or after this
+        self._anchors, self._added, self.outer = {}, [], None  # the weights are loaded too, before or after this
         self._loaded = mine
 
-    @torch.no_grad()
     def _restore_outer(self, state: Mapping[str, Any]) -> None:
+        """Give the outer optimizer the parameters that it had, as they came to it, and its state."""
+        if "outer" not in state:
+            return
+        parameters = _list_all(self._optimizer)
+        for places in state.get("added") or ():
+            self._add_anchors([parameters[place] for place in places])
+        if self.outer is None:  # saved by an earlier version
+            self._add_anchors(list_parameters(self._optimizer))
         assert self.outer is not None, "the anchors are there"
-        if "outer" in state:
-            self.outer.load_state_dict(state["outer"])
+        self.outer.load_state_dict(state["outer"])
         for anchor, saved in zip(self._anchors.values(), state.get("anchors") or (), strict=False):
             anchor.copy_(saved)

@@ -14,7 +14,7 @@ from hocket import ps
 from hocket.collective import world
 from hocket.collective.arithmetic import ReduceOp
 from hocket.train import strategies
-from hocket.train.frameworks.torch.strategies import averaging, local_sgd, served_optimizers, strategy, tables
+from hocket.train.frameworks.torch.strategies import averaging, closures, local_sgd, served_optimizers, strategy, tables
 from hocket.train.strategies.strategy import Array
 
 _OPS = {
@@ -147,6 +147,8 @@ class OnArrays(strategy.Exchange):
         self.shares_gradients = False
         self._models: list[torch.nn.Module] = []
         self._driven: dict[torch.optim.Optimizer, tuple[strategies.StrategyRuntime, TorchModel]] = {}
+        #: Whether gradients come in the step that runs, from a closure.
+        self._has_closure = False
         #: Gradients of a step that the strategy takes.
         self._aside: list[tuple[torch.Tensor, torch.Tensor]] = []
 
@@ -182,8 +184,35 @@ class OnArrays(strategy.Exchange):
         runtime.begin(driven)
         return optimizer
 
-    @torch.no_grad()
+    def begin_step(
+        self, optimizer: torch.optim.Optimizer, args: tuple[object, ...], kwargs: dict[str, object]
+    ) -> object:
+        self._has_closure = False
+        if optimizer not in self._driven:
+            return None
+        runtime, _ = self._driven[optimizer]
+        if runtime.takes_steps:
+            return closures.run_closure(args, kwargs)
+        closure = closures.get_optional_closure(args, kwargs)
+        if closure is None or not runtime.averages_gradients:
+            return None
+        self._has_closure = True
+
+        def compute() -> object:
+            loss = closure()
+            self._change_gradients(optimizer)
+            return loss
+
+        replaced = closures.replace_closure(args, kwargs, compute)
+        return closures.share_loss(optimizer, replaced, self._ranks.world_size) or replaced
+
     def before_step(self, optimizer: torch.optim.Optimizer) -> None:
+        if not self._has_closure:
+            self._change_gradients(optimizer)
+
+    @torch.no_grad()
+    def _change_gradients(self, optimizer: torch.optim.Optimizer) -> None:
+        """Have the gradients go through the strategy."""
         runtime, driven = self._driven[optimizer]
         if not (runtime.averages_gradients or runtime.takes_steps):
             return

@@ -111,7 +111,7 @@ class Exchange(strategy.Exchange):
 
     def _push(self, optimizer: torch.optim.Optimizer, args: tuple[object, ...], kwargs: dict[str, object]) -> Any:
         """Push the gradients, and set them aside. Called before ``step``."""
-        replaced = _run_closure(args, kwargs)
+        replaced = closures.run_closure(args, kwargs)
         self._check_pulled()
         new = self._list_new(optimizer)
         if new:  # a parameter group was added
@@ -285,17 +285,6 @@ class Exchange(strategy.Exchange):
 
 def _is_checked(step: int) -> bool:
     return step <= _CHECKED_STEPS or step % _CHECKED_STEPS == 0
-
-
-def _run_closure(args: tuple[object, ...], kwargs: dict[str, object]) -> object:
-    """Call the closure that a step is given, which computes the gradients; return the step's arguments with its
-    loss."""
-    closure = closures.get_optional_closure(args, kwargs)
-    if closure is None:
-        return None
-    with torch.enable_grad():
-        loss = closure()
-    return closures.replace_closure(args, kwargs, lambda: loss)
 
 
 def _take_gradient(target: object, gradient: torch.Tensor) -> object:

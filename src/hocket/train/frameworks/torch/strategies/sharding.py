@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, cast, final
 
 import torch
 
+from hocket._base.internals import torch as torch_internals
 from hocket.train import strategies
 from hocket.train.frameworks.torch.strategies import averaging
 
@@ -31,8 +32,34 @@ def shard(
         given["mesh"] = device_mesh.init_device_mesh(device.type, (ranks.world_size,))
     averaging.share_buffers(model)
     sharded = cast("torch.nn.Module", fsdp.fully_shard(model, **given))
+    follow_zero_grad(sharded, sharded.parameters, lambda: [sharded])
     sharded.register_forward_pre_hook(_CheckParameters(sharded), prepend=True)
     return sharded
+
+
+def follow_zero_grad(
+    owner: Any,
+    list_parameters: Callable[[], Iterable[torch.Tensor]],
+    list_models: Callable[[], Iterable[torch.nn.Module]],
+) -> None:
+    """Have ``zero_grad`` forget what backward passes in `keep_gradients` have left, too: torch's ``fully_shard`` keeps
+    it elsewhere, and would add it to the next step.
+
+    Args:
+        owner: An optimizer, or a model.
+        list_parameters: Returns its parameters.
+        list_models: Returns the models that are sharded then.
+    """
+    original = owner.zero_grad
+
+    @torch_internals.skip_compiler
+    def zero_grad(set_to_none: bool = True) -> None:
+        original(set_to_none)
+        mine = set(list_parameters())
+        for model in list_models():
+            torch_internals.forget_kept_gradients(model, mine)
+
+    owner.zero_grad = zero_grad  # as torch's schedulers do with step()
 
 
 @final

@@ -71,6 +71,8 @@ class Wrapper:
         self._reduced: set[torch.nn.Parameter] = set()
         #: The parameters whose gradients have a part that is this rank's own.
         self._own: set[torch.nn.Parameter] = set()
+        #: Whether a backward pass since the last step was in `no_sync`.
+        self._has_kept = False
         self._is_queued = False
         self._has_looked = False
         self.wrapped: Final = parallel.DistributedDataParallel(model, **options)
@@ -150,7 +152,9 @@ class Wrapper:
             self._own.discard(parameter)
             return
         self._own.add(parameter)
-        if self.wrapped.require_backward_grad_sync and not self._is_queued:
+        if not self.wrapped.require_backward_grad_sync:
+            self._has_kept = True
+        elif not self._is_queued:
             self._is_queued = True
             torch_internals.call_after_backward(self._end_backward)
 
@@ -168,13 +172,18 @@ class Wrapper:
         if self.shares_buffers and self.wrapped.training:  # the forward pass was not through the wrapper
             averaging.copy_from_first(buffer.data for buffer in self.wrapped.module.buffers())
 
-    def average(self) -> None:
-        """Average the gradients that have a part of this rank's own."""
-        if self._own:
+    def average(self, *, is_due: bool = False) -> None:
+        """Average the gradients that have a part of this rank's own.
+
+        Args:
+            is_due: Whether another rank may have such a part even if this one has none.
+        """
+        if self._own or is_due:
             own, covered = self._own, list(self._covered)
             self._own = set()
-            averaging.average_gradients(covered, [one in own for one in covered], self._world_size)
-            self._reduced |= own
+            self._reduced.update(
+                averaging.average_gradients(covered, [one in own for one in covered], self._world_size)
+            )
 
     def begin_step(self, parameters: Iterable[torch.nn.Parameter]) -> None:
         """See that an optimizer steps these with the mean of all ranks' gradients, also of those that a program has
@@ -183,7 +192,9 @@ class Wrapper:
         self._look_for_hooks()
         mine = [one for one in parameters if one in self._covered]
         self._own.update(one for one in mine if one.grad is not None and one not in self._reduced)
-        self.average()
+        # Which layers no_sync has left to the step may be another matter in each rank.
+        self.average(is_due=self._has_kept and self.wrapped.find_unused_parameters)
+        self._has_kept = False
         self._reduced.difference_update(mine)  # what has a gradient at the next step is no longer this mean
 
     def _look_for_hooks(self) -> None:
