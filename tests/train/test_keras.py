@@ -276,6 +276,40 @@ def test_ranks_together_read_each_row_once_and_take_equal_steps() -> None:
     assert sorted([row for steps in trained for row in steps[0]] + [last]) == list(range(9))
 
 
+def train_to_a_filler(_: dict[str, Any]) -> tuple[list[Any], list[Any]]:
+    """Return what 17 rows make of a model, and by hand what they do if the second rank leaves out the last step."""
+    x = np.random.default_rng(0).normal(size=(17, 3)).astype("float32")
+    y = x[:, :1] * 2
+    slices = [[slice(0, 8), slice(16, 17)], [slice(8, 16)]]
+
+    def build() -> Any:
+        normalization = keras.layers.BatchNormalization(momentum=0.5)
+        model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(2), normalization, keras.layers.Dense(1)])
+        for number, weight in enumerate(model.weights):
+            values = 0.1 * number + np.arange(np.prod(weight.shape))
+            weight.assign(values.reshape(weight.shape))
+        model.compile(keras.optimizers.SGD(0.01, momentum=0.9), "mse")
+        return model
+
+    parts = []
+    for mine in slices:
+        model = build()
+        for rows in mine:
+            model.train_on_batch(x[rows], y[rows])
+        parts.append(model.get_weights())
+    model = hocket_keras.prepare_model(build())
+    model.fit(hocket_keras.prepare_arrays(x, y, batch_size=8, shuffle=False), verbose=0)
+    return model.get_weights(), [(one + other) / 2 for one, other in zip(*parts, strict=True)]
+
+
+@pytest.mark.usefixtures("session")
+def test_a_rank_without_rows_takes_no_step_of_its_own(tmp_path: Path) -> None:
+    strategy = hocket_keras.LocalSGD(100)
+    found, by_hand = fit(train_to_a_filler, tmp_path, {}, 2, strategy=strategy).return_value
+    for weight, expected in zip(found, by_hand, strict=True):
+        np.testing.assert_allclose(weight, expected, atol=1e-5)
+
+
 def test_gradients_cross_to_the_host_and_back_on_this_backend() -> None:
     def double(flat: Any, rows: float) -> None:
         seen.append(rows)
@@ -414,6 +448,11 @@ def test_bad_input_is_refused() -> None:
         model = hocket_keras.prepare_model(build_model())
         with pytest.raises(ValueError, match=r"received the model 'sequential.*' twice"):
             hocket_keras.prepare_model(model)
+        x, y = make_data()
+        data = hocket_keras.prepare_arrays(x, y, batch_size=16)
+        with pytest.raises(ValueError, match="received steps_per_epoch=3, but an epoch of the prepared arrays has 5 "):
+            model.fit(data, epochs=2, steps_per_epoch=3, verbose=0)
+        assert len(model.fit(data, epochs=2, steps_per_epoch=5, verbose=0).history["loss"]) == 2
         with pytest.raises(ValueError, match="one value for each row, with one dimension, but received one of shape"):
             hocket_keras.GlobalMean().add(np.zeros((2, 2)))
     with pytest.raises(ValueError, match=r"checkpoint_on must be of epoch_begin, .*but received 'noon'"):

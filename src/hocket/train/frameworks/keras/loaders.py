@@ -168,7 +168,12 @@ class PreparedArrays(loader_module.Positioned, keras.utils.PyDataset):  # type: 
     @property
     def steps_left(self) -> int:
         """How many steps of that epoch are not taken."""
-        return self._cursor.steps_left or self._cursor.ledger.steps_per_epoch
+        return self._cursor.steps_left or self.steps_per_epoch
+
+    @property
+    def steps_per_epoch(self) -> int:
+        """How many steps a whole epoch has."""
+        return self._cursor.ledger.steps_per_epoch
 
     @property
     def num_batches(self) -> int:
@@ -191,7 +196,7 @@ class PreparedArrays(loader_module.Positioned, keras.utils.PyDataset):  # type: 
     @property
     def is_partial(self) -> bool:
         """Whether the next epoch has fewer steps than others, because a checkpoint was in the middle of it."""
-        return self.steps_left != self._cursor.ledger.steps_per_epoch
+        return self.steps_left != self.steps_per_epoch
 
     def begin_training(self) -> None:
         """Have the batches of the next epoch read."""

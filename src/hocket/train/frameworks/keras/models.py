@@ -136,6 +136,17 @@ def _refuse_joint_layers(model: Any) -> None:
             )
 
 
+def _check_epoch(steps_per_epoch: int | None, data: loaders.PreparedArrays) -> None:
+    """Raise for an epoch of another length than that of prepared arrays: Keras would read on where the last one has
+    ended, and the position would be elsewhere."""
+    if steps_per_epoch is not None and steps_per_epoch != data.steps_per_epoch:
+        raise ValueError(
+            f"fit() received steps_per_epoch={steps_per_epoch}, but an epoch of the prepared arrays has "
+            f"{data.steps_per_epoch} steps, and each begins with an order of its own. Leave steps_per_epoch out, or "
+            "pass fewer rows to prepare_arrays()."
+        )
+
+
 @final
 class _Prepared:
     """A prepared model, in one rank.
@@ -404,6 +415,8 @@ class _Prepared:
         given = {**given, "shuffle": False}  # Keras would shuffle the order of the batches, in each rank another way
         data.begin_training()
         self._check_steps(model, data)
+        _check_epoch(given["steps_per_epoch"], data)
+        given["steps_per_epoch"] = None  # Keras would keep its way through the data from one epoch to the next
         first, last = given["initial_epoch"], given["epochs"]
         try:
             self._make_ready(data)
@@ -477,15 +490,7 @@ class _Prepared:
             if optimizer is not None and any(self._world.all_gather_object(optimizer.built)) and not optimizer.built:
                 optimizer.build(model.trainable_variables)  # rank 0's callbacks have restored its own
             theirs = list(optimizer.variables) if optimizer is not None and optimizer.built else []
-            given = [*model.trainable_variables, *evaluation.list_states(model), *theirs]
-            floats = [one for one in given if keras.backend.is_float_dtype(one.dtype)]
-            flat = variables.read_flat(floats)
-            self._world.broadcast(flat)
-            variables.write_flat(floats, flat)
-            others = [one for one in given if not keras.backend.is_float_dtype(one.dtype)]
-            values = self._world.all_gather_object([variables.read(one) for one in others])[0]
-            for variable, value in zip(others, values, strict=True):
-                variable.assign(value)
+            variables.broadcast([*model.trainable_variables, *evaluation.list_states(model), *theirs], self._world)
         if self._spread is None:
             self._note_level()
 
@@ -522,6 +527,17 @@ class _Prepared:
         if self._spread is not None:
             self._spread.begin_epoch()
         self.runtime.begin_epoch(self._host_model)
+
+    def list_stepped(self) -> list[Any]:
+        """Return what the next step changes of the model and its optimizer, if the rank takes it alone: all but the
+        number of steps, by which all ranks have the same learning rate."""
+        if not self.runtime.steps_alone:
+            return []
+        found = list(self.model.trainable_variables)
+        for optimizer in self.exchange.list_optimizers():
+            counts = () if optimizer.gradient_accumulation_steps else (optimizer.iterations,)
+            found += [one for one in optimizer.variables if not any(one is count for count in counts)]
+        return found
 
     def after_steps(self, count: int) -> None:
         """Note that steps are taken."""
