@@ -310,6 +310,60 @@ def test_a_rank_without_rows_takes_no_step_of_its_own(tmp_path: Path) -> None:
         np.testing.assert_allclose(weight, expected, atol=1e-5)
 
 
+class Around(keras.Model):  # type: ignore[misc]  # Keras is not type-checked
+    """A model around another one."""
+
+    def __init__(self, part: Any) -> None:
+        super().__init__()
+        self.part = part
+
+    def call(self, inputs: Any) -> Any:
+        return self.part(inputs)
+
+
+def train_a_part(config: dict[str, Any]) -> list[Any]:
+    x = np.random.default_rng(0).normal(size=(19, 3)).astype("float32")  # three rows for the last step of two ranks
+    part = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1, kernel_initializer="ones")])
+    whole = Around(part)
+    whole.build((None, 3))
+    if config["is_prepared"]:
+        hocket_keras.prepare_model(part)
+    whole.compile(keras.optimizers.SGD(0.1), "mse")
+    hocket_keras.prepare_model(whole)
+    data = hocket_keras.prepare_arrays(x, x[:, :1], batch_size=config["batch_size"], shuffle=False)
+    whole.fit(data, epochs=2, verbose=0)
+    return list(whole.get_weights())
+
+
+@pytest.mark.usefixtures("session")
+def test_rows_count_where_a_part_of_the_model_is_prepared_too(tmp_path: Path) -> None:
+    two = fit(train_a_part, tmp_path, {"is_prepared": True, "batch_size": 8}, 2).return_value
+    one = fit(train_a_part, tmp_path, {"is_prepared": False, "batch_size": 16}, 1).return_value
+    for weight, expected in zip(two, one, strict=True):
+        np.testing.assert_allclose(weight, expected, atol=1e-6)
+
+
+def train_with_a_list(_: dict[str, Any]) -> list[list[Any]]:
+    x, y = make_data()
+    found = []
+    for is_list in (False, True):
+        keras.utils.set_random_seed(0)
+        model = hocket_keras.prepare_model(build_model())
+        callbacks: Any = [keras.callbacks.EarlyStopping("loss")]
+        if is_list:
+            callbacks = keras.callbacks.CallbackList(callbacks, add_history=True)
+        model.fit(hocket_keras.prepare_arrays(x, y, batch_size=2), epochs=2, verbose=0, callbacks=callbacks)
+        found.append(model.get_weights())
+    return found
+
+
+@pytest.mark.usefixtures("session")
+def test_ranks_meet_after_their_steps_also_with_a_list_of_callbacks(tmp_path: Path) -> None:
+    plain, listed = fit(train_with_a_list, tmp_path, {}, 2, strategy=hocket_keras.LocalSGD(3)).return_value
+    for weight, expected in zip(listed, plain, strict=True):
+        np.testing.assert_array_equal(weight, expected)
+
+
 def test_gradients_cross_to_the_host_and_back_on_this_backend() -> None:
     def double(flat: Any, rows: float) -> None:
         seen.append(rows)

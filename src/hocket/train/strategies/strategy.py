@@ -218,7 +218,7 @@ class StrategyRuntime:
 
     @property
     def steps_alone(self) -> bool:
-        """Whether the next step is taken with this rank's own gradients: one that shall not count is undone then.
+        """Whether the next step is taken with this rank's own gradients. One that must not count is undone then.
         Default: if the strategy neither averages gradients nor takes steps."""
         return not (self.averages_gradients or self.takes_steps)
 

@@ -65,6 +65,7 @@ def surround(callbacks: Any, first: Follower, last: Closer, model: Any, *, write
     if not is_list:
         return found
     callbacks.callbacks[:] = found
+    keras_internals.call_in_order(callbacks)
     callbacks.set_model(model)
     return callbacks
 
@@ -190,6 +191,7 @@ class OneCall(keras.callbacks.CallbackList):  # type: ignore[misc]  # the same
 
     def __init__(self, *args: object, **kwargs: object) -> None:
         super().__init__(*args, **kwargs)
+        keras_internals.call_in_order(self)
         self.is_last = False
         self.last_logs: Any = None
 

@@ -170,7 +170,8 @@ def _find_owner(optimizer: Any, given: Sequence[object] | None) -> Any:
     state = None if owner is not None else framework.FRAMEWORK.get_optional_state()
     if state is not None and state.prepared:
         stepped = {id(one) for one in (given or keras_internals.list_stepped(optimizer))}
-        owner = next((one.exchange for one in state.prepared if one.exchange.has_any(stepped)), None)
+        owners = [one.exchange for one in state.prepared if one.exchange.has_any(stepped)]
+        owner = next((one for one in owners if one.is_led), owners[0] if owners else None)
         if owner is not None:
             own(optimizer, owner)
     return owner
