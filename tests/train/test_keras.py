@@ -364,6 +364,20 @@ def test_ranks_meet_after_their_steps_also_with_a_list_of_callbacks(tmp_path: Pa
         np.testing.assert_array_equal(weight, expected)
 
 
+def train_in_turns(_: dict[str, Any]) -> float:
+    x, y = make_data()
+    rank = train.get_context().get_world_rank()
+    model = hocket_keras.prepare_model(build_model())
+    losses = [model.train_on_batch(x[rank::2], y[rank::2])[0] for _ in range(4)]
+    return float(losses[-1] - losses[0])
+
+
+@pytest.mark.usefixtures("session")
+def test_steps_by_batch_do_not_wait_for_each_other_where_one_rank_computes_at_a_time(tmp_path: Path) -> None:
+    strategy = train.strategies.ParameterServer(max_staleness=0)
+    assert fit(train_in_turns, tmp_path, {}, 2, strategy=strategy).return_value < 0
+
+
 def test_gradients_cross_to_the_host_and_back_on_this_backend() -> None:
     def double(flat: Any, rows: float) -> None:
         seen.append(rows)

@@ -167,6 +167,7 @@ class _Prepared:
         self.exchange = exchanges.Exchange(model, self.runtime, state.world)
         self._originals: dict[str, Any] = {}
         self._watch = state.watch
+        self._before_waiting = state.before_waiting
         self._is_in_epoch = False
         #: Whether the strategy has begun, for ``train_on_batch``.
         self._has_begun = False
@@ -289,6 +290,8 @@ class _Prepared:
             self.synchronize()
         self._is_same = False
         self._is_level = self._is_level and not trains
+        if trains and self.runtime.takes_steps:
+            self.runtime.begin_epoch(self._host_model)  # reads what the other ranks have made of the weights since
         with self.exchange.lead():
             logs = self._originals[name](*bound.args, **bound.kwargs)
         if trains:
@@ -372,6 +375,8 @@ class _Prepared:
         """Have metrics, and what a step has returned, be those of all ranks."""
         if self._world.size == 1:
             return logs
+        for leave in self._before_waiting:
+            leave()  # a step that is begun, for which another rank may wait before it comes here
         model = self.model
         is_own = isinstance(logs, dict) and set(logs) != set(model.get_metrics_result())
         before = evaluation.read_results(model) if is_own else {}
