@@ -122,6 +122,32 @@ def test_verbs_for_torch(tmp_path: Path) -> None:
     }
 
 
+def step_with_closures() -> list[Any]:
+    hvd.init()
+    found = []
+    for kind in (torch.optim.SGD, torch.optim.LBFGS):
+        weights = torch.nn.Parameter(torch.ones(2))
+        optimizer = hvd.DistributedOptimizer(kind([weights], lr=0.5))
+
+        def compute(optimizer: Any = optimizer, weights: torch.Tensor = weights) -> torch.Tensor:
+            optimizer.zero_grad()
+            loss = ((weights - 1 - 2 * hvd.rank()) ** 2).sum() / 2  # of both ranks together least at 2
+            loss.backward()
+            return loss
+
+        optimizer.step(compute)
+        found.append(hvd.allgather_object(weights.tolist()))
+    return found
+
+
+@pytest.mark.usefixtures("session")
+def test_gradients_of_a_closure_are_those_of_all_ranks(tmp_path: Path) -> None:
+    plain, searched = fit(TorchTrainer, step_with_closures, tmp_path)
+    assert plain == [[1.5, 1.5]] * 2
+    assert searched[0] == searched[1]
+    assert searched[0] == pytest.approx([2.0, 2.0], abs=1e-3)
+
+
 def send_gradients_back() -> dict[str, Any]:
     hvd.init()
     rank = hvd.rank()

@@ -79,6 +79,63 @@ def test_two_ranks_are_one_with_all_rows(tmp_path: Path) -> None:
         np.testing.assert_allclose(mine, alone, atol=1e-5)
 
 
+def go_on_with_what_one_rank_restored(config: dict[str, Any]) -> tuple[list[Any], list[int]]:
+    hvd.init()
+    x = np.random.default_rng(0).normal(size=(32, 4)).astype("float32")
+    keras.utils.set_random_seed(hvd.rank())
+    model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
+    model.compile(hvd.DistributedOptimizer(keras.optimizers.Adam(0.1)), "mse", jit_compile=False)
+    optimizer = model.optimizer
+    if hvd.rank() == 0:  # as from a file that it alone has
+        optimizer.build(model.trainable_variables)
+        optimizer.iterations.assign(100)
+        optimizer.variables[-1].assign(np.ones(1))
+    callbacks = []
+    if config["by"] == "callback":
+        callbacks.append(hvd.BroadcastGlobalVariablesCallback(0))
+    else:
+        optimizer.build(model.trainable_variables)
+        hvd.broadcast_parameters(model, 0)
+        hvd.broadcast_optimizer_state(optimizer, 0)
+    mine = x[hvd.rank() :: 2]
+    model.fit(mine, mine.sum(1), batch_size=4, epochs=2, verbose=0, callbacks=callbacks)
+    steps = int(keras.ops.convert_to_numpy(optimizer.iterations))
+    return hvd.allgather_object([one.tolist() for one in model.get_weights()]), hvd.allgather_object(steps)
+
+
+@pytest.mark.parametrize("by", ["callback", "verb"])
+@pytest.mark.usefixtures("session")
+def test_all_ranks_have_the_steps_and_moments_that_one_restored(tmp_path: Path, by: str) -> None:
+    weights, steps = fit(go_on_with_what_one_rank_restored, tmp_path, 2, {"by": by})
+    assert steps == [108, 108]
+    assert weights[0] == weights[1]
+
+
+def overflow_in_one_rank() -> tuple[list[Any], list[Any]]:
+    hvd.init()
+    x = np.random.default_rng(0).normal(size=(16, 4)).astype("float32")
+    y = x.sum(1, keepdims=True)
+    if hvd.rank():
+        x[5] = np.inf
+    keras.utils.set_random_seed(0)
+    model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
+    optimizer = keras.optimizers.LossScaleOptimizer(
+        hvd.DistributedOptimizer(keras.optimizers.SGD(0.1)), initial_scale=1024.0
+    )
+    model.compile(optimizer, "mse", jit_compile=False)
+    model.fit(x, y, batch_size=4, verbose=0, shuffle=False)
+    scale = float(keras.ops.convert_to_numpy(optimizer.dynamic_scale))
+    return hvd.allgather_object([one.tolist() for one in model.get_weights()]), hvd.allgather_object(scale)
+
+
+@pytest.mark.usefixtures("session")
+def test_all_ranks_leave_out_the_step_in_which_one_overflows(tmp_path: Path) -> None:
+    weights, scales = fit(overflow_in_one_rank, tmp_path, 2)
+    assert scales == [512.0, 512.0]
+    assert weights[0] == weights[1]
+    assert np.isfinite(weights[0][0]).all()
+
+
 def train_with_callbacks(config: dict[str, Any]) -> Any:
     """The shape of Horovod's own examples for Keras."""
     hvd.init()

@@ -308,6 +308,108 @@ def test_ranks_together_read_each_row_once_and_take_equal_steps() -> None:
     assert sorted([row for steps in trained for row in steps[0]] + [last]) == list(range(9))
 
 
+def train_to_a_filler(_: dict[str, Any]) -> tuple[list[Any], list[Any]]:
+    """Return what 17 rows make of a model, and by hand what they do if the second rank leaves out the last step."""
+    x = np.random.default_rng(0).normal(size=(17, 3)).astype("float32")
+    y = x[:, :1] * 2
+    slices = [[slice(0, 8), slice(16, 17)], [slice(8, 16)]]
+
+    def build() -> Any:
+        normalization = keras.layers.BatchNormalization(momentum=0.5)
+        model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(2), normalization, keras.layers.Dense(1)])
+        for number, weight in enumerate(model.weights):
+            values = 0.1 * number + np.arange(np.prod(weight.shape))
+            weight.assign(values.reshape(weight.shape))
+        model.compile(keras.optimizers.SGD(0.01, momentum=0.9), "mse")
+        return model
+
+    parts = []
+    for mine in slices:
+        model = build()
+        for rows in mine:
+            model.train_on_batch(x[rows], y[rows])
+        parts.append(model.get_weights())
+    model = hocket_keras.prepare_model(build())
+    model.fit(hocket_keras.prepare_arrays(x, y, batch_size=8, shuffle=False), verbose=0)
+    return model.get_weights(), [(one + other) / 2 for one, other in zip(*parts, strict=True)]
+
+
+@pytest.mark.usefixtures("session")
+def test_a_rank_without_rows_takes_no_step_of_its_own(tmp_path: Path) -> None:
+    strategy = hocket_keras.LocalSGD(100)
+    found, by_hand = fit(train_to_a_filler, tmp_path, {}, 2, strategy=strategy).return_value
+    for weight, expected in zip(found, by_hand, strict=True):
+        np.testing.assert_allclose(weight, expected, atol=1e-5)
+
+
+class Around(keras.Model):  # type: ignore[misc]  # Keras is not type-checked
+    """A model around another one."""
+
+    def __init__(self, part: Any) -> None:
+        super().__init__()
+        self.part = part
+
+    def call(self, inputs: Any) -> Any:
+        return self.part(inputs)
+
+
+def train_a_part(config: dict[str, Any]) -> list[Any]:
+    x = np.random.default_rng(0).normal(size=(19, 3)).astype("float32")  # three rows for the last step of two ranks
+    part = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1, kernel_initializer="ones")])
+    whole = Around(part)
+    whole.build((None, 3))
+    if config["is_prepared"]:
+        hocket_keras.prepare_model(part)
+    whole.compile(keras.optimizers.SGD(0.1), "mse")
+    hocket_keras.prepare_model(whole)
+    data = hocket_keras.prepare_arrays(x, x[:, :1], batch_size=config["batch_size"], shuffle=False)
+    whole.fit(data, epochs=2, verbose=0)
+    return list(whole.get_weights())
+
+
+@pytest.mark.usefixtures("session")
+def test_rows_count_where_a_part_of_the_model_is_prepared_too(tmp_path: Path) -> None:
+    two = fit(train_a_part, tmp_path, {"is_prepared": True, "batch_size": 8}, 2).return_value
+    one = fit(train_a_part, tmp_path, {"is_prepared": False, "batch_size": 16}, 1).return_value
+    for weight, expected in zip(two, one, strict=True):
+        np.testing.assert_allclose(weight, expected, atol=1e-6)
+
+
+def train_with_a_list(_: dict[str, Any]) -> list[list[Any]]:
+    x, y = make_data()
+    found = []
+    for is_list in (False, True):
+        keras.utils.set_random_seed(0)
+        model = hocket_keras.prepare_model(build_model())
+        callbacks: Any = [keras.callbacks.EarlyStopping("loss")]
+        if is_list:
+            callbacks = keras.callbacks.CallbackList(callbacks, add_history=True)
+        model.fit(hocket_keras.prepare_arrays(x, y, batch_size=2), epochs=2, verbose=0, callbacks=callbacks)
+        found.append(model.get_weights())
+    return found
+
+
+@pytest.mark.usefixtures("session")
+def test_ranks_meet_after_their_steps_also_with_a_list_of_callbacks(tmp_path: Path) -> None:
+    plain, listed = fit(train_with_a_list, tmp_path, {}, 2, strategy=hocket_keras.LocalSGD(3)).return_value
+    for weight, expected in zip(listed, plain, strict=True):
+        np.testing.assert_array_equal(weight, expected)
+
+
+def train_in_turns(_: dict[str, Any]) -> float:
+    x, y = make_data()
+    rank = train.get_context().get_world_rank()
+    model = hocket_keras.prepare_model(build_model())
+    losses = [model.train_on_batch(x[rank::2], y[rank::2])[0] for _ in range(4)]
+    return float(losses[-1] - losses[0])
+
+
+@pytest.mark.usefixtures("session")
+def test_steps_by_batch_do_not_wait_for_each_other_where_one_rank_computes_at_a_time(tmp_path: Path) -> None:
+    strategy = train.strategies.ParameterServer(max_staleness=0)
+    assert fit(train_in_turns, tmp_path, {}, 2, strategy=strategy).return_value < 0
+
+
 def test_gradients_cross_to_the_host_and_back_on_this_backend() -> None:
     def double(flat: Any, rows: float) -> None:
         seen.append(rows)
@@ -446,6 +548,11 @@ def test_bad_input_is_refused() -> None:
         model = hocket_keras.prepare_model(build_model())
         with pytest.raises(ValueError, match=r"received the model 'sequential.*' twice"):
             hocket_keras.prepare_model(model)
+        x, y = make_data()
+        data = hocket_keras.prepare_arrays(x, y, batch_size=16)
+        with pytest.raises(ValueError, match=r"steps_per_epoch=3, but .* has all rows, in 5 steps"):
+            model.fit(data, epochs=2, steps_per_epoch=3, verbose=0)
+        assert len(model.fit(data, epochs=2, steps_per_epoch=5, verbose=0).history["loss"]) == 2
         with pytest.raises(ValueError, match="one value for each row, with one dimension, but received one of shape"):
             hocket_keras.GlobalMean().add(np.zeros((2, 2)))
     with pytest.raises(ValueError, match=r"checkpoint_on must be of epoch_begin, .*but received 'noon'"):

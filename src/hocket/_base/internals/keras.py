@@ -58,6 +58,12 @@ def look_whether_to_save(callback: Any, epoch: int, batch: int | None, logs: obj
     callback._should_save_model(epoch, batch, logs, "")
 
 
+def call_in_order(callbacks: Any) -> None:
+    """Have a list of callbacks be told of each batch before the next one, in the thread that trains. Keras decides that
+    when the list is made, by the callbacks that it then has."""
+    callbacks._async_train = False
+
+
 def get_first_epoch(model: Any) -> int | None:
     """Return the number of the epoch that `fit` begins with, if that is not the one that it was given."""
     found: int | None = model._initial_epoch

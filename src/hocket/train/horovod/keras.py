@@ -113,17 +113,20 @@ def broadcast_parameters(params: Any, root_rank: int = 0) -> None:
     verbs.check_root(root_rank)
     given = list(params.weights if isinstance(params, keras.Model) else params)
     if size() > 1:
-        flat = variables.read_flat(given)
-        _verbs.get_collectives().broadcast(flat, root_rank)
-        variables.write_flat(given, flat)
+        variables.broadcast(given, _verbs.get_collectives(), root_rank)
 
 
 broadcast_variables = broadcast_parameters
 
 
 def broadcast_optimizer_state(optimizer: Any, root_rank: int = 0) -> None:
-    """Give all ranks the root's optimizer state."""
-    broadcast_parameters([one for one in optimizer.variables if keras.backend.is_float_dtype(one.dtype)], root_rank)
+    """Give all ranks the root's optimizer state, with the number of its steps.
+
+    Args:
+        optimizer: Built in all ranks, or in none.
+        root_rank: Whose all shall have.
+    """
+    broadcast_parameters(optimizer.variables, root_rank)
 
 
 def DistributedOptimizer(optimizer: object, op: place.Op = Average, **options: object) -> Any:
@@ -174,7 +177,7 @@ class _Average:
 
 
 class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):  # type: ignore[misc]  # Keras is not type-checked
-    """Gives all ranks the root's weights when ``fit`` begins.
+    """Gives all ranks the root's weights and optimizer state when ``fit`` begins.
 
     Args:
         root_rank: Whose all shall have.
@@ -187,6 +190,12 @@ class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):  # type: ignor
     def on_train_begin(self, logs: Mapping[str, object] | None = None) -> None:
         """Do it."""
         broadcast_parameters(self.model, self._root_rank)
+        optimizer = getattr(self.model, "optimizer", None)
+        if optimizer is None:
+            return
+        if any(allgather_object(optimizer.built)) and not optimizer.built:
+            optimizer.build(self.model.trainable_variables)  # one rank alone has restored its own
+        broadcast_optimizer_state(optimizer, self._root_rank)
 
 
 class MetricAverageCallback(keras.callbacks.Callback):  # type: ignore[misc]  # the same

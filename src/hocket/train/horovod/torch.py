@@ -18,7 +18,7 @@ with extras.explain("hocket.train.horovod.torch", "PyTorch", "Run pip install 'h
 
 from hocket.collective import torch as collective_torch
 from hocket.train.frameworks.torch import framework
-from hocket.train.frameworks.torch.strategies import averaging
+from hocket.train.frameworks.torch.strategies import averaging, closures
 from hocket.train.horovod import place, verbs
 
 is_initialized = place.is_initialized
@@ -303,7 +303,8 @@ def DistributedOptimizer(
 
     It is the same object. As in Horovod it has ``synchronize()``, which averages at once, to clip gradients for
     example; the next ``step`` is then taken in ``with optimizer.skip_synchronize():``. The gradients travel when the
-    backward pass is over, together: for communication during it use `hocket.train.torch.prepare_model`.
+    backward pass is over, together: for communication during it use `hocket.train.torch.prepare_model`. What a closure
+    computes that ``step`` is given, is averaged each time.
 
     Args:
         optimizer: Of this rank's model.
@@ -357,9 +358,21 @@ def DistributedOptimizer(
         finally:
             is_skipping = False
 
-    def before_step(*_: object) -> None:
-        if not is_skipping:
+    def before_step(_: object, args: tuple[object, ...], kwargs: dict[str, object]) -> closures.Arguments | None:
+        if is_skipping:
+            return None
+        closure = closures.get_optional_closure(args, kwargs)
+        if closure is None:
             synchronize()
+            return None
+
+        def compute() -> object:
+            loss = closure()
+            synchronize()
+            return loss
+
+        found = closures.replace_closure(args, kwargs, compute)
+        return closures.share_loss(optimizer, found, size()) or found
 
     made.synchronize, made.skip_synchronize = synchronize, skip_synchronize
     optimizer.register_step_pre_hook(before_step)

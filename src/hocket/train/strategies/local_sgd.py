@@ -147,6 +147,10 @@ class _Runtime(strategy.StrategyRuntime):
     def alike(self) -> strategy.Alike:
         return strategy.Alike.NOTHING if self._apart else strategy.Alike.PARAMETERS
 
+    @property
+    def steps_alone(self) -> bool:
+        return self._taken >= self._settings.begin_after
+
     def open_next(self) -> strategy.StrategyRuntime:
         return _Runtime(self._settings, self._outer_settings, self._world)  # each model has its own steps and anchor
 

@@ -216,6 +216,12 @@ class StrategyRuntime:
         """The kinds of tensors that all ranks have the same of now: a difference is a fault. Default: none."""
         return Alike.NOTHING
 
+    @property
+    def steps_alone(self) -> bool:
+        """Whether the next step is taken with this rank's own gradients. One that must not count is undone then.
+        Default: if the strategy neither averages gradients nor takes steps."""
+        return not (self.averages_gradients or self.takes_steps)
+
     def open_next(self) -> StrategyRuntime:
         """Return what is at work for one more model, which trains beside those before it or after them.
 

@@ -129,6 +129,14 @@ def list_counts(model: Any) -> list[Any]:
     return [state for state in list_states(model) if _find_kind(state) == "sum"]
 
 
+def list_row_states(model: Any) -> list[Any]:
+    """Return what a model's layers make of the rows that they see: counts, and floats such as the means of
+    BatchNormalization."""
+    return [
+        state for state in list_states(model) if _find_kind(state) == "sum" or keras.backend.is_float_dtype(state.dtype)
+    ]
+
+
 def _find_kind(state: Any) -> str:
     return getattr(state, "aggregation", None) or "none"
 

@@ -96,6 +96,12 @@ class Exchange:
         finally:
             self._rows = None
 
+    @property
+    def is_led(self) -> bool:
+        """Whether a method of the model takes the steps now: of a model and its parts, that are prepared too, the one
+        that knows of the batch."""
+        return self._is_led
+
     def list_optimizers(self) -> list[Any]:
         """Return the optimizers that step the model and have variables."""
         given = (getattr(self._model(), "optimizer", None), *sorted(self._optimizers, key=lambda one: one.name))

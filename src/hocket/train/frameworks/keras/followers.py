@@ -48,6 +48,9 @@ class Prepared(Protocol):
     def after_steps(self, count: int) -> None:
         """Note that steps are taken."""
 
+    def list_stepped(self) -> list[Any]:
+        """Return what the next step changes of the model and its optimizer, if the rank takes it alone."""
+
     def end_epoch(self, number: int) -> None:
         """Note that callbacks have ended an epoch."""
 
@@ -62,6 +65,7 @@ def surround(callbacks: Any, first: Follower, last: Closer, model: Any, *, write
     if not is_list:
         return found
     callbacks.callbacks[:] = found
+    keras_internals.call_in_order(callbacks)
     callbacks.set_model(model)
     return callbacks
 
@@ -98,6 +102,8 @@ class Follower(keras.callbacks.Callback):  # type: ignore[misc]  # Keras is not 
         self._taken = 0
         self._filler: int | None = None
         self._states: list[object] = []
+        #: What else the filler's step must not change: weights, if the rank steps alone.
+        self._filler_states: list[Any] = []
 
     def on_train_begin(self, logs: dict[str, object] | None = None) -> None:
         self._prepared.share_weights()
@@ -110,6 +116,7 @@ class Follower(keras.callbacks.Callback):  # type: ignore[misc]  # Keras is not 
     def on_train_batch_begin(self, batch: int, logs: dict[str, object] | None = None) -> None:
         if batch == self._filler:
             variables.attach(self.model)
+            self._filler_states = self._prepared.list_stepped()
             self._states = [variables.read(one) for one in self._list_states()]
             variables.read(self.model.weights[0])  # waits, on JAX, until the step before is over
             self._prepared.exchange.begin_filler()
@@ -132,9 +139,9 @@ class Follower(keras.callbacks.Callback):  # type: ignore[misc]  # Keras is not 
             self._data.end_epoch()
 
     def _list_states(self) -> list[Any]:
-        """Return what counts rows, which a row that fills a step must not change."""
+        """Return what a row that fills a step must not change."""
         metrics = [variable for metric in self.model.metrics for variable in metric.variables]
-        return [*metrics, *evaluation.list_counts(self.model)]
+        return [*metrics, *evaluation.list_row_states(self.model), *self._filler_states]
 
 
 @final
@@ -184,6 +191,7 @@ class OneCall(keras.callbacks.CallbackList):  # type: ignore[misc]  # the same
 
     def __init__(self, *args: object, **kwargs: object) -> None:
         super().__init__(*args, **kwargs)
+        keras_internals.call_in_order(self)
         self.is_last = False
         self.last_logs: Any = None
 

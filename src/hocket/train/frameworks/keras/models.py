@@ -156,6 +156,7 @@ class _Prepared:
         self.exchange = exchanges.Exchange(model, self.runtime, state.world)
         self._originals: dict[str, Any] = {}
         self._watch = state.watch
+        self._before_waiting = state.before_waiting
         self._is_in_epoch = False
         #: Whether the strategy has begun, for ``train_on_batch``.
         self._has_begun = False
@@ -278,6 +279,8 @@ class _Prepared:
             self.synchronize()
         self._is_same = False
         self._is_level = self._is_level and not trains
+        if trains and self.runtime.takes_steps:
+            self.runtime.begin_epoch(self._host_model)  # reads what the other ranks have made of the weights since
         with self.exchange.lead():
             logs = self._originals[name](*bound.args, **bound.kwargs)
         if trains:
@@ -362,6 +365,8 @@ class _Prepared:
         """Have metrics, and what a step has returned, be those of all ranks."""
         if self._world.size == 1:
             return logs
+        for leave in self._before_waiting:
+            leave()  # a step that is begun, for which another rank may wait before it comes here
         model = self.model
         is_own = isinstance(logs, dict) and set(logs) != set(model.get_metrics_result())
         before = evaluation.read_results(model) if is_own else {}
@@ -486,15 +491,7 @@ class _Prepared:
             if optimizer is not None and any(self._world.all_gather_object(optimizer.built)) and not optimizer.built:
                 optimizer.build(model.trainable_variables)  # rank 0's callbacks have restored its own
             theirs = list(optimizer.variables) if optimizer is not None and optimizer.built else []
-            given = [*model.trainable_variables, *evaluation.list_states(model), *theirs]
-            floats = [one for one in given if keras.backend.is_float_dtype(one.dtype)]
-            flat = variables.read_flat(floats)
-            self._world.broadcast(flat)
-            variables.write_flat(floats, flat)
-            others = [one for one in given if not keras.backend.is_float_dtype(one.dtype)]
-            values = self._world.all_gather_object([variables.read(one) for one in others])[0]
-            for variable, value in zip(others, values, strict=True):
-                variable.assign(value)
+            variables.broadcast([*model.trainable_variables, *evaluation.list_states(model), *theirs], self._world)
         if self._spread is None:
             self._note_level()
 
@@ -531,6 +528,17 @@ class _Prepared:
         if self._spread is not None:
             self._spread.begin_epoch()
         self.runtime.begin_epoch(self._host_model)
+
+    def list_stepped(self) -> list[Any]:
+        """Return what the next step changes of the model and its optimizer, if the rank takes it alone: all but the
+        number of steps, by which all ranks have the same learning rate."""
+        if not self.runtime.steps_alone:
+            return []
+        found = list(self.model.trainable_variables)
+        for optimizer in self.exchange.list_optimizers():
+            counts = () if optimizer.gradient_accumulation_steps else (optimizer.iterations,)
+            found += [one for one in optimizer.variables if not any(one is count for count in counts)]
+        return found
 
     def after_steps(self, count: int) -> None:
         """Note that steps are taken."""

@@ -47,6 +47,8 @@ class RankState(rank_states.RuntimeState):
     def __init__(self, session: worker_session.WorkerSession, joined: World, strategy: strategies.Strategy) -> None:
         self.world = joined
         self.watch: Final = session.watch
+        self.before_waiting: Final = session.before_waiting
+        """What the rank calls before it waits for the others outside of a step."""
         self.prepared: list[Any] = []
         """What `prepare_model` has made of the rank's models."""
         super().__init__(joined, strategy)

@@ -152,16 +152,26 @@ def _inside() -> Iterator[None]:
         _place.is_inside = False
 
 
+def _get_known(optimizer: Any) -> Any:
+    """Return who has been given an optimizer, or the one inside it (`LossScaleOptimizer`); None if there is nobody."""
+    while optimizer is not None:
+        known = _owners.get(optimizer)
+        if known is not None:
+            return known()
+        optimizer = getattr(optimizer, "inner_optimizer", None)
+    return None
+
+
 def _find_owner(optimizer: Any, given: Sequence[object] | None) -> Any:
     """Return who exchanges an optimizer's gradients; None if they are the process's own, or exchanged already."""
     if _place.is_inside:
         return None
-    known = _owners.get(optimizer)
-    owner = None if known is None else known()
+    owner = _get_known(optimizer)
     state = None if owner is not None else framework.FRAMEWORK.get_optional_state()
     if state is not None and state.prepared:
         stepped = {id(one) for one in (given or keras_internals.list_stepped(optimizer))}
-        owner = next((one.exchange for one in state.prepared if one.exchange.has_any(stepped)), None)
+        owners = [one.exchange for one in state.prepared if one.exchange.has_any(stepped)]
+        owner = next((one for one in owners if one.is_led), owners[0] if owners else None)
         if owner is not None:
             own(optimizer, owner)
     return owner

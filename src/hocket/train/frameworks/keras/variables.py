@@ -60,6 +60,18 @@ def write_flat(given: Sequence[Any], flat: Array) -> None:
         variable.assign(array)
 
 
+def broadcast(given: Sequence[Any], joined: strategies.Collectives, root: int = 0) -> None:
+    """Give all ranks the root's values, whole numbers to the last digit. All ranks call it, with as many variables."""
+    floats = [one for one in given if keras.backend.is_float_dtype(one.dtype)]
+    flat = read_flat(floats)
+    joined.broadcast(flat, root)
+    write_flat(floats, flat)
+    others = [one for one in given if not keras.backend.is_float_dtype(one.dtype)]
+    values = joined.all_gather_object([read(one) for one in others])[root]
+    for variable, value in zip(others, values, strict=True):
+        variable.assign(value)
+
+
 @final
 class ModelVariables(strategies.HostModel):
     """The trained variables of a model, as host arrays.

@@ -113,7 +113,7 @@ class _Meetings:
         self._count = 0
         #: Steps since the last meeting that the ranks took each for itself.
         self._apart = 0
-        #: What those steps have changed; some of it may be frozen by now.
+        #: The parameters that those steps have changed; some may be frozen by now.
         self._moved: set[torch.Tensor] = set()
         #: Whether the models may differ: by those steps, or in their buffers.
         self._may_differ = False
