@@ -102,7 +102,7 @@ class Follower(keras.callbacks.Callback):  # type: ignore[misc]  # Keras is not 
         self._taken = 0
         self._filler: int | None = None
         self._states: list[object] = []
-        #: What else the filler's step must not change: weights, if the rank steps alone.
+        #: The other variables that the filler's step must not change: weights, if the rank steps alone.
         self._filler_states: list[Any] = []
 
     def on_train_begin(self, logs: dict[str, object] | None = None) -> None:
