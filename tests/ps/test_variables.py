@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import operator
-import os
 import pickle
 import threading
 from pathlib import Path
@@ -219,7 +218,7 @@ def test_a_variable_that_cannot_be_made_leaves_nothing_behind(session, is_synchr
         return np.ones(shape)
 
     def count_memory() -> int:
-        found = [Path(f"/proc/self/fd/{number}") for number in os.listdir("/proc/self/fd")]
+        found = list(Path("/proc/self/fd").iterdir())
         return sum("hocket-ps-" in str(path.readlink()) for path in found if path.is_symlink())
 
     strategy = ps.ParameterServerStrategy(
