@@ -5,8 +5,10 @@ from __future__ import annotations
 import ctypes
 import os
 import signal
+import threading
 import time
 from collections.abc import Callable
+from concurrent import futures
 from pathlib import Path
 from typing import Any
 
@@ -231,6 +233,56 @@ def test_ranks_that_first_send_and_then_receive_do_not_wait_for_each_other(tmp_p
         return found
 
     assert run(body, 3, tmp_path) == [[0, 0, 0]] * 3
+
+
+def test_threads_of_one_rank_send_and_receive_at_once(tmp_path: Path) -> None:
+    count, size = 20, 300_000  # more than a ring holds, so that messages are moved in parts
+
+    def body(group: Group) -> list[Any]:
+        other = 1 - group.rank
+
+        def send(tag: int) -> None:
+            for number in range(count):
+                given = np.full(size if number % 10 == 0 else 50, number, np.uint8)
+                group.finish(group.messages.send(given, other, tag), other)
+
+        def receive(tag: int) -> list[bool]:
+            found = []
+            for number in range(count):
+                taken = np.empty(size if number % 10 == 0 else 50, np.uint8)
+                group.finish(group.messages.receive(taken, other, tag), other)
+                found.append(bool((taken == number).all()))
+            return found
+
+        with futures.ThreadPoolExecutor(6) as pool:
+            sent = [pool.submit(send, tag) for tag in range(3)]
+            received = [pool.submit(receive, tag) for tag in range(3)]
+            for one in sent:
+                one.result()
+            return [all(one.result()) and len(one.result()) == count for one in received]
+
+    assert run(body, 2, tmp_path) == [[True] * 3] * 2
+
+
+def test_a_thread_that_has_sent_does_not_wait_for_one_that_receives(tmp_path: Path) -> None:
+    """The other rank answers the first thread after it has heard of the second one twice."""
+    size = 300_000  # more than a ring holds
+
+    def body(group: Group) -> int:
+        taken = np.empty(1, np.uint8)
+        if group.rank:
+            for _ in range(2):
+                group.finish(group.messages.receive(np.empty(size, np.uint8), 0, 1), 0)
+            group.finish(group.messages.send(np.ones(1, np.uint8), 0, 2), 0)
+            return 1
+        waiting = threading.Thread(target=lambda: group.finish(group.messages.receive(taken, 1, 2), 1))
+        waiting.start()
+        for _ in range(2):
+            group.finish(group.messages.send(np.zeros(size, np.uint8), 1, 1), 1)
+        waiting.join()
+        return int(taken[0])
+
+    assert run(body, 2, tmp_path) == [1, 1]
 
 
 def test_nobody_sends_to_oneself(tmp_path: Path) -> None:

@@ -56,6 +56,31 @@ DTYPES = ("float32", "float64", "bfloat16", "float16", "int64", "int32", "int16"
 
 
 @pytest.mark.usefixtures("shared_session")
+def test_lazy_negatives_move_as_the_numbers_that_they_are(tmp_path: Path) -> None:
+    def body(rank: int, size: int) -> list[str]:
+        def build(number: complex) -> Any:
+            return torch.tensor([number]).conj().imag  # whose memory has the number with the other sign
+
+        wanted, wrong = torch.tensor([-2.0]), []
+        for move in ("broadcast", "message", "gathered"):
+            given = build(1 + 2j if rank == 0 else 0j)
+            if move == "broadcast":
+                dist.broadcast(given, 0)
+            elif move == "gathered":
+                parts = [build(0j) for _ in range(size)]
+                dist.all_gather(parts, given)
+                given = parts[0]
+            elif rank == 0:
+                dist.send(given, 1)
+            else:
+                dist.recv(given, 0)
+            wrong += [] if torch.equal(given, wanted) else [move]
+        return wrong
+
+    assert run(body, 2, tmp_path) == [[], []]
+
+
+@pytest.mark.usefixtures("shared_session")
 @pytest.mark.parametrize("size", [1, 2, 3, 4])
 def test_reductions_are_those_of_gloo(size: int, tmp_path: Path) -> None:
     def body(rank: int, size: int) -> list[str]:

@@ -255,6 +255,17 @@ def test_association_is_of_what_matters(tmp_path: Path) -> None:
     assert found["idle"] < 0.1
 
 
+def test_trials_that_are_equally_good_are_associated_with_nothing(tmp_path: Path) -> None:
+    """The order of a grid's trials is that of its numbers."""
+    folder = begin(tmp_path / "search")
+    for number in range(40):
+        propose(folder, number, {"x": number, "kind": "ab"[number % 2]})
+        report(folder, number, loss=0.5, half=float(number % 2))
+    assert describe(folder)["associations"] == [{"name": "x", "share": 0.0}, {"name": "kind", "share": 0.0}]
+    shares = {one["name"]: one["share"] for one in describe(folder, "half")["associations"]}
+    assert shares == {"kind": 1.0, "x": 0.0}
+
+
 def test_association_needs_trials(tmp_path: Path) -> None:
     folder = begin(tmp_path / "search")
     for number in range(5):

@@ -202,6 +202,28 @@ def test_workers_come_and_go(strategy, files: Files):
 
 
 @pytest.mark.needs("parallelism")
+def test_of_two_threads_that_remove_the_last_two_workers_one_is_refused(strategy, files: Files):
+    coordinator = ps.Coordinator(strategy)
+    held = coordinator.schedule(lambda: (files.write("begun"), files.wait_for("go"), ps.get_current_worker_index())[-1])
+    files.wait_for("begun")
+    busy, idle = coordinator._workers.dispatchers.values()
+    if idle.state.sent:
+        busy, idle = idle, busy
+    remover = threading.Thread(target=coordinator.remove_worker, args=(busy.state.index,))
+    remover.start()
+    files.wait_until(lambda: busy.state.is_leaving)
+    with pytest.raises(ValueError, match=rf"Worker {idle.state.index} is the last one"):
+        coordinator.remove_worker(idle.state.index)
+    with pytest.raises(ValueError, match=rf"no worker {busy.state.index}; there are \[{idle.state.index}\]"):
+        coordinator.remove_worker(busy.state.index)
+    files.write("go")
+    remover.join()
+    assert held.fetch() == busy.state.index
+    assert coordinator.schedule(ps.get_current_worker_index).fetch() == idle.state.index
+    coordinator.close()
+
+
+@pytest.mark.needs("parallelism")
 def test_the_watchdog_speaks_once(strategy, files: Files, capfd):
     """A5 #70."""
     patience = 3.0 if ENGINE == "local" else 5.0  # the closure must begin in that time; on Ray workers do so late

@@ -102,6 +102,63 @@ def test_a_closure_that_finds_too_few_puts_them_back(coordinator):
         coordinator.join()
 
 
+def test_items_that_were_put_back_are_drawn_by_closures_that_need_less(coordinator):
+    stream = iter(coordinator.create_per_worker_dataset([1, 2, 3, 4, 5]))
+    two = [coordinator.schedule(lambda: [next(stream), next(stream)]) for _ in range(4)]
+    assert coordinator.join() == 2
+    one = [coordinator.schedule(draw, (stream,)) for _ in range(2)]
+    assert coordinator.join() == 1
+    found = [value.fetch() for value in two if value._error is None]
+    assert sorted(sum(found, [value.fetch() for value in one if value._error is None])) == [1, 2, 3, 4, 5]
+
+
+@pytest.mark.needs("parallelism")
+def test_items_that_two_workers_have_put_back_go_to_a_closure_that_needs_both(coordinator, files: Files):
+    stream = iter(coordinator.create_per_worker_dataset(range(6)))
+
+    def draw_many(count: int) -> list[Any]:
+        drawn = [next(stream)]
+        files.wait_for_others("here", 2)  # each worker has an item, and lacks one
+        return drawn + [next(stream) for _ in range(count - 1)]
+
+    many = [coordinator.schedule(draw_many, (7,)) for _ in range(2)]
+    coordinator.join()
+    assert all(isinstance(value._error, errors.OutOfDataError) for value in many)
+    six = coordinator.schedule(lambda: [next(stream) for _ in range(6)])
+    assert coordinator.join() == 1
+    assert sorted(six.fetch()) == list(range(6))
+
+
+@pytest.mark.needs("parallelism")
+def test_what_a_removed_worker_put_back_is_in_checkpoints_and_goes_to_others(coordinator, files: Files):
+    added = coordinator.add_workers(1)[0]
+    stream = iter(coordinator.create_per_worker_dataset(range(7)))
+
+    def draw_many() -> list[Any]:
+        index = files.wait_for_others("here", 3)
+        return [next(stream) for _ in range(8)] if index == added else [next(stream)]
+
+    for _ in range(3):
+        coordinator.schedule(draw_many)
+    coordinator.join()
+    coordinator.remove_worker(added)
+    kept = coordinator._scheduler.describe()["passes"][-1]
+    drawn = [coordinator.schedule(draw, (stream,)) for _ in range(8)]
+    assert coordinator.join() == len(kept["left"])
+    assert sorted(value.fetch() for value in drawn if value._error is None) == kept["left"]
+    assert len(kept["left"]) >= 4  # the others drew one each at most, and the added one all that was there
+    assert coordinator._scheduler.describe()["passes"][-1]["left"] == []
+
+
+def test_closures_that_draw_from_two_streams_end_where_no_worker_has_both(coordinator):
+    first = iter(coordinator.create_per_worker_dataset(lambda context: iter(range(context.input_pipeline_id))))
+    second = iter(coordinator.create_per_worker_dataset(lambda context: iter(range(1 - context.input_pipeline_id))))
+    both = coordinator.schedule(lambda: (next(first), next(second)))
+    assert coordinator.join(timeout=60) == 0
+    with pytest.raises(errors.OutOfDataError, match="no worker has items left in its dataset"):
+        both.fetch()
+
+
 def test_data_in_a_generator_of_a_closure(coordinator):
     """Python makes a RuntimeError of a StopIteration in a generator; the end of the data stays the end of the data."""
     stream = iter(coordinator.create_per_worker_dataset(range(2)))

@@ -30,7 +30,9 @@ class Server:
         rule = ps.Adagrad(lr=0.5)
         spec = records.DenseSpec(0, 0, "dense", (3, 2), 0, "float32", rule, records.NO_MEMORY)
         made = self._make(dense.plan(spec.shape, spec.dtype, len(rule.slots)).nbytes)
-        self.store.add(records.DenseSpec(0, 0, "dense", (3, 2), 0, "float32", rule, made), np.ones((3, 2)))
+        spec = records.DenseSpec(0, 0, "dense", (3, 2), 0, "float32", rule, made)
+        store.build_shard(spec, np.ones((3, 2)))
+        self.store.add(spec)
         for number, is_hashed in ((1, False), (2, True)):
             table = records.TableSpec(
                 number,
@@ -47,7 +49,9 @@ class Server:
                 None,
                 records.NO_MEMORY,
             )
-            self.store.add(records.replace_memory(table, self._make(rows.plan(table).nbytes), None))
+            table = records.replace_memory(table, self._make(rows.plan(table).nbytes), None)
+            store.build_shard(table)
+            self.store.add(table)
 
     def _make(self, nbytes: int) -> memory.MemoryRef:
         self.kept.append(memory.create(nbytes, "shard"))

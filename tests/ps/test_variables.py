@@ -5,6 +5,7 @@ from __future__ import annotations
 import operator
 import pickle
 import threading
+from pathlib import Path
 from typing import Any
 
 import hypothesis
@@ -206,6 +207,39 @@ def test_bytes_are_even_over_servers(shared_session):
             ps.Variable(np.zeros(3, "float32"))
     nbytes = strategy.statistics()["bytes"]
     assert (max(nbytes) - min(nbytes)) / np.mean(nbytes) < 0.1
+    strategy.close()
+
+
+@pytest.mark.parametrize("is_synchronous", [False, True])
+def test_a_variable_that_cannot_be_made_leaves_nothing_behind(session, is_synchronous):
+    def fill_first(shape: tuple[int, ...], offset: tuple[int, ...]) -> Any:
+        if offset[0]:
+            raise ZeroDivisionError
+        return np.ones(shape)
+
+    def count_memory() -> int:
+        found = list(Path("/proc/self/fd").iterdir())
+        return sum("hocket-ps-" in str(path.readlink()) for path in found if path.is_symlink())
+
+    strategy = ps.ParameterServerStrategy(
+        {"worker": 1, "server": 2}, optimizer=ps.SGD(lr=0.1), synchronous=is_synchronous
+    )
+    split: dict[str, Any] = {"shape": (4,), "partitioner": ps.FixedShards(2), "name": "it"}
+    with strategy.scope():
+        ps.Variable([1.0])
+        before = count_memory(), strategy.statistics()["bytes"]
+        with pytest.raises(TypeError, match="`it` holds int32, which float64 does not fit into"):
+            ps.Variable([1.5], dtype="int32", name="it")
+        with pytest.raises(OverflowError, match=rf"`it` holds int32, which has no room for {2**40}"):
+            ps.Variable([2**40], dtype="int32", name="it")
+        with pytest.raises(ZeroDivisionError):
+            ps.Variable(fill_first, **split)
+        with pytest.raises(TypeError, match="`it` holds int64, which float64 does not fit into"):
+            ps.Variable(lambda shape: np.full(shape, 0.5), dtype="int64", **split)
+        with pytest.raises(pickle.PicklingError, match="Unsendable"):
+            ps.Embedding(5, 2, name="it", initializer=type("Unsendable", (ps.Uniform,), {})())
+        assert (count_memory(), strategy.statistics()["bytes"]) == before
+        np.testing.assert_array_equal(ps.Variable(np.ones, dtype="int64", **split).numpy(), [1, 1, 1, 1])
     strategy.close()
 
 

@@ -196,8 +196,7 @@ class HostGroup:
     def finish(self, transfer: point_to_point.Transfer, other: int) -> None:
         """Wait until a message has been sent, or received."""
         if not transfer.is_done:
-            with self._operation:
-                self._rounds.wait_for(lambda: transfer.is_done, [other])
+            self._operation.wait_for(lambda: transfer.is_done, [other])
         if transfer.error is not None:  # the group goes on: the message waits for an array of its size
             raise transfer.error
 
@@ -205,10 +204,15 @@ class HostGroup:
         """Wait until a rank has sent a message of the tag that nobody has asked for; return which."""
         with self._operation:
             others = [other for other in range(self.size) if other != self.rank]
-            self._rounds.wait_for(lambda: self.messages.find_sender(tag) is not None, others)
-            found = self.messages.find_sender(tag)
-            assert found is not None, "it was just found"
-            return found
+            found: list[int] = []
+
+            def look() -> bool:
+                sender = self.messages.find_sender(tag)
+                found.extend(() if sender is None else (sender,))
+                return bool(found)
+
+            self._rounds.wait_for(look, others)
+            return found[0]
 
     # --- how ----------------------------------------------------------------------------------------------------------
 

@@ -9,6 +9,7 @@ alone.
 from __future__ import annotations
 
 import struct
+import threading
 from collections import deque
 from collections.abc import Callable
 from typing import Final, final
@@ -92,7 +93,8 @@ class PointToPoint:
     """All messages of one rank: a ring for each direction of each pair.
 
     Messages between two ranks arrive in the order in which they were sent. The receiver names tags, in any
-    order: a message that arrives while the receiver waits for another one is kept.
+    order: a message that arrives while the receiver waits for another one is kept. Several threads may use it: one at a
+    time moves messages, also those of others.
 
     Args:
         memory: What the ranks share.
@@ -103,6 +105,7 @@ class PointToPoint:
     def __init__(self, memory: segment.Segment, rank: int, wake: Callable[[], None]) -> None:
         self._rank = rank
         self._wake = wake
+        self._lock = threading.RLock()
         others = [other for other in range(memory.size) if other != rank]
         self._to = {other: _Ring(memory, rank, other) for other in others}
         self._from = {other: _Ring(memory, other, rank) for other in others}
@@ -116,38 +119,48 @@ class PointToPoint:
 
     def close(self) -> None:
         """Let go of the memory."""
-        self._to.clear()
-        self._from.clear()
+        with self._lock:
+            self._to.clear()
+            self._from.clear()
+            self._sending.clear()
+            self._receiving.clear()
+            self._coming.clear()
 
     def send(self, array: Bytes, target: int, tag: int) -> Transfer:
         """Begin to send; the array must stay as it is until that is done."""
         self._check(target)
         transfer = Transfer(array, tag)
-        self._sending.setdefault(target, deque()).append(transfer)
-        self.progress()
+        with self._lock:
+            self._sending.setdefault(target, deque()).append(transfer)
+            self.progress()
         return transfer
 
     def receive(self, array: Bytes, source: int, tag: int) -> Transfer:
         """Begin to receive into an array the first message of the tag that was not asked for yet."""
         self._check(source)
         transfer = Transfer(array, tag)
-        kept = next((one for one in self._kept[source] if one.tag == tag), None)
-        if kept is None:
-            self._receiving.setdefault(source, []).append(transfer)
-        else:
-            error = self._find_mismatch(transfer, len(kept.array), source)
-            if error is not None:
-                raise error
-            self._kept[source].remove(kept)
-            transfer.head, transfer.at = b"", kept.at
-            transfer.array[: kept.at] = kept.array[: kept.at]
-            if self._coming.get(source) is kept:
-                self._coming[source] = transfer
-        self.progress()
+        with self._lock:
+            kept = next((one for one in self._kept[source] if one.tag == tag), None)
+            if kept is None:
+                self._receiving.setdefault(source, []).append(transfer)
+            else:
+                error = self._find_mismatch(transfer, len(kept.array), source)
+                if error is not None:
+                    raise error
+                self._kept[source].remove(kept)
+                transfer.head, transfer.at = b"", kept.at
+                transfer.array[: kept.at] = kept.array[: kept.at]
+                if self._coming.get(source) is kept:
+                    self._coming[source] = transfer
+            self.progress()
         return transfer
 
     def find_sender(self, tag: int) -> int | None:
         """Return a rank that has sent a message of the tag that nobody has asked for yet."""
+        with self._lock:
+            return self._find_sender(tag)
+
+    def _find_sender(self, tag: int) -> int | None:
         for other, ring in self._from.items():
             if any(one.tag == tag for one in self._kept[other]):
                 return other
@@ -177,6 +190,10 @@ class PointToPoint:
 
     def progress(self) -> bool:
         """Move what can be moved; return whether anything was."""
+        with self._lock:
+            return self._progress()
+
+    def _progress(self) -> bool:
         has_moved = False
         for target in list(self._sending):
             has_moved |= self._push_all(target)

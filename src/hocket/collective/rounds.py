@@ -14,6 +14,7 @@ until it is woken. Ten times a second it looks whether there is still something 
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import threading
@@ -29,6 +30,10 @@ SPIN_SECONDS = 100e-6
 
 LOOK_SECONDS = 0.1
 """How often one who sleeps looks around. It also bounds what a lost wake could cost."""
+
+SHARED_SECONDS = 0.005
+"""How often a thread looks whether its message was moved, while another thread of the rank waits for something. A
+guess."""
 
 _MASK: Final = 0xFFFFFFFF
 _TURNS: Final = segment.ROUNDS - 1
@@ -252,8 +257,22 @@ class _Operation:
         self._seq = 0
         self._begun = 0.0
 
+    def wait_for(self, is_over: Callable[[], bool], others: Sequence[int]) -> None:
+        """Move messages until something is so that one of these ranks brings about. It may come to be so while another
+        thread is in, which moves all messages: then this one does not wait for that."""
+        while not self._lock.acquire(timeout=SHARED_SECONDS):
+            if is_over():
+                return
+        self._begin()
+        with contextlib.ExitStack() as stack:
+            stack.push(self)
+            self._rounds.wait_for(is_over, others)
+
     def __enter__(self) -> None:
         self._lock.acquire()
+        self._begin()
+
+    def _begin(self) -> None:
         self._begun = time.perf_counter()
         self._seq = self._rounds.seq
         if self._rounds.error is not None:

@@ -308,7 +308,9 @@ def measure_associations(search: SearchHistory, metric: str) -> list[dict[str, A
     known = [(one, value) for one, value in scored if value is not None]
     if len(known) < 2 * MOST_GROUPS:
         return []
-    ranks = np.argsort(np.argsort(np.array([value for _, value in known]))).astype(np.float64)
+    # Equal values share a rank: else the order of the trials, which is that of a grid, would tell them apart.
+    _, places, counts = np.unique([value for _, value in known], return_inverse=True, return_counts=True)
+    ranks = (np.cumsum(counts) - (counts + 1) / 2)[places]
     found = []
     for name in _list_parameters(search):
         groups = _group([one.config.get(name) for one, _ in known])

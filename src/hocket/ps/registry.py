@@ -11,16 +11,17 @@ import contextlib
 import inspect
 import itertools
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, final
 
 import numpy as np
 import numpy.typing as npt
 
+from hocket import exceptions
 from hocket.core import actor, api
 from hocket.engine import node
-from hocket.ps import errors, initializers, optimizers, partitioners, placement, remote
+from hocket.ps import checks, errors, initializers, optimizers, partitioners, placement, remote
 from hocket.ps.stores import dense, gradient_accumulator, memory, memory_owners, records, rows, store
 from hocket.ps.stores.memory import Array
 
@@ -130,24 +131,25 @@ class Registry:
         count = partitioners.count_shards(chosen, whole, kind) if home is None else 1
         sizes = partitioners.split_rows(whole[0], count) if count > 1 else [whole[0] if whole else 1]
         copies = 2 * (1 + (len(rule.slots) if rule is not None else 0))
-        parts = self._begun.pop(label, [])
-        self._reserve(label, math.prod(whole) * np.dtype(kind).itemsize * copies)
-        start = 0
-        for number, size in enumerate(sizes):
-            if number < len(parts):
+        if not callable(initial_value):
+            initial_value = checks.fit_into(label, initial_value, np.dtype(kind))
+        with self._making(label) as making:
+            making.reserve(math.prod(whole) * np.dtype(kind).itemsize * copies)
+            start = 0
+            for number, size in enumerate(sizes):
+                if number < len(making.parts):
+                    start += size
+                    continue
+                piece = (size, *whole[1:]) if whole else ()
+                nbytes = math.prod(piece) * np.dtype(kind).itemsize
+                server, position = making.place(nbytes * copies, nbytes, home)
+                spec = records.DenseSpec(
+                    position, server, label, piece, start, kind, rule, records.NO_MEMORY, total=sum(sizes)
+                )
+                value = _make_initial(label, initial_value, piece, whole, start, kind)
+                making.build(spec, dense.plan(piece, kind, len(spec.slots)).nbytes, value)
                 start += size
-                continue
-            piece = (size, *whole[1:]) if whole else ()
-            nbytes = math.prod(piece) * np.dtype(kind).itemsize
-            server = self._placer.place(nbytes * copies, nbytes) if home is None else home
-            if home is not None:
-                self._placer.occupy(home, nbytes * copies, nbytes)
-            spec = records.DenseSpec(
-                self._counts[server], server, label, piece, start, kind, rule, records.NO_MEMORY, total=sum(sizes)
-            )
-            value = _make_initial(initial_value, piece, whole, start, kind)
-            parts.append(self._add(spec, dense.plan(piece, kind, len(spec.slots)).nbytes, value))
-            start += size
+        parts = making.parts
         made = self._made[label] = records.VariableRecord(label, whole, kind, tuple(parts))
         return made
 
@@ -172,29 +174,30 @@ class Registry:
         total = rows_count if rows_count is not None else settings.capacity
         assert total is not None, "checked"
         row_bytes = dim * np.dtype(kind).itemsize * (1 + (len(rule.slots) if rule is not None else 0))
-        if rows_count is not None:
-            self._reserve(label, total * row_bytes)
-        parts = self._begun.pop(label, [])
-        for shard in range(len(parts), count):
-            spec = records.TableSpec(
-                number=self._counts[shard],
-                server=shard,
-                name=label,
-                rows=_count_room(rows_count, total, shard, count),
-                dim=dim,
-                dtype=kind,
-                optimizer=rule,
-                initializer=begin,
-                is_hashed=rows_count is None,
-                stride=count,
-                offset=shard,
-                eviction=settings.eviction,
-                ref=records.NO_MEMORY,
-                total=rows_count,
-            )
-            self._placer.occupy(shard, spec.rows * row_bytes, 0)
-            value = None if first is None else np.ascontiguousarray(first[shard::count])
-            parts.append(self._add(spec, rows.plan(spec).nbytes, value))
+        with self._making(label) as making:
+            if rows_count is not None:
+                making.reserve(total * row_bytes)
+            for shard in range(len(making.parts), count):
+                room = _count_room(rows_count, total, shard, count)
+                spec = records.TableSpec(
+                    number=making.place(room * row_bytes, 0, shard)[1],
+                    server=shard,
+                    name=label,
+                    rows=room,
+                    dim=dim,
+                    dtype=kind,
+                    optimizer=rule,
+                    initializer=begin,
+                    is_hashed=rows_count is None,
+                    stride=count,
+                    offset=shard,
+                    eviction=settings.eviction,
+                    ref=records.NO_MEMORY,
+                    total=rows_count,
+                )
+                value = None if first is None else np.ascontiguousarray(first[shard::count])
+                making.build(spec, rows.plan(spec).nbytes, value)
+        parts = making.parts
         made = self._made[label] = records.VariableRecord(label, (), kind, tuple(parts), rows_count, dim)
         return made
 
@@ -222,16 +225,91 @@ class Registry:
             )
         self._nbytes += nbytes
 
-    def _add(self, spec: records.Spec, nbytes: int, value: object) -> records.Spec:
-        """Have memory made for a shard, and enter it into its server's book; return it as it is there."""
-        owner = self._owners[spec.server]
-        boxes = None
-        if self._defaults.is_synchronous and spec.optimizer is not None:
-            boxes = owner.make(gradient_accumulator.plan(spec).nbytes, f"{spec.name}-accumulator")
-        made = records.replace_memory(spec, owner.make(nbytes, spec.name), boxes)
-        owner.add(self._books[spec.server], made, value)
-        self._counts[spec.server] += 1
-        return made
+    @contextlib.contextmanager
+    def _making(self, name: str) -> Iterator[_Making]:
+        """Make the shards of a variable, and enter them into the books when all are there. If that fails, what is not
+        in a book gives its memory back."""
+        making = _Making(self, name, self._begun.pop(name, []))
+        try:
+            yield making
+            making.enter()
+        except BaseException:
+            making.take_back()
+            raise
+
+
+@final
+class _Making:
+    """The shards of a variable that is being made.
+
+    Args:
+        registry: Whose.
+        name: The variable's.
+        begun: Its shards that are in the books already.
+    """
+
+    def __init__(self, registry: Registry, name: str, begun: list[Any]) -> None:
+        self.parts: Final = list(begun)
+        self._registry = registry
+        self._name = name
+        self._num_entered = len(begun)
+        self._placed: list[tuple[int, int, int]] = []
+        """Where each new shard counts: server, bytes, and bytes that a step moves."""
+        self._memory: list[tuple[memory_owners.MemoryOwner, list[memory.MemoryRef]]] = []
+        """The memory of each new shard."""
+        self._nbytes = 0
+
+    def reserve(self, nbytes: int) -> None:
+        """Count its bytes; refuse them if there is no room."""
+        self._registry._reserve(self._name, nbytes)
+        self._nbytes = nbytes
+
+    def place(self, nbytes: int, traffic: int, home: int | None) -> tuple[int, int]:
+        """Choose the server of the next shard, unless it has one; return it, and the shard's number there."""
+        placer = self._registry._placer
+        if home is None:
+            home = placer.place(nbytes, traffic)
+        else:
+            placer.occupy(home, nbytes, traffic)
+        number = self._registry._counts[home] + sum(server == home for server, _, _ in self._placed)
+        self._placed.append((home, nbytes, traffic))
+        return home, number
+
+    def build(self, spec: records.Spec, nbytes: int, value: object) -> None:
+        """Have memory made for a shard, and filled."""
+        owner = self._registry._owners[spec.server]
+        made: list[memory.MemoryRef] = []
+        self._memory.append((owner, made))
+        made.append(owner.make(nbytes, spec.name))
+        if self._registry._defaults.is_synchronous and spec.optimizer is not None:
+            made.append(owner.make(gradient_accumulator.plan(spec).nbytes, f"{spec.name}-accumulator"))
+        whole = records.replace_memory(spec, made[0], made[1] if len(made) > 1 else None)
+        owner.build(whole, value)
+        self.parts.append(whole)
+
+    def enter(self) -> None:
+        """Enter the new shards into their servers' books."""
+        for spec in self.parts[self._num_entered :]:
+            registry = self._registry
+            registry._owners[spec.server].add(registry._books[spec.server], spec)
+            registry._counts[spec.server] += 1
+            self._num_entered += 1
+            self._placed.pop(0)
+            self._memory.pop(0)
+
+    def take_back(self) -> None:
+        """Give up what is not in a book, and have the next making of the variable go on from what is."""
+        registry = self._registry
+        del self.parts[self._num_entered :]
+        if self.parts:
+            registry._begun[self._name] = self.parts
+        else:
+            registry._nbytes -= self._nbytes
+        for placed in self._placed:
+            registry._placer.release(*placed)
+        for owner, refs in self._memory:
+            with contextlib.suppress(exceptions.HocketError):  # an owner that has ended has given up all
+                owner.discard(refs)
 
 
 @final
@@ -350,7 +428,9 @@ def _describe(
     return array.shape, str(kind)
 
 
-def _make_initial(given: object, piece: tuple[int, ...], whole: tuple[int, ...], start: int, kind: str) -> Array:
+def _make_initial(
+    name: str, given: object, piece: tuple[int, ...], whole: tuple[int, ...], start: int, kind: str
+) -> Array:
     if not callable(given):
         array = np.asarray(given)
         return array if piece == whole else array[start : start + piece[0]]
@@ -360,7 +440,10 @@ def _make_initial(given: object, piece: tuple[int, ...], whole: tuple[int, ...],
         value = np.asarray(given(piece))
     if value.shape != piece:
         raise ValueError(f"The function was asked for the shape {piece}, but returned {value.shape}.")
-    return value.astype(kind, copy=False)
+    with np.errstate(all="ignore"):  # what does not fit is refused below
+        found = value.astype(kind, copy=False)
+    is_kept = found.dtype.kind != "f" and np.array_equal(found, value)  # np.ones gives floats for whole numbers, too
+    return found if is_kept else checks.fit_into(name, value, found.dtype)
 
 
 def _takes_offset(function: Callable[..., object]) -> bool:

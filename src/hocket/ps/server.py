@@ -55,12 +55,12 @@ class Server:
             self._gate = gate.Gate(self._gate_ref, self._timeout_s)
         return self._gate
 
-    def call_deal(self, ref: memory.MemoryRef, count: int, name: str, worker: int) -> object:
+    def call_deal(self, ref: memory.MemoryRef, count: int, name: str, *args: object) -> object:
         """Deal out items, for a worker of another machine."""
         deal = self._deals.get(ref)
         if deal is None:
             deal = self._deals[ref] = streams.Deal(ref, count)
-        return remote.answer(deal, streams.ASKABLE, name, (worker,))
+        return remote.answer(deal, streams.ASKABLE, name, args)
 
 
 def start(

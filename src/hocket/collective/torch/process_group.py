@@ -307,9 +307,10 @@ class ProcessGroup(dist.ProcessGroup):
         if self._is_apart:
             return self._hosts.world.recv(given, source, max(tag, 0))  # type: ignore[no-any-return]
         tensor = given[0].detach()
-        whole = tensor if tensor.is_contiguous() else tensor.contiguous()
+        whole = tensors.lay_out(tensor)
         transfer = self._local.messages.receive(tensors.as_bytes(whole), source, tag)
-        return _Message(self._local, transfer, source, None if whole is tensor else tensor)
+        is_there = whole.data_ptr() == tensor.data_ptr()
+        return _Message(self._local, transfer, source, None if is_there else tensor)
 
     def recv_anysource(self, given: list[torch.Tensor], tag: int = 0) -> dist.Work:
         """Receive from any rank; waits until one has sent."""

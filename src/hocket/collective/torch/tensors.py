@@ -128,10 +128,10 @@ def put_back(tensor: torch.Tensor, flat: torch.Tensor) -> None:
 
 
 def lay_out(tensor: torch.Tensor) -> torch.Tensor:
-    """Return a contiguous tensor of the same numbers: itself, if it is one."""
+    """Return a contiguous tensor of the same numbers: itself, if it is one whose memory has them as they are."""
     if tensor.device.type != "cpu" or tensor.layout is not torch.strided:
         _refuse(tensor)
-    return tensor.detach().contiguous()
+    return tensor.detach().resolve_conj().resolve_neg().contiguous()
 
 
 def as_bytes(tensor: torch.Tensor) -> object:

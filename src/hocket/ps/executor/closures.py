@@ -113,6 +113,8 @@ class Closure:
     missing: int = 0
     """How many values that it needs are not there yet."""
     deaths: int = 0
+    tried: frozenset[int] = frozenset()
+    """Workers that have items for it, but too few."""
 
     def watch(self) -> bool:
         """Wait for the values that it needs; return whether all are there. Called once."""

@@ -167,13 +167,15 @@ class WorkerDispatcher:
             else:
                 return found
 
+    def begin_to_leave(self) -> None:
+        """Take no more closures. Called once, with the scheduler's lock held."""
+        self.state.is_leaving = True
+        if self._is_synchronous:
+            self._scheduler.before_work.remove(self._say_busy)
+        self._scheduler.condition.notify_all()
+
     def leave(self) -> None:
         """End once the worker has done what it has."""
-        with self._scheduler.condition:
-            self.state.is_leaving = True
-            if self._is_synchronous:
-                self._scheduler.before_work.remove(self._say_busy)
-            self._scheduler.condition.notify_all()
         self._thread.join()
         self._process.end()
 
@@ -300,6 +302,9 @@ class WorkerDispatcher:
             state.empty.discard(number)
             self._contexts.pop(number, None)
             released.append(number)
+        with self._scheduler.condition:
+            process.forget(list(state.redealt))
+            state.redealt.clear()
         for closure in batch:
             assert closure.function is not None, "it has not ended"
             process.learn(closure.function)
@@ -336,7 +341,7 @@ class WorkerDispatcher:
             self.state.positions.update(found.positions)
             for closure, answer, value, failure in ended:
                 if answer.kind == worker.OUT_OF_DATA and not answer.pushes and not closure.is_private:
-                    queue.return_undrawn(closure, self.state, answer.value)
+                    queue.return_undrawn(closure, self.state, answer.value, answer.put_back)
                 else:
                     queue.end(closure, value, failure)
 

@@ -12,6 +12,7 @@ import collections
 import itertools
 import weakref
 from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from typing import Any, Final, final
 
 from hocket.core import actor, api
@@ -98,16 +99,47 @@ class Inputs:
             taken.append(number)
         return taken
 
-    def describe_passes(self, positions: Mapping[int, Mapping[int, int]]) -> list[object]:
+    def describe_passes(
+        self, positions: Mapping[int, Mapping[int, int]], removed: Mapping[int, Mapping[int, int]]
+    ) -> list[object]:
         """Return where each pass is, as JSON can hold it; None for one that nobody holds any more.
 
         Args:
             positions: How many items of each pass each worker has drawn in closures that ended, by worker.
+            removed: The same of workers that were removed.
         """
-        return [
-            self._describe(number, {worker: drawn.get(number, 0) for worker, drawn in positions.items()})
-            for number in self._passes
-        ]
+        return [self._describe(number, positions, removed) for number in self._passes]
+
+    def is_scattered(
+        self,
+        number: int,
+        positions: Mapping[int, Mapping[int, int]],
+        living: AbstractSet[int],
+        drawing: AbstractSet[int],
+    ) -> bool:
+        """Tell whether what is left of a dealt dataset is not all where one worker finds it.
+
+        Called while no closure draws from it.
+
+        Args:
+            number: The dataset's.
+            positions: How many items of each dataset each worker has drawn, by worker, also those that were removed.
+            living: The workers that run closures.
+            drawing: Those of them that have not found the dataset empty.
+        """
+        _, kept = self.sources.get(number, (None, None))
+        if kept is None:
+            return False
+        deal = streams.Deal(kept.ref, self._counts[number])
+        holders = {worker for worker, done in _choose(positions, number).items() if deal.list_owned(worker, done)}
+        return len(holders) > 1 or not holders <= living or (not drawing and bool(deal.list_left({})))
+
+    def deal_left(self, number: int, positions: Mapping[int, Mapping[int, int]]) -> None:
+        """Deal once more what is left of a dealt dataset. Called while no closure draws from it; every worker must open
+        its stream again before one does."""
+        _, kept = self.sources[number]
+        assert kept is not None, "only what is dealt is dealt again"
+        streams.Deal(kept.ref, self._counts[number]).deal_left(_choose(positions, number))
 
     def restore(self, passes: Sequence[object]) -> None:
         """Have the passes that are begun from now on go on where those of `describe_passes` were."""
@@ -125,14 +157,18 @@ class Inputs:
                 kept.close()
         self.sources.clear()
 
-    def _describe(self, number: int, positions: Mapping[int, int]) -> dict[str, object] | None:
+    def _describe(
+        self, number: int, positions: Mapping[int, Mapping[int, int]], removed: Mapping[int, Mapping[int, int]]
+    ) -> dict[str, object] | None:
         if number not in self.sources:
             return None
         _, kept = self.sources[number]
         if kept is None:
-            return {"positions": {str(worker): position for worker, position in positions.items()}}
+            drawn = _choose(positions, number)
+            return {"positions": {str(worker): position for worker, position in drawn.items()}}
         count = self._counts[number]
-        return {"left": streams.Deal(kept.ref, count).list_left(positions), "count": count}
+        left = streams.Deal(kept.ref, count).list_left(_choose({**removed, **positions}, number))
+        return {"left": left, "count": count}
 
     def _take_restored(self, kind: str) -> Any:
         """Return where the next pass begins; None: at its beginning."""
@@ -145,6 +181,11 @@ class Inputs:
                 "checkpoint was written. Begin the same datasets in the same order."
             )
         return kept
+
+
+def _choose(positions: Mapping[int, Mapping[int, int]], number: int) -> dict[int, int]:
+    """Return how many items of one pass each worker has drawn."""
+    return {worker: drawn.get(number, 0) for worker, drawn in positions.items()}
 
 
 class _Holder:

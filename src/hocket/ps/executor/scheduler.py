@@ -16,7 +16,6 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator, Mapping
-from collections.abc import Set as AbstractSet
 from typing import Any, Final, TypeAlias, final
 
 from hocket.engine import contract, interrupts
@@ -33,6 +32,10 @@ AT_CLOSE: Final = "the coordinator was closed, or the session has ended. What it
 
 Batch: TypeAlias = list[tuple[worker.Call, closures.Closure]]
 """Closures that are sent to a worker together, each with its call."""
+
+
+_Kind: TypeAlias = tuple[frozenset[int], frozenset[int]]
+"""The streams that a closure draws from, and the workers that had too few items for it."""
 
 
 @final
@@ -69,17 +72,17 @@ class SchedulerCondition(threading.Condition):
 class Queue:
     """Closures that wait for a worker, in the order of scheduling; a worker without data for some passes these over.
 
-    There is a queue for each set of streams that closures draw from: the same workers can run the closures of one
-    queue.
+    There is a queue for each set of streams that closures draw from, and of workers that had too few items for them:
+    the same workers can run the closures of one queue.
 
     Example:
         >>> queue = Queue()
-        >>> len(queue), queue.pop(frozenset())
+        >>> len(queue), queue.pop(WorkerState(0))
         (0, None)
     """
 
     def __init__(self) -> None:
-        self._queues: dict[frozenset[int], collections.deque[closures.Closure]] = {}
+        self._queues: dict[_Kind, collections.deque[closures.Closure]] = {}
         self._count = 0
 
     def __len__(self) -> int:
@@ -87,24 +90,24 @@ class Queue:
 
     def put(self, closure: closures.Closure) -> None:
         """Put a closure behind the others."""
-        self._queues.setdefault(closure.streams, collections.deque()).append(closure)
+        self._queues.setdefault((closure.streams, closure.tried), collections.deque()).append(closure)
         self._count += 1
 
     def put_back(self, closure: closures.Closure) -> None:
         """Put a closure before the others."""
-        self._queues.setdefault(closure.streams, collections.deque()).appendleft(closure)
+        self._queues.setdefault((closure.streams, closure.tried), collections.deque()).appendleft(closure)
         self._count += 1
 
-    def has(self, empty: AbstractSet[int]) -> bool:
-        """Tell whether there is one for a worker whose streams in `empty` have no more."""
-        return any(streams.isdisjoint(empty) for streams in self._queues)
+    def has(self, worker: WorkerState) -> bool:
+        """Tell whether there is one for a worker."""
+        return any(worker.fits(kind) for kind in self._queues)
 
-    def pop(self, empty: AbstractSet[int]) -> closures.Closure | None:
+    def pop(self, worker: WorkerState) -> closures.Closure | None:
         """Take the first one for a worker."""
-        fitting = [streams for streams in self._queues if streams.isdisjoint(empty)]
+        fitting = [kind for kind in self._queues if worker.fits(kind)]
         if not fitting:
             return None
-        first = min(fitting, key=lambda streams: self._queues[streams][0].number)
+        first = min(fitting, key=lambda kind: self._queues[kind][0].number)
         queue = self._queues[first]
         closure = queue.popleft()
         if not queue:
@@ -112,16 +115,27 @@ class Queue:
         self._count -= 1
         return closure
 
-    def remove(self, stream: int) -> list[closures.Closure]:
-        """Take all that draw from a stream."""
-        return self._take([streams for streams in self._queues if stream in streams])
+    def list_kinds(self) -> list[_Kind]:
+        """Return the streams that closures draw from, with the workers that had too few items for them."""
+        return list(self._queues)
+
+    def remove(self, kind: _Kind) -> list[closures.Closure]:
+        """Take all of a kind."""
+        return self._take([kind] if kind in self._queues else [])
+
+    def forget_tries(self, stream: int) -> None:
+        """Have all workers try again the closures that draw from a stream."""
+        taken = self._take([kind for kind in self._queues if stream in kind[0]])
+        for closure in taken:
+            closure.tried = frozenset()
+            self.put(closure)
 
     def clear(self) -> list[closures.Closure]:
         """Take all."""
         return self._take(list(self._queues))
 
-    def _take(self, sets: list[frozenset[int]]) -> list[closures.Closure]:
-        taken = [closure for streams in sets for closure in self._queues.pop(streams)]
+    def _take(self, kinds: list[_Kind]) -> list[closures.Closure]:
+        taken = [closure for kind in kinds for closure in self._queues.pop(kind)]
         self._count -= len(taken)
         return sorted(taken, key=lambda closure: closure.number)
 
@@ -145,6 +159,12 @@ class WorkerState:
         """How many items of each dataset it has drawn in closures that ended."""
         self.released: Final[collections.deque[int]] = collections.deque()
         """Datasets and values that it need not keep."""
+        self.redealt: Final[set[int]] = set()
+        """Datasets that it must open again, as what was left of them is dealt once more."""
+
+    def fits(self, kind: _Kind) -> bool:
+        """Tell whether it may have items for closures of a kind."""
+        return kind[0].isdisjoint(self.empty) and self.index not in kind[1]
 
     def list_sent(self) -> list[closures.Closure]:
         """Return the closures that the worker has."""
@@ -181,6 +201,10 @@ class ClosureScheduler:
         self._is_polled = False
         self._max_queued = max_queued
         self._queue = Queue()
+        self._removed: dict[int, dict[int, int]] = {}
+        """How many items of each dataset workers drew that were removed, by worker."""
+        self._running: set[closures.Closure] = set()
+        """Closures that workers have, or that are on their way there."""
         self._blocked: dict[int, closures.Closure] = {}
         """Closures that wait for values, by number."""
         self._ready: collections.deque[closures.Closure] = collections.deque()
@@ -303,16 +327,17 @@ class ClosureScheduler:
 
     def remove_worker(self, index: int) -> None:
         """Forget a worker that has done what it had. Called with the lock held."""
-        del self.workers[index]
-        for stream in set().union(*(other.empty for other in self.workers.values())):
-            self._end_if_undrawn(stream)  # it may have been the last with data for them
-        self._settle()
+        self._removed[index] = self.workers.pop(index).positions
+        self._settle()  # it may have been the last with data for some
         self.condition.notify_all()
 
     def describe(self) -> dict[str, Any]:
         """Return how far it is, as JSON can hold it, for `restore`."""
         with self.condition:
-            return {"finished": self.finished, "passes": self.inputs.describe_passes(self._list_positions())}
+            return {
+                "finished": self.finished,
+                "passes": self.inputs.describe_passes(self._list_positions(), self._removed),
+            }
 
     def restore(self, kept: Mapping[str, Any]) -> None:
         """Go on where another scheduler was."""
@@ -336,8 +361,9 @@ class ClosureScheduler:
         if self.failures:
             return []
         taken: list[closures.Closure] = []
-        while len(taken) < count and (closure := self._queue.pop(worker.empty)) is not None:
+        while len(taken) < count and (closure := self._queue.pop(worker)) is not None:
             taken.append(closure)
+        self._running.update(taken)
         if taken:
             worker.num_taken += len(taken)
             self.condition.notify_all()  # there is room in the queue
@@ -360,7 +386,7 @@ class ClosureScheduler:
 
     def has_work(self, worker: WorkerState) -> bool:
         """Tell whether there is something for a worker."""
-        return bool(worker.private) or (not self.failures and self._queue.has(worker.empty))
+        return bool(worker.private) or (not self.failures and self._queue.has(worker))
 
     def end(self, closure: closures.Closure, value: Any, error: Exception | None) -> None:
         """Note what became of a closure."""
@@ -373,14 +399,24 @@ class ClosureScheduler:
         self._cancel(closure, AT_CLOSE)
         self.condition.notify_all()
 
-    def return_undrawn(self, closure: closures.Closure, worker: WorkerState, stream: int) -> None:
-        """Have another worker run a closure, or none, as this worker's stream is empty."""
-        worker.empty.add(stream)
+    def return_undrawn(self, closure: closures.Closure, worker: WorkerState, stream: int, put_back: int) -> None:
+        """Have another worker run a closure, or none, as this worker's stream has too few items for it.
+
+        Args:
+            closure: Which.
+            worker: Who had too few.
+            stream: Of what.
+            put_back: How many it has. 0: the stream is empty, for all closures.
+        """
+        self._running.discard(closure)
+        if put_back:
+            closure.tried |= {worker.index}
+        else:
+            worker.empty.add(stream)
         if self.failures:
             self._cancel(closure, _AFTER_FAILURE)
         else:
             self._queue.put_back(closure)
-        self._end_if_undrawn(stream)
         self._settle()
         self.condition.notify_all()
 
@@ -390,12 +426,44 @@ class ClosureScheduler:
             for one in self.workers.values():
                 one.released.append(number)
 
-    def _end_if_undrawn(self, stream: int) -> None:
-        """End the closures that no worker has data for."""
-        if any(stream not in one.empty for one in self.workers.values() if not one.is_leaving):
-            return
-        for closure in self._queue.remove(stream):
-            self._end_undrawn(closure)
+    def _end_undrawn_closures(self) -> bool:
+        """End the closures that no worker has data for, once no closure runs that may put some back; tell whether
+        others can go on for that."""
+        living = [one for one in self.workers.values() if not one.is_leaving]
+        for kind in self._queue.list_kinds():
+            drawn, _ = kind
+            if any(one.fits(kind) for one in living):
+                continue
+            if not any(drawn & closure.streams for closure in self._running) and not self._deal_left(drawn, living):
+                for closure in self._queue.remove(kind):
+                    self._end_undrawn(closure)
+        return bool(self._ready)
+
+    def _deal_left(self, drawn: frozenset[int], living: list[WorkerState]) -> bool:
+        """Have one worker draw what is left of dealt datasets, if nobody finds all of it; tell whether there was
+        something."""
+        positions = {**self._removed, **self._list_positions()}
+        dealt = {
+            stream
+            for stream in drawn
+            if self.inputs.is_scattered(
+                stream,
+                positions,
+                {one.index for one in living},
+                {one.index for one in living if stream not in one.empty},
+            )
+        }
+        receiver = next((one for one in living if one.empty.isdisjoint(drawn - dealt)), None)
+        if not dealt or receiver is None:
+            return False
+        for stream in dealt:
+            self.inputs.deal_left(stream, positions)
+            for one in self.workers.values():
+                one.redealt.add(stream)
+                one.empty.add(stream)
+            receiver.empty.discard(stream)
+            self._queue.forget_tries(stream)
+        return True
 
     def _end_undrawn(self, closure: closures.Closure) -> None:
         self.out_of_data += 1
@@ -411,6 +479,7 @@ class ClosureScheduler:
         self._ready += closure.finish(value, error)
         if closure.is_private:
             return
+        self._running.discard(closure)
         self._open.discard(closure.number)
         self.last_end = time.monotonic()
         if error is None:
@@ -422,7 +491,7 @@ class ClosureScheduler:
     def _settle(self) -> None:
         """Put closures into the queue whose values are there. One that cannot run for these may let others run, or
         not."""
-        while self._ready:
+        while self._ready or self._end_undrawn_closures():
             closure = self._ready.popleft()
             if closure.function is None:  # cancelled meanwhile
                 continue
@@ -437,8 +506,6 @@ class ClosureScheduler:
                 self._note_end(closure, None, error)
             else:
                 self._queue.put(closure)
-                for stream in closure.streams:
-                    self._end_if_undrawn(stream)
 
     def _cancel_waiting(self, reason: str) -> None:
         waiting = [*self._queue.clear(), *self._blocked.values()]
@@ -449,6 +516,7 @@ class ClosureScheduler:
             self.condition.notify_all()
 
     def _cancel(self, closure: closures.Closure, reason: str) -> None:
+        self._running.discard(closure)
         self._open.discard(closure.number)
         closure.cancel(reason)
 

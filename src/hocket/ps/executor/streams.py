@@ -10,7 +10,9 @@ A **stream** is what one worker draws batches from. There are two kinds:
 
 Either way a stream's state is how many items its worker has drawn in closures that ended. A worker that dies is
 replaced by one of the same index, which goes on from there: the closure that was cut short draws the same items again,
-and no other item is drawn twice or left out. What a closure drew before it found no more is put back.
+and no other item is drawn twice or left out. What a closure drew before it found no more is put back: its worker still
+has it, for closures that draw less. Dealt items that several workers have left so, or one that was removed, are dealt
+once more, to one worker, before a closure is said to have no data (`Deal.deal_left`).
 
 What the coordinator holds of a stream is an iterator. With the last one the stream ends: workers let go of it.
 """
@@ -31,7 +33,7 @@ import numpy as np
 from hocket.core import actor, api
 from hocket.engine import contract
 from hocket.ps import closure_context, foreign, remote
-from hocket.ps.stores import memory, mutex
+from hocket.ps.stores import gate, memory, mutex
 
 ASKABLE: Final = frozenset({"list_owned", "take"})
 """What a worker on another machine may ask the first server to do with a `Deal`."""
@@ -84,6 +86,7 @@ def _plan(count: int) -> memory.Plan:
     layout.add("mutex", (mutex.MUTEX_BYTES,), np.uint8)
     layout.add("next", (8,), np.int64)
     layout.add("owners", (count,), np.int16)
+    layout.add("done", (gate.MAX_WORKERS,), np.int64)
     return layout
 
 
@@ -116,20 +119,39 @@ class Deal:
         arrays = _plan(count).view(memory.open_memory(ref))
         self._next = arrays["next"]
         self._owners = arrays["owners"]
+        #: How many of each worker's first items have no owner any more, as closures that ended drew them.
+        self._done = arrays["done"]
         self._count = count
         # Nothing is half done in dealing: an item has an owner, or has none.
         self._mutex = mutex.Mutex(int(arrays["mutex"].ctypes.data), "a dataset", _WAIT_SECONDS)
 
-    def list_owned(self, worker: int) -> list[int]:
-        """Return what a worker has taken, in order."""
-        return [int(item) for item in np.flatnonzero(self._owners == worker)]
+    def list_owned(self, worker: int, position: int) -> list[int]:
+        """Return what a worker has taken after its first items, of which there are `position`, in order."""
+        taken = np.flatnonzero(self._owners == worker)
+        return [int(item) for item in taken[position - int(self._done[worker]) :]]
 
     def list_left(self, positions: Mapping[int, int]) -> list[int]:
         """Return the items that nobody has drawn in a closure that ended, of which each worker has drawn so many."""
         left = [int(item) for item in np.flatnonzero(self._owners == _FREE)]
         for worker, position in positions.items():
-            left += self.list_owned(worker)[position:]
+            left += self.list_owned(worker, position)
         return sorted(left)
+
+    def deal_left(self, positions: Mapping[int, int]) -> None:
+        """Take back what workers have taken and not drawn in a closure that ended, so that it is dealt once more.
+
+        Called while no closure draws; every worker must open its stream again before the next one does.
+
+        Args:
+            positions: How many items each worker has drawn in closures that ended, by worker.
+        """
+        with self._mutex:
+            left = self.list_left(positions)
+            self._owners[:] = _DONE
+            self._owners[np.asarray(left, np.int64)] = _FREE
+            for worker, position in positions.items():
+                self._done[worker] = position
+            self._next[0] = 0
 
     def take(self, worker: int) -> int | None:
         """Give a worker the next item; None if there is none."""
@@ -199,7 +221,7 @@ class FromSequence:
         else:
             ask = functools.partial(remote.ask, self._handle.call_deal, self._ref, self._count)
             deal = remote.build_proxy(Deal, ASKABLE, ask)
-        return self._draw(items, deal.list_owned(worker)[position:], deal, worker)
+        return self._draw(items, deal.list_owned(worker, position), deal, worker)
 
     def _draw(self, items: Sequence[object], owned: list[int], deal: Deal, worker: int) -> Iterator[object]:
         for item in owned:
@@ -228,9 +250,14 @@ class WorkerStream:
         self.position += 1
         return item
 
+    @property
+    def num_drawn(self) -> int:
+        """How many items the closure has drawn."""
+        return len(self._drawn)
+
     def begin(self) -> None:
         """A closure begins."""
-        self._drawn.clear()
+        self._drawn = []
 
     def put_back(self) -> None:
         """Put back what the closure has drawn, as it does not count."""

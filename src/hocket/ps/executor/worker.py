@@ -61,6 +61,8 @@ class Answer:
     """The result, see `read_value`; the error, encoded; or the stream that is empty."""
     pushes: int = 0
     """How many pushes it made."""
+    put_back: int = 0
+    """How many items it drew from the stream before that was empty, which the worker still has."""
 
 
 @final
@@ -180,10 +182,12 @@ class Worker:
             empty = _find_out_of_data(error)
             if empty is None:
                 return Answer(ERROR, _encode(function, error), here.turn)
-            if not here.turn:
-                for stream in self._streams.values():
-                    stream.put_back()
-            return Answer(OUT_OF_DATA, empty.stream, here.turn)
+            if here.turn:
+                return Answer(OUT_OF_DATA, empty.stream, here.turn)
+            drawn = self._streams[empty.stream].num_drawn
+            for stream in self._streams.values():
+                stream.put_back()
+            return Answer(OUT_OF_DATA, empty.stream, put_back=drawn)
         finally:
             here.leave()
 

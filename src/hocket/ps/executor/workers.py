@@ -66,14 +66,17 @@ class Workers:
         Raises:
             ValueError: There is no such worker, or it is the last.
         """
-        living = self.scheduler.workers
-        if index not in living:
-            raise ValueError(f"There is no worker {index}; there are {sorted(living)}.")
-        if len(living) == 1:
-            raise ValueError(
-                f"Worker {index} is the last one, and closures need one. Use coordinator.close() to end all."
-            )
-        self.dispatchers[index].leave()
+        with self.scheduler.condition:  # of two threads that remove the last two workers, one is refused
+            living = sorted(number for number, one in self.scheduler.workers.items() if not one.is_leaving)
+            if index not in living:
+                raise ValueError(f"There is no worker {index}; there are {living}.")
+            if len(living) == 1:
+                raise ValueError(
+                    f"Worker {index} is the last one, and closures need one. Use coordinator.close() to end all."
+                )
+            leaving = self.dispatchers[index]
+            leaving.begin_to_leave()
+        leaving.leave()
         with self.scheduler.condition:
             del self.dispatchers[index]
             self.scheduler.remove_worker(index)

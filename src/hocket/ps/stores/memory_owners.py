@@ -16,7 +16,7 @@ from hocket.core import actor, api, context, placement, session
 from hocket.ps import remote
 from hocket.ps.stores import gate, memory, store
 
-ASKABLE: Final = frozenset({"make", "make_book", "make_gate", "add", "list_specs"})
+ASKABLE: Final = frozenset({"make", "discard", "make_book", "make_gate", "build", "add", "list_specs"})
 """What other processes may ask an owner for that is an actor."""
 
 
@@ -31,6 +31,12 @@ class MemoryOwner:
     def make(self, nbytes: int, purpose: str) -> memory.MemoryRef:
         """Make so much memory, full of zeros."""
         return self._make(nbytes, purpose).ref
+
+    def discard(self, refs: Sequence[memory.MemoryRef]) -> None:
+        """Give up memory that is in no book."""
+        for made in [made for made in self._kept if made.ref in refs]:
+            self._kept.remove(made)
+            made.close()
 
     def make_book(self, server: int) -> memory.MemoryRef:
         """Make a server's book."""
@@ -49,12 +55,16 @@ class MemoryOwner:
         self._kept.append(made)
         return made
 
-    def add(self, book: memory.MemoryRef, spec: store.Spec, value: object) -> None:
-        """Enter a shard, whose memory is made, into a book. A table's value is its first rows, or None."""
+    def build(self, spec: store.Spec, value: object) -> None:
+        """Begin a shard in memory that was made for it. A table's value is its first rows, or None."""
+        store.build_shard(spec, value)
+
+    def add(self, book: memory.MemoryRef, spec: store.Spec) -> None:
+        """Enter a shard, which was begun, into a book."""
         known = self._stores.get(book)
         if known is None:
             known = self._stores[book] = store.Store(book, spec.server, _BOOK_SECONDS)
-        known.add(spec, value)
+        known.add(spec)
 
     def list_specs(self, book: memory.MemoryRef) -> list[store.Spec]:
         """Return the shards that are in a book."""

@@ -120,21 +120,8 @@ class Store:
 
     # -- variables --
 
-    def add(self, spec: Spec, value: Any = None) -> None:
-        """Enter a new shard, whose memory is made.
-
-        Args:
-            spec: Which. Its number is the next one.
-            value: What a dense one begins with. Of a table: its first rows; None leaves them to its initializer.
-        """
-        shard = _open(spec)
-        if spec.accumulator is not None:
-            gradient_accumulator.build(memory.open_memory(spec.accumulator), spec)
-        if isinstance(shard, dense.DenseShard):
-            shard.build(value)
-        elif value is not None:
-            shard.prepare(records.Operation(spec.number, "rows_assign", value, np.arange(len(value))))
-            shard.commit()
+    def add(self, spec: Spec) -> None:
+        """Enter a new shard, which `build_shard` has filled. Its number is the next one."""
         data = np.frombuffer(pickle.dumps(spec, protocol=5), np.uint8)
         with self._mutex:
             number, start = int(self._words[SHARDS]), int(self._words[LIST_END])
@@ -375,6 +362,23 @@ class Store:
             self._finish()
         for number in range(int(self._words[SHARDS])):
             self.get_shard(number).mend()
+
+
+def build_shard(spec: Spec, value: Any = None) -> None:
+    """Begin a shard in new memory. Called once, by who made it, before the shard is entered into a book.
+
+    Args:
+        spec: Which.
+        value: What a dense one begins with. Of a table: its first rows; None leaves them to its initializer.
+    """
+    shard = _open(spec)
+    if spec.accumulator is not None:
+        gradient_accumulator.build(memory.open_memory(spec.accumulator), spec)
+    if isinstance(shard, dense.DenseShard):
+        shard.build(value)
+    elif value is not None:
+        shard.prepare(records.Operation(spec.number, "rows_assign", value, np.arange(len(value))))
+        shard.commit()
 
 
 def _open(spec: Spec) -> Shard:
