@@ -132,6 +132,11 @@ def test_text(tmp_path: Path) -> None:
     for encoding in ("utf-16", "utf-8-sig", "utf-8"):
         (tmp_path / "a.txt").write_bytes("a\u2028b\nc\n".encode(encoding))
         assert [row["text"] for row in data.read_text(tmp_path, encoding=encoding).take_all()] == ["a\u2028b", "c"]
+    for encoding in ("utf-16", "utf-8-sig", "utf-8"):
+        for content, lines in (("", []), ("\n", [""]), ("\n\na", ["", "", "a"])):
+            (tmp_path / "a.txt").write_bytes(content.encode(encoding))
+            found = data.read_text(tmp_path, encoding=encoding, drop_empty_lines=False)
+            assert [row["text"] for row in found.take_all()] == lines
     with pytest.raises(TypeError, match=r"read_text\(\) has no keyword 'lines'"):
         data.read_text(tmp_path, lines=True)
     with pytest.raises(TypeError, match=r"read_csv\(\) has no keyword 'sep'"):
@@ -141,9 +146,27 @@ def test_text(tmp_path: Path) -> None:
 def test_json_arrays(tmp_path: Path) -> None:
     (tmp_path / "a.json").write_text('[{"x": 1},\n {"x": 2, "y": "b"}]')
     assert data.read_json(tmp_path).take_all() == [{"x": 1, "y": None}, {"x": 2, "y": "b"}]
+    for text in ('[{"x": 1}, {"x": 2}]', '[\n{"x": 1},\r\n{"x": 2}]', '{"x": 1}\n{"x": 2}'):
+        (tmp_path / "a.json").write_text(text, encoding="utf-8-sig", newline="")
+        assert data.read_json(tmp_path).take_all() == [{"x": 1}, {"x": 2}]
     (tmp_path / "a.json").write_text("[1, 2]")
     with pytest.raises(ValueError, match=r"a.json': it is a JSON array, but not of objects"):
         data.read_json(tmp_path).take_all()
+
+
+@pytest.mark.parametrize("before", [0, 128, 200_000])  # Arrow's reader takes a mebibyte of bytes at once
+def test_lines_of_json_that_are_null_are_rows_without_values(before: int, tmp_path: Path) -> None:
+    (tmp_path / "a.json").write_text('{"x":1}\n' * before + "null\n" * 3 + '{"x":2}\n null \r\n{"x":3}\nnull')
+    found = [row["x"] for row in data.read_json(tmp_path).take_all()]
+    assert found == [1] * before + [None, None, None, 2, None, 3, None]
+    (tmp_path / "a.json").write_text("null")
+    assert data.read_json(tmp_path).take_all() == []
+
+
+def test_columns_of_csv_that_come_twice_are_named(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("x,y,x\n1.5,2,3.5\n")
+    with pytest.raises(ValueError, match=r"columns must have different names, but \['x'\] come twice"):
+        data.read_csv(tmp_path).take_all()
 
 
 def test_binary_files_and_their_paths(tmp_path: Path) -> None:
