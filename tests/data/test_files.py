@@ -756,6 +756,16 @@ def test_texts_of_several_lines_stay_whole_in_large_csv_files(options: dict[str,
     assert [row["x"] for row in data.read_csv(tmp_path, **options).take_all()] == texts
 
 
+@pytest.mark.usefixtures("small_blocks")
+def test_ends_of_lines_in_texts_stay_whole(tmp_path: Path) -> None:
+    """Arrow takes a mebibyte at once, or a block of a large file; some of these end between the two signs."""
+    texts = ["\r\n" * (at % 7) + "\r" * (at % 3) + "\n" * (at % 2) for at in range(100_000)]
+    (tmp_path / "a.csv").write_bytes(b"x\r\n" + b"".join(f'"{text}"\r\n'.encode() for text in texts) + b'"\r"\r')
+    assert [row["x"] for row in data.read_csv(tmp_path).take_all()] == [*texts, "\r"]
+    data.DataContext.get_current().target_max_block_size = 64 << 20
+    assert [row["x"] for row in data.read_csv(tmp_path).take_all()] == [*texts, "\r"]
+
+
 @pytest.mark.parametrize("indent", [None, 1])
 @pytest.mark.usefixtures("small_blocks")
 def test_large_arrays_of_json(indent: int | None, tmp_path: Path) -> None:
