@@ -78,6 +78,11 @@ def test_jax_gets_arrays() -> None:
         TypeError, match="Column 's' holds values of type object, such as '0', which cannot be a JAX array"
     ):
         list(build("s").iter_jax_batches())
+    for padding, filled in ((-1, [2, -1]), ({"id": 7.0}, [2, 7])):
+        assert list(data.range(3).iter_jax_batches(batch_size=2, paddings=padding))[1]["id"].tolist() == filled
+    for bad in (0.5, float("nan")):
+        with pytest.raises(ValueError, match=r"paddings has .* for 'id', whose numbers are int64, which has no such"):
+            list(data.range(3).iter_jax_batches(batch_size=2, paddings=bad))
 
 
 REST = "Fill what is missing with map_batches(), or pass a feature_type_spec or label_type_spec of floats."

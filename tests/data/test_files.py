@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import gzip
 import io
 import json
@@ -245,6 +246,18 @@ def test_archives_of_samples(tmp_path: Path) -> None:
         data.read_webdataset(tmp_path, decoder="rgb")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="decoder must return a sample"):
         data.read_webdataset(tmp_path, decoder=lambda sample: 3).take_all()  # type: ignore[arg-type, return-value]
+
+
+def test_files_of_archives_that_belong_to_no_sample(tmp_path: Path) -> None:
+    with tarfile.open(tmp_path / "a.tar", "w") as archive:
+        for name in ("README", "._1.txt", "d/.DS_Store", "d/1.txt", "d/._2.txt", "d/2.txt"):
+            member = tarfile.TarInfo(name)
+            member.size = 1
+            archive.addfile(member, io.BytesIO(b"x" if name in ("d/1.txt", "d/2.txt") else b"\xff"))
+    found = data.read_webdataset(tmp_path, suffixes=["txt"]).drop_columns(["__url__"]).take_all()
+    assert found == [{"__key__": "d/1", "txt": "x"}, {"__key__": "d/2", "txt": "x"}]
+    with pytest.raises(ValueError, match=r"a row has the __key__ 'd/\.a', whose name begins with a dot"):
+        data.from_items([{"__key__": "d/.a", "txt": "x"}]).write_webdataset(tmp_path / "out")
 
 
 def test_records_of_tensorflow(tmp_path: Path) -> None:
@@ -649,6 +662,12 @@ def test_generators() -> None:
             yield {"x": np.full(2, at)}
 
     assert [row["x"] for row in data.from_generators([batches, batches]).take_all()] == [0, 0, 1, 1, 2, 2] * 2
+
+    for values in ([{"a": 1}, {"a": 2}], [b"a", b"b"], [bytearray(b"a"), bytearray(b"b")]):
+        rows: list[dict[str, Any]] = [{"x": value} for value in values]
+        assert data.from_generators([functools.partial(iter, rows)]).take_all() == rows
+    single = data.from_generators([lambda: iter([{"x": np.array(1)}, {"x": np.array(2)}])])
+    assert [int(row["x"]) for row in single.take_all()] == [1, 2]
 
     def fail() -> Iterator[dict[str, int]]:
         yield {"x": 1}
