@@ -78,12 +78,26 @@ def test_jax_gets_arrays() -> None:
         TypeError, match="Column 's' holds values of type object, such as '0', which cannot be a JAX array"
     ):
         list(build("s").iter_jax_batches())
+    for padding, filled in ((-1, [2, -1]), ({"id": 7.0}, [2, 7])):
+        assert list(data.range(3).iter_jax_batches(batch_size=2, paddings=padding))[1]["id"].tolist() == filled
+    for bad in (0.5, float("nan")):
+        with pytest.raises(ValueError, match=r"paddings has .* for 'id', whose numbers are int64, which has no such"):
+            list(data.range(3).iter_jax_batches(batch_size=2, paddings=bad))
+
+
+REST = "Fill what is missing with map_batches(), or pass a feature_type_spec or label_type_spec of floats."
+LATER = [
+    f"ValueError: Column 'x' is to be a tensor of int64, as its first rows are, but holds np.float64(nan). {REST}",
+    f"ValueError: Column 'x' is to be a tensor of int64, as its first rows are, but holds np.float64(0.5). {REST}",
+    f"ValueError: Column 'x' is to be a tensor of int64, as its type spec says, but holds np.float64(nan). {REST}",
+]
 
 
 @pytest.mark.slow
 def test_tensorflow_gets_a_dataset() -> None:
     """In a process of its own: TensorFlow stays in a process for good, and takes seconds to import."""
     program = """
+import numpy as np
 import tensorflow as tf
 from hocket import data
 rows = data.from_items([{"x": [float(n), 1.0], "y": n, "s": str(n), "r": [0] * n} for n in range(5)])
@@ -95,6 +109,17 @@ several = data.from_items([{"x": 1.0, "s": "a", "w": 0.5}]).to_tf(["x", "s"], {"
 print([(features["s"].numpy().tolist(), labels["target"].numpy().tolist(), w.numpy().tolist()) for features, labels, w in several])
 typed = data.from_items([{"x": 1, "y": 2}]).to_tf("x", "y", feature_type_spec=tf.TensorSpec((None,), tf.float32))
 print([x.dtype.name for x, y in typed])
+later = data.from_blocks([{"x": np.array([0, 1]), "y": np.array([0, 1])}, {"x": np.array([np.nan, 0.5]), "y": np.array([2, 3])}])
+whole = tf.TensorSpec((None,), tf.int64)
+for given, cut in ((None, later), (None, later.filter(expr="y != 2")), (whole, later)):
+    try:
+        list(cut.to_tf("x", ["y"], batch_size=2, feature_type_spec=given))
+    except tf.errors.InvalidArgumentError as error:
+        print([line for line in str(error).splitlines() if "Column" in line][-1])
+floats = tf.TensorSpec((None,), tf.float32)
+print([x.numpy().tolist() for x, y in later.to_tf("x", "y", batch_size=2, feature_type_spec=floats)])
+halves = data.from_items([{"x": 1.5, "y": 2}])
+print([x.numpy().tolist() for x, y in halves.to_tf("x", "y", feature_type_spec=whole)])
 for make in (lambda: rows.to_tf("z", "y"), lambda: rows.to_tf("r", "y")):
     try:
         make()
@@ -108,6 +133,9 @@ for make in (lambda: rows.to_tf("z", "y"), lambda: rows.to_tf("r", "y")):
         *["[([[0.0, 1.0], [1.0, 1.0]], [0, 1]), ([[2.0, 1.0], [3.0, 1.0]], [2, 3]), ([[4.0, 1.0]], [4])]"] * 2,
         "[([b'a'], [1.0], [0.5])]",
         "['float32']",
+        *LATER,
+        "[[0.0, 1.0], [nan, 0.5]]",
+        "[[1]]",
         "There is no column 'z': the columns are 'x', 'y', 's', 'r'. Ask for one of these.",
         (
             "Column 'r' has rows of different shapes, [(0,), (1,), (2,), (3,)], so they make no array. Make them "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import gzip
 import io
 import json
@@ -132,6 +133,11 @@ def test_text(tmp_path: Path) -> None:
     for encoding in ("utf-16", "utf-8-sig", "utf-8"):
         (tmp_path / "a.txt").write_bytes("a\u2028b\nc\n".encode(encoding))
         assert [row["text"] for row in data.read_text(tmp_path, encoding=encoding).take_all()] == ["a\u2028b", "c"]
+    for encoding in ("utf-16", "utf-8-sig", "utf-8"):
+        for content, lines in (("", []), ("\n", [""]), ("\n\na", ["", "", "a"])):
+            (tmp_path / "a.txt").write_bytes(content.encode(encoding))
+            found = data.read_text(tmp_path, encoding=encoding, drop_empty_lines=False)
+            assert [row["text"] for row in found.take_all()] == lines
     with pytest.raises(TypeError, match=r"read_text\(\) has no keyword 'lines'"):
         data.read_text(tmp_path, lines=True)
     with pytest.raises(TypeError, match=r"read_csv\(\) has no keyword 'sep'"):
@@ -141,9 +147,27 @@ def test_text(tmp_path: Path) -> None:
 def test_json_arrays(tmp_path: Path) -> None:
     (tmp_path / "a.json").write_text('[{"x": 1},\n {"x": 2, "y": "b"}]')
     assert data.read_json(tmp_path).take_all() == [{"x": 1, "y": None}, {"x": 2, "y": "b"}]
+    for text in ('[{"x": 1}, {"x": 2}]', '[\n{"x": 1},\r\n{"x": 2}]', '{"x": 1}\n{"x": 2}'):
+        (tmp_path / "a.json").write_text(text, encoding="utf-8-sig", newline="")
+        assert data.read_json(tmp_path).take_all() == [{"x": 1}, {"x": 2}]
     (tmp_path / "a.json").write_text("[1, 2]")
     with pytest.raises(ValueError, match=r"a.json': it is a JSON array, but not of objects"):
         data.read_json(tmp_path).take_all()
+
+
+@pytest.mark.parametrize("before", [0, 128, 200_000])  # Arrow's reader takes a mebibyte of bytes at once
+def test_lines_of_json_that_are_null_are_rows_without_values(before: int, tmp_path: Path) -> None:
+    (tmp_path / "a.json").write_text('{"x":1}\n' * before + "null\n" * 3 + '{"x":2}\n null \r\n{"x":3}\nnull')
+    found = [row["x"] for row in data.read_json(tmp_path).take_all()]
+    assert found == [1] * before + [None, None, None, 2, None, 3, None]
+    (tmp_path / "a.json").write_text("null")
+    assert data.read_json(tmp_path).take_all() == []
+
+
+def test_columns_of_csv_that_come_twice_are_named(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("x,y,x\n1.5,2,3.5\n")
+    with pytest.raises(ValueError, match=r"columns must have different names, but \['x'\] come twice"):
+        data.read_csv(tmp_path).take_all()
 
 
 def test_binary_files_and_their_paths(tmp_path: Path) -> None:
@@ -222,6 +246,18 @@ def test_archives_of_samples(tmp_path: Path) -> None:
         data.read_webdataset(tmp_path, decoder="rgb")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="decoder must return a sample"):
         data.read_webdataset(tmp_path, decoder=lambda sample: 3).take_all()  # type: ignore[arg-type, return-value]
+
+
+def test_files_of_archives_that_belong_to_no_sample(tmp_path: Path) -> None:
+    with tarfile.open(tmp_path / "a.tar", "w") as archive:
+        for name in ("README", "._1.txt", "d/.DS_Store", "d/1.txt", "d/._2.txt", "d/2.txt"):
+            member = tarfile.TarInfo(name)
+            member.size = 1
+            archive.addfile(member, io.BytesIO(b"x" if name in ("d/1.txt", "d/2.txt") else b"\xff"))
+    found = data.read_webdataset(tmp_path, suffixes=["txt"]).drop_columns(["__url__"]).take_all()
+    assert found == [{"__key__": "d/1", "txt": "x"}, {"__key__": "d/2", "txt": "x"}]
+    with pytest.raises(ValueError, match=r"a row has the __key__ 'd/\.a', whose name begins with a dot"):
+        data.from_items([{"__key__": "d/.a", "txt": "x"}]).write_webdataset(tmp_path / "out")
 
 
 def test_records_of_tensorflow(tmp_path: Path) -> None:
@@ -627,6 +663,12 @@ def test_generators() -> None:
 
     assert [row["x"] for row in data.from_generators([batches, batches]).take_all()] == [0, 0, 1, 1, 2, 2] * 2
 
+    for values in ([{"a": 1}, {"a": 2}], [b"a", b"b"], [bytearray(b"a"), bytearray(b"b")]):
+        rows: list[dict[str, Any]] = [{"x": value} for value in values]
+        assert data.from_generators([functools.partial(iter, rows)]).take_all() == rows
+    single = data.from_generators([lambda: iter([{"x": np.array(1)}, {"x": np.array(2)}])])
+    assert [int(row["x"]) for row in single.take_all()] == [1, 2]
+
     def fail() -> Iterator[dict[str, int]]:
         yield {"x": 1}
         raise ArithmeticError("after one")
@@ -731,6 +773,16 @@ def test_texts_of_several_lines_stay_whole_in_large_csv_files(options: dict[str,
     data.from_items([{"x": text} for text in texts], override_num_blocks=1).write_csv(tmp_path)
     assert (tmp_path / json.loads((tmp_path / "_MANIFEST").read_text())["files"][0]["path"]).stat().st_size > 2 << 20
     assert [row["x"] for row in data.read_csv(tmp_path, **options).take_all()] == texts
+
+
+@pytest.mark.usefixtures("small_blocks")
+def test_ends_of_lines_in_texts_stay_whole(tmp_path: Path) -> None:
+    """Arrow takes a mebibyte at once, or a block of a large file; some of these end between the two signs."""
+    texts = ["\r\n" * (at % 7) + "\r" * (at % 3) + "\n" * (at % 2) for at in range(100_000)]
+    (tmp_path / "a.csv").write_bytes(b"x\r\n" + b"".join(f'"{text}"\r\n'.encode() for text in texts) + b'"\r"\r')
+    assert [row["x"] for row in data.read_csv(tmp_path).take_all()] == [*texts, "\r"]
+    data.DataContext.get_current().target_max_block_size = 64 << 20
+    assert [row["x"] for row in data.read_csv(tmp_path).take_all()] == [*texts, "\r"]
 
 
 @pytest.mark.parametrize("indent", [None, 1])

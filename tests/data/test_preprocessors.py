@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import datetime as dt
 import hashlib
 import json
 import math
@@ -484,6 +485,45 @@ def test_a_failed_fit_changes_nothing() -> None:
     with pytest.raises(ValueError, match="holds infinity"):
         scaler.fit(data.from_items([{"x": math.inf}]))
     assert scaler.stats_ == {"mean(x)": 1.0, "std(x)": 0.0}
+
+
+def test_a_chain_of_which_a_member_fails_to_learn_keeps_what_it_had() -> None:
+    inner = pre.StandardScaler(["x"])
+    chain = pre.Chain(pre.Chain(inner), pre.OrdinalEncoder(["y"]))
+    chain.fit(data.from_items([{"x": 0.0, "y": "a"}, {"x": 2.0, "y": "b"}]))
+    with pytest.raises(ValueError, match="cannot learn categories from missing values"):
+        chain.fit(data.from_items([{"x": 10.0, "y": None}, {"x": 20.0, "y": "b"}]))
+    assert inner.stats_ == {"mean(x)": 1.0, "std(x)": 1.0}
+    assert chain.transform_row({"x": 2.0, "y": "b"}) == {"x": 1.0, "y": 1}
+    new = pre.Chain(pre.StandardScaler(["x"]), pre.OrdinalEncoder(["y"]))
+    with pytest.raises(ValueError, match="cannot learn categories from missing values"):
+        new.fit(data.from_items([{"x": 1.0, "y": None}]))
+    assert new.fit_status() is pre.FitStatus.NOT_FITTED
+
+
+def test_times_with_a_zone_are_the_same_in_batches_of_numpy() -> None:
+    """Numpy has them in UTC, without the zone."""
+    times = [dt.datetime(2026, 1, 1, hour, tzinfo=dt.UTC) for hour in (1, 5, 1)]
+    plain = [time.replace(tzinfo=None) for time in times]
+    rows = data.from_arrow(pa.table({"at": pa.array(times, pa.timestamp("us", "Asia/Tokyo"))}))
+    for encoder in (pre.OrdinalEncoder(["at"]), pre.LabelEncoder("at"), pre.OneHotEncoder(["at"])):
+        wanted = [row["at"] for row in encoder.fit_transform(rows).take_all()]
+        assert is_same(list(encoder.transform_batch(rows.take_batch())["at"]), wanted)
+    found = pre.Categorizer(["at"]).fit(rows).transform_batch(rows.take_batch())["at"]
+    assert found.tolist() == plain
+    gaps = data.from_arrow(pa.table({"at": pa.array([*times, None], pa.timestamp("us", "Asia/Tokyo"))}))
+    imputer = pre.SimpleImputer(["at"], "most_frequent").fit(gaps)
+    filled = imputer.transform_batch(gaps.take_batch())["at"]
+    assert filled.dtype.kind == "M"
+    assert filled.tolist() == [*plain, plain[0]]
+    assert [row["at"] for row in imputer.transform(gaps).take_all()][3] == rows.take(1)[0]["at"]
+
+
+def test_batches_without_rows() -> None:
+    made = pre.Concatenator(["x", "y"]).transform_batch({"x": np.empty(0), "y": np.empty(0, np.int64)})
+    assert made["concat_out"].shape == (0, 2)
+    made = pre.Concatenator(["x", "v"], flatten=True).transform_batch({"x": np.empty(0), "v": np.empty((0, 2, 3))})
+    assert made["concat_out"].shape == (0, 7)
 
 
 @pytest.mark.parametrize("make", [pre.StandardScaler, pre.MinMaxScaler, pre.MaxAbsScaler, pre.RobustScaler])

@@ -228,6 +228,22 @@ def test_frequent_values() -> None:
     }
 
 
+def test_nan_is_one_value() -> None:
+    for num_blocks in (1, 2):
+        rows = data.from_items([{"x": x} for x in (math.nan, 1.0, math.nan, 1.0)], override_num_blocks=num_blocks)
+        found = rows.aggregate(aggregates.ValueCounter("x"))["value_counter(x)"]
+        assert found["counts"] == [2, 2]
+        assert math.isnan(found["values"][0])
+        assert found["values"][1] == 1.0
+
+
+def test_parts_may_be_numbers_of_numpy() -> None:
+    rows = data.from_items([{"x": float(value)} for value in range(5)])
+    parts = np.linspace(0, 1, 5)
+    found = rows.aggregate(aggregates.Quantile("x", parts[1]), untyped.ApproximateQuantile("x", parts))
+    assert found == {"quantile(x)": 1.0, "approx_quantile(x)": [0.0, 1.0, 2.0, 3.0, 4.0]}
+
+
 def test_no_rows() -> None:
     empty = build_rows(10, 2)[0].filter(expr="row > 99")
     assert empty.sort("row").take_all() == []

@@ -346,7 +346,8 @@ def read_webdataset(
     **how: object,
 ) -> dataset.Dataset:
     """Return a data set of tar archives of samples: the files that have the same name up to the first dot are a row,
-    with a column for each ending, the name as ``__key__``, and the archive as ``__url__``.
+    with a column for each ending, the name as ``__key__``, and the archive as ``__url__``. Files whose names begin with
+    a dot, as macOS adds them, or have no ending, are left out.
 
     Args:
         paths: Archives, or folders, of which all files are taken whose names end in ``.tar``; see `read_parquet`.

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import abc
 import collections
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, final
@@ -240,7 +241,7 @@ class ApproximateTopK(_Counting):
         self.k = k
 
     def _counts(self, value: object) -> bool:
-        return not columns.is_missing(value)
+        return not columns.is_missing(_thaw(value))
 
     def finish(self, made: dict[Any, int]) -> list[dict[str, Any]]:
         """Return the result."""
@@ -251,15 +252,17 @@ class ApproximateTopK(_Counting):
 @final
 @dataclass(frozen=True)
 class _Frozen:
-    """A list, an array or a dict, as a value that can be counted."""
+    """A list, an array, a dict or NaN, as a value that can be counted."""
 
     kind: type
-    values: tuple[Any, ...]
+    values: tuple[Any, ...] = ()
 
 
 def _freeze(value: object) -> object:
     if isinstance(value, np.ndarray):
         value = value.tolist()
+    if isinstance(value, float) and math.isnan(value):
+        return _Frozen(float)  # each NaN differs from every other
     if isinstance(value, dict):
         return _Frozen(dict, tuple((key, _freeze(one)) for key, one in value.items()))
     return _Frozen(list, tuple(map(_freeze, value))) if isinstance(value, list) else value
@@ -268,6 +271,8 @@ def _freeze(value: object) -> object:
 def _thaw(value: object) -> object:
     if not isinstance(value, _Frozen):
         return value
+    if value.kind is float:
+        return math.nan
     if value.kind is dict:
         return {key: _thaw(one) for key, one in value.values}
     return list(map(_thaw, value.values))

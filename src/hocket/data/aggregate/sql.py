@@ -273,6 +273,7 @@ class Quantile(Aggregation):
         _set(self, on=on, q=q, ignore_nulls=ignore_nulls, alias_name=alias_name)
         if not reading.is_number(self.q, 0, 1):
             raise ValueError(f"q must be from 0 to 1, but received {self.q!r}. Write q=0.5 for the median.")
+        object.__setattr__(self, "q", float(q))
 
     def make(self, value: str) -> str:
         return f"quantile_cont(CAST({value} AS DOUBLE), {self.q!r})"
@@ -340,7 +341,7 @@ class MissingValuePercentage(Aggregation):
     needs_numbers: ClassVar[bool] = False
 
     def make(self, value: str) -> str:
-        return f"100.0 * (count(*) - count({value})) / count(*)"
+        return f"100.0 * (count(*) - count({value})) / nullif(count(*), 0)"
 
     def list_parts(self, value: str) -> Sequence[str]:
         return "count(*)", f"count({value})"
@@ -395,6 +396,7 @@ class ApproximateQuantile(Aggregation):
         _set(self, on=on, quantiles=tuple(quantiles), ignore_nulls=True, alias_name=alias_name)
         if not self.quantiles or not all(reading.is_number(q, 0, 1) for q in self.quantiles):
             raise ValueError(f"quantiles must be numbers from 0 to 1, but received {quantiles!r}. Write [0.25, 0.5].")
+        object.__setattr__(self, "quantiles", tuple(map(float, self.quantiles)))
 
     def make(self, value: str) -> str:
         return f"quantile_cont(CAST({value} AS DOUBLE), [{', '.join(map(repr, self.quantiles))}])"

@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hocket.data import arrow
+from hocket.data.preprocessors import inputs
 
 Index: TypeAlias = dict[Any, int]
 """The number of each category."""
@@ -51,11 +52,13 @@ def freeze(value: object) -> object:
 
 
 def find_codes(values: Sequence[object], index: Mapping[object, int]) -> list[int | None]:
-    """Return the number of each value's category; None if it has none."""
+    """Return the number of each value's category; None if it has none. A time without a zone, as numpy has all, is in
+    UTC where categories have zones."""
+    have_zones = getattr(next(iter(index), None), "tzinfo", None) is not None
     found = []
     for value in values:
         try:
-            found.append(index.get(freeze(value)))
+            found.append(index.get(inputs.put_into_utc(value) if have_zones else freeze(value)))
         except TypeError:  # a dict, which no dict can have as a key
             found.append(None)
     return found

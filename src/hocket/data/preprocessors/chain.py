@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Self, final
 
 from hocket.data import blocks, dataset
@@ -75,11 +75,25 @@ class Chain(base.Preprocessor):
         return any(one._can_be_fitted() for one in self._preprocessors)
 
     def _fit(self, ds: dataset.Dataset) -> base.Stats:
+        before = [(one, dict(vars(one))) for one in self._list_members()]
         *others, last = self._preprocessors
-        for one in others:
-            ds = one.fit_transform(ds)
-        last.fit(ds)
+        try:
+            for one in others:
+                ds = one.fit_transform(ds)
+            last.fit(ds)
+        except BaseException:
+            for one, attributes in before:
+                vars(one).clear()
+                vars(one).update(attributes)
+            raise
         return {}
+
+    def _list_members(self) -> Iterator[base.Preprocessor]:
+        """Give the members, and those of members that are chains."""
+        for one in self._preprocessors:
+            yield one
+            if isinstance(one, Chain):
+                yield from one._list_members()
 
     def _apply(self, block: blocks.Block) -> blocks.Block:
         for one in self._preprocessors:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Final, final
@@ -95,6 +96,8 @@ class SimpleImputer(single.PerColumn):
             else:
                 values = inputs.get_values(block, column)
                 gaps = any(value is None for value in values)
+                if any(isinstance(value, dt.datetime) and value.tzinfo is None for value in values):
+                    fill = inputs.take_from_zone(fill)
                 filled = [fill if value is None else value for value in values]
                 made[output] = filled if gaps else block.columns[column]
         return made

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import decimal
 import math
 from collections.abc import Sequence
@@ -42,6 +43,16 @@ def _simplify(value: object) -> object:
     if isinstance(value, np.ndarray | np.generic):
         return value.tolist()
     return None if isinstance(value, float) and math.isnan(value) else value
+
+
+def put_into_utc(value: object) -> object:
+    """Return a time without a zone as one in UTC, and everything else as it is."""
+    return value.replace(tzinfo=dt.UTC) if isinstance(value, dt.datetime) and value.tzinfo is None else value
+
+
+def take_from_zone(value: object) -> object:
+    """Return a time with a zone as numpy has it: in UTC, without one; and everything else as it is."""
+    return value.astimezone(dt.UTC).replace(tzinfo=None) if isinstance(value, dt.datetime) and value.tzinfo else value
 
 
 def get_texts(block: blocks.Block, name: str, who: str) -> list[str | None]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, final
@@ -118,8 +119,8 @@ class PowerTransformer(StatelessPerColumn):
                 continue
             if (numbers <= 0).any():
                 raise ValueError(
-                    f"method='box-cox' needs positive numbers, but column {column!r} holds {numbers.min():g}. Write "
-                    "method='yeo-johnson'."
+                    f"method='box-cox' needs positive numbers, but column {column!r} holds {np.nanmin(numbers):g}. "
+                    "Write method='yeo-johnson'."
                 )
             made[output] = _raise(np.log(numbers), np.full(len(numbers), self.power))
         return made
@@ -190,7 +191,7 @@ class Concatenator(Stateless):
         if array.ndim > 1 and not self.flatten:
             raise inputs.build_mismatch(block, name, "Concatenator needs one number for each row, unless flatten=True")
         if array.dtype.kind in "biuf":
-            return array.reshape(len(array), -1)
+            return array.reshape(len(array), math.prod(array.shape[1:]))
         if self.flatten and all(isinstance(value, np.ndarray) and value.dtype.kind in "biuf" for value in array):
             return list(array)
         return inputs.get_numbers(block, name, "Concatenator")[:, None]

@@ -28,7 +28,8 @@ Renaming: TypeAlias = Sequence[tuple[str, str]] | Callable[[str], str]
 @dataclass(frozen=True, kw_only=True)
 class WebDataset:
     """Samples of a tar archive: the files that have the same name up to the first dot are a row, with a column for
-    each ending, the name as ``__key__``, and the archive's path as ``__url__``.
+    each ending, the name as ``__key__``, and the archive's path as ``__url__``. Files whose names begin with a dot, as
+    macOS adds them, or have no ending, such as ``README``, belong to no sample.
 
     Args:
         decoder: Whether texts, numbers, JSON, arrays and pictures are what they say; if not, all are bytes. Or a
@@ -54,6 +55,8 @@ class WebDataset:
             archive = tarfile.open(fileobj=tail, mode="r|")  # noqa: SIM115 (it holds nothing but the stream)
             for name, content in self._list_members(archive):
                 key, ending = find_key(name)
+                if not ending or not key.rpartition("/")[2]:
+                    continue
                 if not rows or rows[-1]["__key__"] != key:
                     if num_bytes > most:
                         yield self._build(rows)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import codecs
 import contextlib
 import copy
 import io
 import itertools
 import json
+import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, final
@@ -20,6 +22,9 @@ from hocket.data.sources import filesystems
 _ABOVE_INT64: Final = 2.0**63
 
 _PACKED: Final = (".gz", ".bz2", ".zst", ".lz4")
+
+_NULL_LINE: Final = re.compile(rb"\n[ \t]*null[ \t]*\r?(?:\n|\Z)")
+"""A line of JSON that is nothing but null. It begins with what is found fast."""
 
 
 def open_packed(filesystem: filesystems.FileSystem, file: filesystems.File) -> Any:
@@ -55,6 +60,31 @@ def _cut_lines(stream: Any, size: int) -> Iterator[bytes]:
             left = rest  # one line that is longer than a part
     if left:
         yield left
+
+
+@final
+class _WholeEnds:
+    """A stream of which no part ends between a carriage return and what follows it: where a part of a text in quotes
+    ends so, Arrow's reader of CSV (25.0) leaves out a line feed that comes next.
+
+    Args:
+        stream: The stream.
+    """
+
+    closed = False
+
+    def __init__(self, stream: Any) -> None:
+        self._stream = stream
+        self._left = b""
+
+    def read(self, size: int) -> bytes:
+        """Return the next bytes, about so many."""
+        found: bytes = self._left + self._stream.read(size)
+        self._left = b"\r" if found.endswith(b"\r") and len(found) > 1 else b""
+        return found[:-1] if self._left else found
+
+    def close(self) -> None:
+        """Whoever has opened the stream closes it."""
 
 
 _PARSING: Final = (
@@ -115,7 +145,8 @@ class Csv:
         how = {name: getattr(given, name) for name in _PARSING}  # a copy would call a handler that is None
         # If there may be no texts of several lines, Arrow cuts those that there are in two, at each MiB.
         options = {**options, "parse_options": csv.ParseOptions(newlines_in_values=True, **how)}
-        with open_packed(filesystem, file) as stream:
+        with open_packed(filesystem, file) as packed:
+            stream = arrow.load("read_csv()").PythonFile(_WholeEnds(packed), "r")
             if not _is_large(file):
                 yield csv.read_csv(stream, **options)
                 return
@@ -141,9 +172,9 @@ def _list_rounded(table: Any, given: Collection[str]) -> list[str]:
     """
     pa, compute = arrow.load("A table"), arrow.load("A table", "pyarrow.compute")
     found = []
-    for name in table.column_names:
-        if table.schema.field(name).type == pa.float64() and name not in given:
-            bounds = compute.min_max(table.column(name))
+    for at, name in enumerate(table.column_names):  # by number: `read_table` tells of names that come twice
+        if table.schema.field(at).type == pa.float64() and name not in given:
+            bounds = compute.min_max(table.column(at))
             least, most = bounds["min"].as_py(), bounds["max"].as_py()
             if most is not None and least >= 0 and most >= _ABOVE_INT64:
                 found.append(name)
@@ -197,10 +228,10 @@ class Json:
     def read(self, filesystem: filesystems.FileSystem, file: filesystems.File) -> Iterator[blocks.Block]:
         with open_packed(filesystem, file) as stream:
             if not _is_large(file):
-                yield self._read_whole(stream.read())
+                yield self._read_whole(stream.read().removeprefix(codecs.BOM_UTF8))
                 return
             parts = _cut_lines(stream, settings.DataContext.get_current().get_block_bytes())
-            first = next(parts, b"")
+            first = next(parts, b"").removeprefix(codecs.BOM_UTF8)
             if _opens_array(first):  # of which no line is a row
                 yield self._read_whole(first + b"".join(parts))
                 return
@@ -216,6 +247,7 @@ class Json:
         """Return the rows of lines. Where Arrow has no type for their values, and the user has none either, these are
         Python's; a line that is a list is a row of the columns ``"0"``, ``"1"``, ..."""
         read = arrow.load("read_json()", "pyarrow.json").read_json
+        content = _fill_lines(content)
         try:
             return _table(self._read_exactly(content, read))
         except arrow.load("read_json()").ArrowInvalid:
@@ -246,6 +278,18 @@ class Json:
                 table = read(io.BytesIO(content), **{**self.options, "parse_options": parse})
                 given[name] = pa.uint64()
         return table
+
+
+def _fill_lines(content: bytes) -> bytes:
+    """Return lines with an object without values in the place of each null: of these Arrow's reader can end the whole
+    process (25.0, where one of its blocks begins with null). Rows of several lines stay as they are."""
+    if not (_NULL_LINE.search(content) or _NULL_LINE.match(b"\n" + content.lstrip()[:5])):
+        return content
+    lines = content.splitlines()
+    try:
+        return b"\n".join(b"{}" if line.strip() and json.loads(line) is None else line for line in lines)
+    except ValueError:
+        return content
 
 
 def _opens_array(content: bytes) -> bool:
@@ -289,8 +333,8 @@ class Text:
         size = settings.DataContext.get_current().get_block_bytes()
         with open_packed(filesystem, file) as stream:
             for part in [stream.read()] if is_wide else _cut_lines(stream, size):
-                lines = part.decode(self.encoding).removeprefix("\ufeff").removesuffix("\n").split("\n")
-                lines = [line.removesuffix("\r") for line in lines]
+                text = part.decode(self.encoding).removeprefix("\ufeff")
+                lines = [line.removesuffix("\r") for line in text.removesuffix("\n").split("\n")] if text else []
                 yield blocks.build(
                     {"text": [line for line in lines if line or not self.drop_empty_lines]}, "read_text()"
                 )

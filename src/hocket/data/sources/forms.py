@@ -92,6 +92,11 @@ class Archive:
                     row = _encode_sample(row) if encoder is True else encoder(row)  # noqa: PLW2901 (as it becomes)
                 key = row.get("__key__") or f"{number:06}"
                 sample = archives.find_key(f"{key}.")[0]
+                if not sample.rpartition("/")[2]:
+                    raise ValueError(
+                        f"a row has the __key__ {key!r}, whose name begins with a dot: readers would leave it out. "
+                        "Give it another __key__"
+                    )
                 if sample == before:
                     raise ValueError(
                         f"two rows that follow one another are both the sample {sample!r}, by the __key__ up to its "

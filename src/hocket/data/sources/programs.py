@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, final
 
@@ -49,7 +49,10 @@ class GeneratorRead:
 def _is_row(item: object) -> bool:
     """Return whether something is a row: a dict of which a value is no column."""
     return isinstance(item, dict) and any(
-        isinstance(value, str | bytes | None | int | float) or not hasattr(value, "__len__") for value in item.values()
+        isinstance(value, str | bytes | bytearray | Mapping | set | frozenset | None)
+        or not hasattr(value, "__len__")
+        or getattr(value, "ndim", 1) == 0  # an array, or a tensor, that is a single value
+        for value in item.values()
     )
 
 

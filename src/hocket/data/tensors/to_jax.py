@@ -43,7 +43,14 @@ def build_converter(
         columns.check_numbers(name, array, "a JAX array", "iter_batches() in its place")
         padding = paddings.get(name) if isinstance(paddings, Mapping) else paddings
         if padding is not None and len(array) < batch_size:  # type: ignore[operator]  # `build_converter` checks it
-            rest = np.full((batch_size - len(array), *array.shape[1:]), padding, array.dtype)  # type: ignore[operator]
+            with np.errstate(invalid="ignore"):
+                filling = np.asarray(padding).astype(array.dtype)
+            if array.dtype.kind in "biu" and filling != padding:
+                raise ValueError(
+                    f"paddings has {padding!r} for {name!r}, whose numbers are {array.dtype}, which has no such one. "
+                    "Write paddings=0, or make floats of it with map_batches()."
+                )
+            rest = np.full((batch_size - len(array), *array.shape[1:]), filling)  # type: ignore[operator]
             array = np.concatenate([array, rest])
         return numpy.asarray(array, dtype=dtypes.get(name) if isinstance(dtypes, Mapping) else dtypes)
 

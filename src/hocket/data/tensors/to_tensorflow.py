@@ -37,7 +37,7 @@ def build_converter(dtypes: object) -> Callable[[blocks.Block], dict[str, object
         for name, array in arrays.items():
             spec = _build_spec(tf, name, arrays)
             dtype = dtypes.get(name) if isinstance(dtypes, Mapping) else dtypes
-            found[name] = tf.convert_to_tensor(_fit(array, spec), dtype=dtype or getattr(spec, "dtype", None))
+            found[name] = tf.convert_to_tensor(_fit(name, array, spec), dtype=dtype or getattr(spec, "dtype", None))
         return found
 
     return convert
@@ -74,7 +74,10 @@ def build_dataset(
     def generate() -> Iterator[tuple[object, ...]]:
         for block in begin():
             batch = block.to_batch("numpy", is_owned=True)
-            yield tuple(_fit(_arrange(part, batch), spec) for part, spec in zip(parts, signature, strict=True))
+            yield tuple(
+                _fit(part, _arrange(part, batch), spec, is_given=given is not None)
+                for part, spec, given in zip(parts, signature, specs, strict=False)
+            )
 
     made = tf.data.Dataset.from_generator(generate, output_signature=signature)
     options = tf.data.Options()
@@ -100,12 +103,31 @@ def _arrange(part: Names, batch: Mapping[str, object]) -> object:
     return {name: batch[name] for name in part}
 
 
-def _fit(value: object, spec: Any) -> object:
-    """Return arrays in the types that were promised."""
+def _fit(what: object, value: Any, spec: Any, *, is_given: bool = False) -> object:
+    """Return arrays in the types that were promised.
+
+    Args:
+        what: The column, for the error.
+        value: An array, or a dict of them.
+        spec: The types.
+        is_given: Whether the user has said them: then the digits behind the point may be cut off.
+    """
     if isinstance(value, dict):
-        return {name: _fit(inner, spec[name]) for name, inner in value.items()}
+        return {name: _fit(name, inner, spec[name], is_given=is_given) for name, inner in value.items()}
     kind = spec.dtype.as_numpy_dtype
-    return value if kind is object else np.asarray(value, kind)
+    if kind is object:
+        return value
+    with np.errstate(invalid="ignore"):
+        found = np.asarray(value, kind)
+    if found.dtype.kind in "biu" and value.dtype.kind in "biuf":
+        changed = ~np.isfinite(value) if is_given else found != value
+        if changed.any():
+            says = "its type spec says" if is_given else "its first rows are"
+            raise ValueError(
+                f"Column {what!r} is to be a tensor of {found.dtype}, as {says}, but holds {value[changed][0]!r}. Fill "
+                "what is missing with map_batches(), or pass a feature_type_spec or label_type_spec of floats."
+            )
+    return found
 
 
 def _build_spec(tf: Any, part: Names, arrays: Mapping[str, npt.NDArray[Any]]) -> object:
