@@ -101,6 +101,14 @@ def test_after_a_failure_it_begins_again() -> None:
     assert len(progress.look(62.0).lags) == 3
 
 
+def test_reports_that_come_again_count_once() -> None:
+    progress = model.Progress(model.Keys(total=4), None, 0.0)
+    for at, number in enumerate([1, 2, 3, 2, 3, 4]):
+        progress.note_arrivals([number], at)
+        progress.note_row([{}], at, number)
+    assert progress.look(6.0).done == 4
+
+
 def build(**changes: Any) -> model.Snapshot:
     values: dict[str, Any] = {
         "step_name": "step",

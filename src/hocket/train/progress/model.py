@@ -116,9 +116,9 @@ class Progress:
         self._lags = [0.0] * world_size
         self._points.clear()
 
-    def note_row(self, metrics: Sequence[Mapping[str, object]], now: float) -> None:
-        """Note the metrics of a report that all ranks have made, by rank."""
-        self.report_count += 1
+    def note_row(self, metrics: Sequence[Mapping[str, object]], now: float, number: int | None = None) -> None:
+        """Note the metrics of a report that all ranks have made, by rank, and its number; None for the next."""
+        self.report_count = self.report_count + 1 if number is None else number
         self._metrics = metrics[0]
         self._numbers = values.list_numbers(metrics[0])
         self._step_name = self._find_step_name()
