@@ -21,7 +21,6 @@ from hocket._base import spending, texts
 from hocket.collective import turns
 from hocket.data import cursor as cursor_module
 from hocket.engine import events
-from hocket.stores import names
 from hocket.train import validation
 from hocket.train.checkpoints import cache, file_chunks, kept, reported, storage, uploads
 from hocket.train.checkpoints import checkpoint as checkpoint_module
@@ -494,12 +493,10 @@ def _check_checkpoint(checkpoint: object, dir_name: str | None) -> None:
             "Write with checkpoint.as_directory() as folder: report(metrics, checkpoint=Checkpoint(folder)); what is "
             "reported goes to the run's own store, RunConfig(storage_path=...)."
         )
-    if dir_name is not None and (
-        names.find_folder_fault(dir_name) or dir_name.startswith(".") or dir_name.endswith(kept.DAMAGED_SUFFIX)
-    ):
+    if dir_name is not None and not kept.is_name(dir_name):
         raise ValueError(
-            f"checkpoint_dir_name must be the name of one folder that does not start with '.' or end with "
-            f"{kept.DAMAGED_SUFFIX!r}, but received {texts.safe_repr(dir_name)}. Leave it out for a numbered one."
+            f"checkpoint_dir_name must be {kept.NAME_RULE}, but received {texts.safe_repr(dir_name)}. Leave it out for "
+            "a numbered one."
         )
 
 
