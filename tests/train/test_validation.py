@@ -219,6 +219,21 @@ def test_the_next_run_does_what_an_earlier_one_could_not(tmp_path: Path, num_wor
     assert result.best_checkpoints[-1][1] == {"step": 7, "square": 52}
 
 
+def save_twice(config: dict[str, Any]) -> None:
+    save(1, validation=False)
+    save(2, validation=False)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("session")
+def test_a_run_that_does_not_validate_keeps_nothing_for_it(tmp_path: Path) -> None:
+    config = ValidationConfig(square, ray_remote_kwargs={"num_cpus": 2})
+    with pytest.raises(train.WorkerGroupError, match="after the commit"):
+        fit(save_and_fail, tmp_path, config, 1, {"recovers": False})
+    result = fit(save_twice, tmp_path, None, 0, {}, checkpoint_config=train.CheckpointConfig(num_to_keep=1))
+    assert [metrics for _, metrics in result.best_checkpoints] == [{"step": 2}]
+
+
 def find_score(checkpoint: train.Checkpoint) -> dict[str, Any]:
     return {"score": -square(checkpoint)["square"]}
 
