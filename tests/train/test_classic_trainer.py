@@ -59,6 +59,11 @@ class Recorder(TrainingCallback):
         self.calls.append(("finish", error))
 
 
+class Broken(TrainingCallback):
+    def finish_training(self, error: bool = False, **info: Any) -> None:
+        raise OSError("the disk is full")
+
+
 def count(config: dict[str, Any]) -> tuple[int, int, int, int]:
     for step in range(config.get("steps", 2)):
         train.report(step=step + 10 * train.world_rank())
@@ -76,6 +81,13 @@ def fail_in_rank_1() -> None:
 def end_early_in_rank_1() -> None:
     if train.world_rank() == 0:
         train.report(step=0)
+
+
+def test_each_callback_hears_of_the_end_though_another_fails_there(trainer: train.Trainer) -> None:
+    first, last = Recorder(), Recorder()
+    with pytest.raises(OSError, match="the disk is full"):
+        trainer.run(lambda: None, callbacks=[first, Broken(), last])
+    assert first.calls[-1] == last.calls[-1] == ("finish", False)
 
 
 @pytest.mark.slow
