@@ -90,6 +90,26 @@ def test_each_callback_hears_of_the_end_though_another_fails_there(trainer: trai
     assert first.calls[-1] == last.calls[-1] == ("finish", False)
 
 
+def test_a_run_that_is_left_in_the_middle_takes_no_part_in_the_next(trainer: train.Trainer) -> None:
+    may_go, is_gone = threading.Event(), threading.Event()
+
+    def compute_for_long() -> None:
+        may_go.wait()
+        try:
+            train.report(step=-1)
+        finally:
+            is_gone.set()
+
+    def loop() -> None:
+        train.report(step=0)
+        may_go.set()
+        is_gone.wait()
+        train.report(step=1)
+
+    trainer.run_iterator(compute_for_long)
+    assert [results[0]["step"] for results in trainer.run_iterator(loop)] == [0, 1]
+
+
 @pytest.mark.slow
 def test_ranks_stay_from_run_to_run(two: train.Trainer, capsys: Any) -> None:
     recorder, log = Recorder(), JsonLoggerCallback(workers_to_log=[0, 1])

@@ -97,6 +97,9 @@ class WorkerSession:
         self._stretch = spending.Stretch()
         self._step_began = time.perf_counter()
         self._pass_failure = fail
+        self.outer: WorkerSession | None = None
+        """The session that was the process's when this one was opened."""
+        self.is_closed = False
 
     def run(self, function: Callable[..., object], args: tuple[object, ...]) -> Any:
         """Run the training function as this rank, until all that it reported is committed; return what it returns."""
@@ -450,23 +453,37 @@ LOCAL: Final = turns.Local(lambda: _current, _set_current)
 """The session, for ranks that take turns in one process."""
 
 
+class _Own(threading.local):
+    """The session that the calling thread has opened: another thread's may outlast its run, which nobody can end."""
+
+    session: WorkerSession | None = None
+
+
+_own: Final = _Own()
+
+
 @contextlib.contextmanager
 def open_session(session: WorkerSession) -> Iterator[None]:
-    """Make it the process's session for the duration of a block."""
-    before = _current
+    """Make it the process's session for the duration of a block. Each session is opened once."""
+    session.outer, own_before = _current, _own.session
     _set_current(session)
+    _own.session = session
     in_turns = turns.get_optional_turns() is not None
     try:
         with turns.follow_threads(get_optional_session) if in_turns else contextlib.nullcontext():
             yield
     finally:
-        _set_current(before)
+        session.is_closed, _own.session = True, own_before
+        open_now = _current
+        while open_now is not None and open_now.is_closed:
+            open_now = open_now.outer
+        _set_current(open_now)
 
 
 def get_optional_session() -> WorkerSession | None:
     """Return the open session, in a thread that a rank has started that rank's; None if none is open."""
     owner = None if turns.get_optional_turns() is not None else turns.find_owner()
-    return owner if isinstance(owner, WorkerSession) else _current
+    return owner if isinstance(owner, WorkerSession) else _own.session or _current
 
 
 def get_session(caller: str) -> WorkerSession:
