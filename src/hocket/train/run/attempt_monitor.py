@@ -102,7 +102,7 @@ class AttemptMonitor:
         due = min([before + LOOK_SECONDS, *(moment for moment in moments if moment is not None)])
         is_other = self._loop.wait(max(0.0, due - before), validating)
         now = time.monotonic()
-        if is_other and validations is not None:
+        if validations is not None and (is_other or now >= due):  # the time may be over while reports come and come
             validations.settle(now)
             self._attempt.answer()
         if self._loop.is_over:  # then there is nothing left to start again
