@@ -60,6 +60,19 @@ def test_room_that_went_again_is_not_taken() -> None:
     policy.look(121.0)
 
 
+def test_room_in_pieces_is_not_taken_and_more_than_that_is() -> None:
+    room = [2]
+    scaling = configs.ScalingConfig(num_workers=(1, 4), elastic_resize_monitor_interval_s=60.0)
+    policy = elasticity.ElasticityPolicy(scaling, 2, Book(), 0.0, lambda scaling: room[0], unusable=2)
+    policy.look(60.0)
+    policy.look(120.0)
+    room[0] = 3
+    policy.look(180.0)
+    with pytest.raises(elasticity.ResizeWanted) as caught:
+        policy.look(240.0)
+    assert caught.value.size == 3
+
+
 def test_a_whole_group_never_looks() -> None:
     scaling = configs.ScalingConfig(num_workers=2)
     policy = elasticity.ElasticityPolicy(scaling, 2, Book(), 0.0, lambda scaling: pytest.fail("nobody asks"))
@@ -102,6 +115,19 @@ def test_the_drivers_own_signal_counts_though_no_rank_passes_it_on(monkeypatch: 
     assert not policy.is_drivers
     policy.look(1000.0 + preemption_policy.ECHO_SECONDS)
     assert policy.is_drivers
+
+
+@pytest.mark.parametrize("has_saved", [False, True])
+def test_the_drivers_end_after_a_ranks_waits_only_for_who_saves(
+    monkeypatch: pytest.MonkeyPatch, has_saved: bool
+) -> None:
+    """Slurm and systemd tell all processes, in no order."""
+    book = Book()
+    book.has_saved = has_saved
+    policy = make_preemption(book, monkeypatch)
+    policy.take(1, preemption_signals.PreemptionSignal(is_drivers=False))
+    policy.take(0, preemption_signals.PreemptionSignal(is_drivers=True))
+    assert policy.due == (1000.0 + policy.most_seconds if has_saved else 0.0)
 
 
 class Waits(patience.Patience):

@@ -59,6 +59,11 @@ class Recorder(TrainingCallback):
         self.calls.append(("finish", error))
 
 
+class Broken(TrainingCallback):
+    def finish_training(self, error: bool = False, **info: Any) -> None:
+        raise OSError("the disk is full")
+
+
 def count(config: dict[str, Any]) -> tuple[int, int, int, int]:
     for step in range(config.get("steps", 2)):
         train.report(step=step + 10 * train.world_rank())
@@ -76,6 +81,33 @@ def fail_in_rank_1() -> None:
 def end_early_in_rank_1() -> None:
     if train.world_rank() == 0:
         train.report(step=0)
+
+
+def test_each_callback_hears_of_the_end_though_another_fails_there(trainer: train.Trainer) -> None:
+    first, last = Recorder(), Recorder()
+    with pytest.raises(OSError, match="the disk is full"):
+        trainer.run(lambda: None, callbacks=[first, Broken(), last])
+    assert first.calls[-1] == last.calls[-1] == ("finish", False)
+
+
+def test_a_run_that_is_left_in_the_middle_takes_no_part_in_the_next(trainer: train.Trainer) -> None:
+    may_go, is_gone = threading.Event(), threading.Event()
+
+    def compute_for_long() -> None:
+        may_go.wait()
+        try:
+            train.report(step=-1)
+        finally:
+            is_gone.set()
+
+    def loop() -> None:
+        train.report(step=0)
+        may_go.set()
+        is_gone.wait()
+        train.report(step=1)
+
+    trainer.run_iterator(compute_for_long)
+    assert [results[0]["step"] for results in trainer.run_iterator(loop)] == [0, 1]
 
 
 @pytest.mark.slow

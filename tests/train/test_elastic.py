@@ -108,6 +108,19 @@ def step_and_save(config: dict[str, Any]) -> dict[str, Any]:
     return {"size": context.get_world_size(), "first": first}
 
 
+def test_as_many_as_can_be_placed(tmp_path: Path) -> None:
+    """Though there are resources for more by their sum, for which the group is not started again either."""
+    result = train.DataParallelTrainer(
+        step_and_save,
+        train_loop_config={"flag": ""},
+        scaling_config=train.ScalingConfig(
+            num_workers=(1, 2), placement_strategy="STRICT_SPREAD", elastic_resize_monitor_interval_s=0
+        ),
+        run_config=train.RunConfig(storage_path=tmp_path),
+    ).fit()
+    assert result.return_value == {"size": 1, "first": 0}
+
+
 class TakeCpuAfterFailure(train.UserCallback):
     def __init__(self) -> None:
         self.holder: Any = None

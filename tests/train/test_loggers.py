@@ -48,6 +48,26 @@ def test_text_that_utf_8_cannot_hold(tmp_path: Path) -> None:
     assert (tmp_path / "run" / "metrics.csv").read_text().count("half \\ud800") == 2
 
 
+def test_a_line_that_was_cut_is_ended(tmp_path: Path) -> None:
+    """As where the disk was full. The rows of the next run are whole."""
+    fit(tmp_path, loggers.CsvLogger(), loggers.JsonLinesLogger(), first=2)
+    table, lines = tmp_path / "run" / "metrics.csv", tmp_path / "run" / "metrics.jsonl"
+    for file in (table, lines):
+        file.write_bytes(file.read_bytes()[:-3])
+    fit(tmp_path, loggers.CsvLogger(), loggers.JsonLinesLogger(), first=2)
+    with table.open(newline="") as opened:
+        assert [row["step"] for row in csv.DictReader(opened)] == ["2", "3", "2", "3"]
+    assert [json.loads(line)["step"] for line in lines.read_text().splitlines()[2:]] == [2, 3]
+
+
+def test_a_table_that_was_cut_takes_new_columns(tmp_path: Path) -> None:
+    table = tmp_path / "cut.csv"
+    table.write_text('_report,_time,_rank,step\n1,0,0,"1\n2,0,0,"x",5\n')
+    fit(tmp_path, loggers.CsvLogger(table), first=3)
+    with table.open(newline="") as opened:
+        assert "loss" in next(csv.reader(opened))
+
+
 def test_lines_of_json(tmp_path: Path) -> None:
     logger = loggers.JsonLinesLogger()
     fit(tmp_path, logger)
@@ -203,6 +223,7 @@ class Server:
         self.runs[run_id]["params"][key] = value
 
     def log_batch(self, run_id: str, metrics: list[Any]) -> None:
+        assert len(metrics) <= 1000, "MLflow refuses more"
         self.runs[run_id]["metrics"] += [(key, number, step) for key, number, _, step in metrics]
 
     def log_artifacts(self, run_id: str, folder: str) -> None:
@@ -242,6 +263,15 @@ def test_mlflow(tmp_path: Path, server: Server) -> None:
         fit(tmp_path, loggers.MLflowLogger(experiment_id="99"))
     with pytest.raises(ValueError, match="cannot both be given, but received 'a' and '7'"):
         loggers.MLflowLogger(experiment_name="a", experiment_id="7")
+
+
+def test_mlflow_with_very_many_metrics(tmp_path: Path, server: Server) -> None:
+    train.DataParallelTrainer(
+        lambda: train.report({f"of layer {number}": number for number in range(2500)}),
+        scaling_config=train.ScalingConfig(num_workers=0),
+        run_config=train.RunConfig(storage_path=tmp_path, callbacks=[loggers.MLflowLogger()]),
+    ).fit()
+    assert [number for _, number, _ in server.runs["0"]["metrics"]] == list(range(2500))
 
 
 def test_mlflow_of_2022(tmp_path: Path, server: Server) -> None:

@@ -102,6 +102,33 @@ def test_who_never_saves_has_his_time(tmp_path: Path, monkeypatch: pytest.Monkey
     assert caught.value.preemption_info.preempted_ranks == [0]
 
 
+@pytest.mark.slow
+@pytest.mark.usefixtures("session")
+def test_an_elastic_group_that_is_to_end_is_waited_for_in_peace(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It does not grow, so the time to look whether it can is no time to wake up at."""
+    looks: list[float] = []
+    look = preemption_policy.PreemptionPolicy.look
+
+    def count(policy: preemption_policy.PreemptionPolicy, now: float) -> None:
+        looks.append(now)
+        look(policy, now)
+
+    monkeypatch.setattr(preemption_policy.PreemptionPolicy, "look", count)
+    monkeypatch.setattr(preemption_policy, "NOTICE_SECONDS", 0.5)
+    with pytest.raises(train.PreemptionError):
+        train.DataParallelTrainer(
+            wait_for_the_end,
+            train_loop_config={"flag": str(tmp_path / "flag")},
+            scaling_config=train.ScalingConfig(num_workers=(2, 64), elastic_resize_monitor_interval_s=0.05),
+            run_config=train.RunConfig(
+                storage_path=tmp_path, failure_config=train.FailureConfig(max_preemption_failures=0)
+            ),
+        ).fit()
+    assert len(looks) < 100
+
+
 def end_a_child_then_oneself(config: dict[str, Any]) -> list[int]:
     """A fork of rank 0 is told to end; then rank 0 is, and when all know of it, again."""
     is_known = Path(config["statuses"]).exists()

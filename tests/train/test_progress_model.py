@@ -101,6 +101,29 @@ def test_after_a_failure_it_begins_again() -> None:
     assert len(progress.look(62.0).lags) == 3
 
 
+def test_what_is_no_finite_number_is_not_counted_with() -> None:
+    nan, inf = float("nan"), float("inf")
+    odd = {"step": nan, "epoch": inf, "samples": nan, "samples_per_second": nan, "samples_per_s": -inf, "loss": nan}
+    found = run([odd] * 3, {"num_epochs": inf}, total=inf)
+    assert (found.step_name, found.done, found.total, found.samples_per_s, found.left_s) == (
+        "report",
+        3,
+        None,
+        None,
+        None,
+    )
+    assert text.build_line("run", found) == "run: report 3, loss nan, 1 reports/s"
+    assert run([{"step": 1}, {"step": 2}], {"num_steps": inf}).left_s is None
+
+
+def test_reports_that_come_again_count_once() -> None:
+    progress = model.Progress(model.Keys(total=4), None, 0.0)
+    for at, number in enumerate([1, 2, 3, 2, 3, 4]):
+        progress.note_arrivals([number], at)
+        progress.note_row([{}], at, number)
+    assert progress.look(6.0).done == 4
+
+
 def build(**changes: Any) -> model.Snapshot:
     values: dict[str, Any] = {
         "step_name": "step",

@@ -254,6 +254,13 @@ def report_own_run(**options: Any) -> None:
     train.report({}, train.Checkpoint(train.get_context().get_storage().path), **options)
 
 
+def report_made(name: str, **settings: Any) -> None:
+    """Report a folder that is made in the run's folder."""
+    folder = Path(train.get_context().get_storage().path, name)
+    folder.mkdir()
+    train.report({}, train.Checkpoint(folder), **settings)
+
+
 @pytest.mark.parametrize(
     ("call", "error", "match"),
     [
@@ -283,6 +290,16 @@ def report_own_run(**options: Any) -> None:
             r"it holds the run's folder .* temporary folder",
         ),
         (lambda: report_own_run(checkpoint_upload_mode=NO_UPLOAD), ValueError, "must be a folder in the run's folder"),
+        (
+            lambda: report_made("mine.damaged", checkpoint_upload_mode=NO_UPLOAD),
+            ValueError,
+            r"not start with '\.' or end with '\.damaged', but is '.*mine\.damaged'\. Give the folder another name",
+        ),
+        (
+            lambda: report_made("a", checkpoint_upload_fn=lambda one, _: train.Checkpoint(f"{one.path}.damaged")),
+            ValueError,
+            r"end with '\.damaged', but is '.*a\.damaged'",
+        ),
         (
             lambda: report_own_run(checkpoint_upload_fn=lambda checkpoint, name: name),
             ValueError,

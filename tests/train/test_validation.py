@@ -179,6 +179,30 @@ def test_a_validation_that_takes_too_long_is_ended(tmp_path: Path) -> None:
     assert [status.value for status in result.return_value] == ["VALIDATION_TIMEOUT", "VALIDATED"]
 
 
+def report_for_ever(config: dict[str, Any]) -> None:
+    save(1)
+    while True:
+        train.report({"step": 2})
+
+
+class UntilSettled(train.UserCallback):
+    def after_report(self, run_context: Any, metrics: list[dict[str, Any]], checkpoint: Any) -> None:
+        manifest = storage.get_optional_manifest(run_context.path / "checkpoint_000000")
+        if manifest is not None and manifest["validation"]["status"] != "PENDING_VALIDATION":
+            raise StopIteration(manifest["validation"]["status"])
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("session")
+@pytest.mark.parametrize("is_quick", [True, False])
+@pytest.mark.filterwarnings("ignore:The validation of")
+def test_reports_keep_no_validation_from_its_end(tmp_path: Path, is_quick: bool) -> None:
+    task = ValidationTaskConfig(timeout_s=None if is_quick else 0.2)
+    config = ValidationConfig(square if is_quick else stay, task)
+    result = fit(report_for_ever, tmp_path, config, 1, {}, callbacks=[UntilSettled()])
+    assert result.checkpoint is not None
+
+
 def save_and_fail(config: dict[str, Any]) -> None:
     if train.get_checkpoint() is None or not config["recovers"]:
         save(7)
@@ -217,6 +241,21 @@ def test_the_next_run_does_what_an_earlier_one_could_not(tmp_path: Path, num_wor
     assert found.return_value == [ReportedCheckpointStatus.PENDING_VALIDATION]
     result = fit(save_and_fail, tmp_path, config, num_workers, {"recovers": True})
     assert result.best_checkpoints[-1][1] == {"step": 7, "square": 52}
+
+
+def save_twice(config: dict[str, Any]) -> None:
+    save(1, validation=False)
+    save(2, validation=False)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("session")
+def test_a_run_that_does_not_validate_keeps_nothing_for_it(tmp_path: Path) -> None:
+    config = ValidationConfig(square, ray_remote_kwargs={"num_cpus": 2})
+    with pytest.raises(train.WorkerGroupError, match="after the commit"):
+        fit(save_and_fail, tmp_path, config, 1, {"recovers": False})
+    result = fit(save_twice, tmp_path, None, 0, {}, checkpoint_config=train.CheckpointConfig(num_to_keep=1))
+    assert [metrics for _, metrics in result.best_checkpoints] == [{"step": 2}]
 
 
 def find_score(checkpoint: train.Checkpoint) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -173,10 +174,38 @@ def test_a_trainer_of_a_trial_that_failed(tmp_path: Path, how: str) -> None:
     space = {"train_loop_config": {"rate": 1, "fails": str(tmp_path / "fails")}}
     (failed,) = fit(trainer, tmp_path, space)
     assert [report["score"] for report in failed.metrics_history] == [1, 2]
+    for name in ("0.damaged", "checkpoint_000001.damaged", "z.damaged"):  # what the run has moved aside
+        shutil.copytree(Path(failed.path, "trainer", "checkpoint_000001"), Path(failed.path, "trainer", name))
     again: dict[str, Any] = {"resume_errored": True} if how == "resume" else {"restart_errored": True}
     (found,) = tune.Tuner.restore(Path(failed.path).parent, trainer, **again).fit()
     assert [report["score"] for report in found.metrics_history] == [1, 2, 3, 4, 5, 6]
     assert found.metrics["iterations_since_restore"] == (4 if how == "resume" else 6)
+
+
+def fail_twice(config: dict[str, Any]) -> None:
+    """Five reports; of those that come again after the first failure one is with a checkpoint."""
+    folder = Path(config["folder"])
+    failures = len(list(folder.glob("failed-*")))
+    start = train.get_checkpoint()
+    for step in range(1 if start is None else 3, 6):
+        if (step, failures) in ((4, 0), (5, 1)):
+            (folder / f"failed-{failures}").touch()
+            raise OSError("once more")
+        with tempfile.TemporaryDirectory() as made:
+            saved = train.Checkpoint.from_directory(made) if (step, failures) == (2, 1) else None
+            train.report({"step": step}, saved)
+
+
+def test_reports_of_a_trainer_that_come_again_are_one_of_the_trials(tmp_path: Path) -> None:
+    """But for one that saves what was not saved before."""
+    trainer = train.DataParallelTrainer(
+        fail_twice,
+        scaling_config=train.ScalingConfig(num_workers=1),
+        run_config=train.RunConfig(failure_config=train.FailureConfig(max_failures=2)),
+    )
+    (found,) = fit(trainer, tmp_path, {"train_loop_config": {"folder": str(tmp_path)}})
+    assert [report["step"] for report in found.metrics_history] == [1, 2, 3, 2, 4, 5]
+    assert found.checkpoint is not None
 
 
 def test_a_trainer_is_stopped_by_its_search(tmp_path: Path) -> None:

@@ -71,7 +71,7 @@ class WaitLoop:
         Returns:
             True if one of `others` is there, or nothing is.
         """
-        sources = [*self._waiting, *others]
+        sources = [*others, *self._waiting]  # they first: one that is there is returned though others always are
         ready = api.wait(sources, num_returns=1, timeout=seconds)[0]
         if ready and len(sources) > _FEW:
             ready = api.wait(sources, num_returns=len(sources), timeout=0)[0]

@@ -16,7 +16,7 @@ from hocket._base.internals import spark as spark_internals
 from hocket.data import execution
 from hocket.data.spark import access
 from hocket.spark import attempt, rank
-from hocket.train import configs, errors
+from hocket.train import configs, errors, user_callback
 from hocket.train.run import backend, budget, runner, training_run
 
 CALLER = rank.CALLER
@@ -116,8 +116,9 @@ def _train(spark_context: object, run: training_run.Run) -> object:
         try:
             return attempt.run_attempt(spark_context, run, work, number, size)
         except errors.WorkerGroupError as error:
-            for callback in run.config.callbacks:
-                callback.after_exception(run.book.run_context, error.worker_failures)
+            with user_callback.hearing():
+                for callback in run.config.callbacks:
+                    callback.after_exception(run.book.run_context, error.worker_failures)
             if not failures.spend("max_failures", error):
                 raise
         number += 1

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import abc
 import json
+import math
 import os
 import time
 import warnings
@@ -48,7 +49,7 @@ class _Logger(user_callback.UserCallback, abc.ABC):
 
     def _find_step(self, metrics: Mapping[str, object]) -> int:
         step = values.list_numbers(metrics).get(self._step_key)
-        return self._count if step is None else int(step)
+        return self._count if step is None or not math.isfinite(step) else int(step)
 
     def after_report(
         self,

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, final
 
-from hocket.stores import commits, manifests
+from hocket.stores import commits, manifests, names
 from hocket.train.checkpoints import checkpoint as checkpoint_module
 from hocket.train.checkpoints import storage
 
@@ -19,6 +19,15 @@ OWN_NAME: Final = re.compile(r"checkpoint_\d{6,}")
 """What a checkpoint is called unless the user says otherwise."""
 
 _NO_MANIFEST: Final = "it has no manifest, so it was not committed, or has lost files"
+
+
+NAME_RULE: Final = f"the name of one folder that does not start with '.' or end with {DAMAGED_SUFFIX!r}"
+"""What `is_name` says, for messages."""
+
+
+def is_name(name: str) -> bool:
+    """Tell whether a checkpoint may be called so by the user, and is found again."""
+    return not (names.find_folder_fault(name) or name.startswith(".") or name.endswith(DAMAGED_SUFFIX))
 
 
 @final

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hocket.train.checkpoints import checkpoint as checkpoint_module
-from hocket.train.checkpoints import reported, storage
+from hocket.train.checkpoints import kept, reported, storage
 
 UploadFn = Callable[[checkpoint_module.Checkpoint, str], checkpoint_module.Checkpoint]
 """What `report` takes as `checkpoint_upload_fn`."""
@@ -106,6 +106,11 @@ class Upload:
                 f"A checkpoint that report() does not upload itself must be a folder in the run's folder, "
                 f"{str(run_storage.path)!r}, but is {str(folder)!r}. Write it to "
                 "Path(get_context().get_storage().path, name), or leave out the mode NO_UPLOAD or checkpoint_upload_fn."
+            )
+        if not kept.is_name(folder.name):
+            raise ValueError(
+                f"A checkpoint that report() does not upload itself must have {kept.NAME_RULE}, but is "
+                f"{str(folder)!r}. Give the folder another name."
             )
         storage.check_source(str(folder))
         return storage.Adopted(str(folder))

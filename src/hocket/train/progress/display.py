@@ -127,7 +127,7 @@ class ProgressDisplay(user_callback.UserCallback):
         """Take note, and show it if it is time."""
         assert self._progress is not None, "a run begins first"
         with self._lock:
-            self._progress.note_row(metrics, time.monotonic())
+            self._progress.note_row(metrics, time.monotonic(), run_context.report_count)
         if self._screen is None:
             self._screen = self._open_screen(run_context.experiment_name)
         self._screen.update()

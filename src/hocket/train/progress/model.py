@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -93,6 +94,8 @@ class Progress:
         self._restarts = 0
         self._metrics: Mapping[str, object] = {}
         self._numbers: dict[str, float] = {}
+        self._finite: dict[str, float] = {}
+        """Those that can be counted with; of a loss it is shown that it is NaN."""
         self._step_name = "report"
         self._counts_from_0: bool | None = None
         self._has_samples = False
@@ -116,18 +119,20 @@ class Progress:
         self._lags = [0.0] * world_size
         self._points.clear()
 
-    def note_row(self, metrics: Sequence[Mapping[str, object]], now: float) -> None:
-        """Note the metrics of a report that all ranks have made, by rank."""
-        self.report_count += 1
+    def note_row(self, metrics: Sequence[Mapping[str, object]], now: float, number: int | None = None) -> None:
+        """Note the metrics of a report that all ranks have made, by rank, and its number; None for the next."""
+        self.report_count = self.report_count + 1 if number is None else number
         self._metrics = metrics[0]
         self._numbers = values.list_numbers(metrics[0])
+        self._finite = {name: number for name, number in self._numbers.items() if math.isfinite(number)}
         self._step_name = self._find_step_name()
         if self._counts_from_0 is None:
-            self._counts_from_0 = self._step_name != "report" and self._numbers[self._step_name] == 0
+            self._counts_from_0 = self._step_name != "report" and self._finite[self._step_name] == 0
         for one in metrics:
             samples = values.get_optional_number(one.get(self._keys.samples))
-            self._has_samples = self._has_samples or samples is not None
-            self._samples += samples or 0.0
+            if samples is not None and math.isfinite(samples):
+                self._has_samples = True
+                self._samples += samples
         self._note_point(now)
         if len(metrics) == len(self._arrivals) and all(self._arrivals):
             times = [line.popleft() for line in self._arrivals]
@@ -147,12 +152,12 @@ class Progress:
 
     def _find_step_name(self) -> str:
         if self._keys.step is not None:
-            return self._keys.step if self._keys.step in self._numbers else "report"
-        return next((name for name in TOTALS if name in self._numbers), "report")
+            return self._keys.step if self._keys.step in self._finite else "report"
+        return next((name for name in TOTALS if name in self._finite), "report")
 
     @property
     def _step(self) -> float:
-        return self.report_count if self._step_name == "report" else self._numbers[self._step_name]
+        return self.report_count if self._step_name == "report" else self._finite[self._step_name]
 
     @property
     def _done(self) -> float:
@@ -160,11 +165,11 @@ class Progress:
 
     def _find_total(self) -> float | None:
         if self._keys.total is not None:
-            return self._keys.total
+            return self._keys.total if math.isfinite(self._keys.total) else None
         for name in TOTALS.get(self._step_name, ()):
             for where in (self._metrics, self._config):
                 total = values.get_optional_number(where.get(name))
-                if total is not None and total > 0:
+                if total is not None and 0 < total < math.inf:
                     return total
         return None
 
@@ -177,8 +182,8 @@ class Progress:
 
     def _find_samples_per_s(self) -> float | None:
         for name in RATES:
-            if name in self._numbers:
-                return self._numbers[name]
+            if name in self._finite:
+                return self._finite[name]
         return self._find_speed("samples") if self._has_samples else None
 
     def _find_speed(self, what: str) -> float | None:

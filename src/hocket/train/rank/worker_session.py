@@ -21,7 +21,6 @@ from hocket._base import spending, texts
 from hocket.collective import turns
 from hocket.data import cursor as cursor_module
 from hocket.engine import events
-from hocket.stores import names
 from hocket.train import validation
 from hocket.train.checkpoints import cache, file_chunks, kept, reported, storage, uploads
 from hocket.train.checkpoints import checkpoint as checkpoint_module
@@ -98,6 +97,9 @@ class WorkerSession:
         self._stretch = spending.Stretch()
         self._step_began = time.perf_counter()
         self._pass_failure = fail
+        self.outer: WorkerSession | None = None
+        """The session that was the process's when this one was opened."""
+        self.is_closed = False
 
     def run(self, function: Callable[..., object], args: tuple[object, ...]) -> Any:
         """Run the training function as this rank, until all that it reported is committed; return what it returns."""
@@ -451,23 +453,37 @@ LOCAL: Final = turns.Local(lambda: _current, _set_current)
 """The session, for ranks that take turns in one process."""
 
 
+class _Own(threading.local):
+    """The session that the calling thread has opened: another thread's may outlast its run, which nobody can end."""
+
+    session: WorkerSession | None = None
+
+
+_own: Final = _Own()
+
+
 @contextlib.contextmanager
 def open_session(session: WorkerSession) -> Iterator[None]:
-    """Make it the process's session for the duration of a block."""
-    before = _current
+    """Make it the process's session for the duration of a block. Each session is opened once."""
+    session.outer, own_before = _current, _own.session
     _set_current(session)
+    _own.session = session
     in_turns = turns.get_optional_turns() is not None
     try:
         with turns.follow_threads(get_optional_session) if in_turns else contextlib.nullcontext():
             yield
     finally:
-        _set_current(before)
+        session.is_closed, _own.session = True, own_before
+        open_now = _current
+        while open_now is not None and open_now.is_closed:
+            open_now = open_now.outer
+        _set_current(open_now)
 
 
 def get_optional_session() -> WorkerSession | None:
     """Return the open session, in a thread that a rank has started that rank's; None if none is open."""
     owner = None if turns.get_optional_turns() is not None else turns.find_owner()
-    return owner if isinstance(owner, WorkerSession) else _current
+    return owner if isinstance(owner, WorkerSession) else _own.session or _current
 
 
 def get_session(caller: str) -> WorkerSession:
@@ -494,12 +510,10 @@ def _check_checkpoint(checkpoint: object, dir_name: str | None) -> None:
             "Write with checkpoint.as_directory() as folder: report(metrics, checkpoint=Checkpoint(folder)); what is "
             "reported goes to the run's own store, RunConfig(storage_path=...)."
         )
-    if dir_name is not None and (
-        names.find_folder_fault(dir_name) or dir_name.startswith(".") or dir_name.endswith(kept.DAMAGED_SUFFIX)
-    ):
+    if dir_name is not None and not kept.is_name(dir_name):
         raise ValueError(
-            f"checkpoint_dir_name must be the name of one folder that does not start with '.' or end with "
-            f"{kept.DAMAGED_SUFFIX!r}, but received {texts.safe_repr(dir_name)}. Leave it out for a numbered one."
+            f"checkpoint_dir_name must be {kept.NAME_RULE}, but received {texts.safe_repr(dir_name)}. Leave it out for "
+            "a numbered one."
         )
 
 

@@ -60,7 +60,11 @@ class AttemptMonitor:
         self._intake = report_intake.ReportIntake(attempt, self._loop)
         self._sender = checkpoint_sender.CheckpointSender(attempt, self._loop)
         self._elasticity = elasticity.ElasticityPolicy(
-            attempt.group.scaling, len(attempt.group), attempt.run.book, time.monotonic()
+            attempt.group.scaling,
+            len(attempt.group),
+            attempt.run.book,
+            time.monotonic(),
+            unusable=attempt.group.unusable,
         )
         self._blind = set(attempt.run.backend_config.list_blind_ranks(len(runs)))
         self._ended: set[int] = set()
@@ -91,15 +95,18 @@ class AttemptMonitor:
         here."""
         validations, preemption = self._attempt.validations, self._attempt.preemption
         validating = validations.start() if validations is not None else []
-        moments = [self._elasticity.due, preemption.due, self._patience.due]
-        moments.append(validations.due if validations is not None else None)
+        moments = [preemption.due, self._patience.due, validations.due if validations is not None else None]
+        if preemption.info is None:  # a group that is about to end does not grow
+            moments.append(self._elasticity.due)
         before = time.monotonic()
         due = min([before + LOOK_SECONDS, *(moment for moment in moments if moment is not None)])
         is_other = self._loop.wait(max(0.0, due - before), validating)
         now = time.monotonic()
-        if is_other and validations is not None:
+        if validations is not None and (is_other or now >= due):  # the time may be over while reports come and come
             validations.settle(now)
             self._attempt.answer()
+        if self._loop.is_over:  # then there is nothing left to start again
+            return
         preemption.look(now)
         if preemption.info is None:
             self._elasticity.look(now)

@@ -269,11 +269,11 @@ class CheckpointManager:
     def list_unvalidated(self) -> list[Committed]:
         """Return the checkpoints whose validation is still to end, oldest first: none if the run does not validate, as
         where an earlier run of its name did."""
-        if self._validation is None:
-            return []
-        return [
-            record for record in self.committed if record.status is reported.ReportedCheckpointStatus.PENDING_VALIDATION
-        ]
+        return [record for record in self.committed if self._is_unvalidated(record)]
+
+    def _is_unvalidated(self, record: Committed) -> bool:
+        is_pending = record.status is reported.ReportedCheckpointStatus.PENDING_VALIDATION
+        return is_pending and self._validation is not None
 
     def _get_score(self, metrics: reports.Metrics, *, is_final: bool) -> float | None:
         key = self._config.checkpoint_score_attribute
@@ -306,8 +306,7 @@ class CheckpointManager:
             config.checkpoint_score_order,
         )
         for place, record in enumerate(list(self.committed)):
-            is_pending = record.status is reported.ReportedCheckpointStatus.PENDING_VALIDATION
-            if place not in kept and not is_pending:
+            if place not in kept and not self._is_unvalidated(record):
                 self.committed.remove(record)
                 if not record.is_own:
                     continue
@@ -319,8 +318,7 @@ class CheckpointManager:
         """Remove what is in the store too, but for the newest two, which ranks may read: a disk for temporary files
         need not hold a whole run."""
         for record in self.committed[:-2] if self._replica is not None else ():
-            is_pending = record.status is reported.ReportedCheckpointStatus.PENDING_VALIDATION
-            if record.checkpoint.place is None and not is_pending:
+            if record.checkpoint.place is None and not self._is_unvalidated(record):
                 self._replace(record, checkpoint=self.publish(record))
                 storage.remove(self._storage, self._storage.path / record.name)
 

@@ -37,6 +37,7 @@ class ElasticityPolicy:
         book: Knows of commits.
         now: The clock's seconds.
         count_fitting: Returns how many more there is room for.
+        unusable: How many of those there is no room for after all; see `worker_group.WorkerGroup.unusable`.
     """
 
     def __init__(
@@ -46,8 +47,10 @@ class ElasticityPolicy:
         book: Commits,
         now: float,
         count_fitting: Callable[[configs.ScalingConfig], int] = worker_group.count_fitting,
+        *,
+        unusable: int = 0,
     ) -> None:
-        self._scaling, self._size = scaling, size
+        self._scaling, self._size, self._unusable = scaling, size, unusable
         self._book, self._count_fitting = book, count_fitting
         self._interval = scaling.elastic_resize_monitor_interval_s
         self._is_on = size < scaling.max_workers
@@ -67,7 +70,8 @@ class ElasticityPolicy:
         has_committed = self._wanted_since is not None and self._book.commit_count > self._wanted_since
         if not has_committed and now < self._due:
             return
-        size = min(self._size + self._count_fitting(self._scaling), self._scaling.max_workers)
+        more = self._count_fitting(self._scaling) - self._unusable
+        size = min(self._size + more, self._scaling.max_workers)
         if size > self._size and self._wanted_since is not None:
             raise ResizeWanted(size)
         self._wanted_since = self._book.commit_count if size > self._size else None

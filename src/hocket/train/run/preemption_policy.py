@@ -52,8 +52,8 @@ class PreemptionPolicy:
         if known is None:
             self._deadline = time.monotonic() + self.most_seconds
             self._commits_before = self._book.commit_count
-            if signal.is_drivers and not self._book.has_saved and not self.is_asked:
-                self._deadline = 0.0  # nobody saves, and somebody wants the program's end
+        if signal.is_drivers and not self._book.has_saved and not self.is_asked:
+            self._deadline = 0.0  # nobody saves, and somebody wants the program's end
         nodes = {} if known is None else {node: list(ranks) for node, ranks in known.preempted_node_to_ranks.items()}
         for told in range(len(self._places)) if signal.is_drivers else (rank,):
             ranks = nodes.setdefault(self._places[told].node_id, [])

@@ -76,6 +76,9 @@ class WorkerGroup:
         self.roles = tuple(ranks_roles)
         self.notes: dict[str, Any] = {}
         """What backends keep of the group."""
+        self.unusable = 0
+        """For how many more ranks there are free resources by their sum, which could not be reserved: they lie in
+        pieces that are too small for a rank, or where the placement strategy wants none."""
         self._folders: set[tuple[str, str]] = set()
         self._secret = secrets.token_hex(16)
         self.resources = contextlib.ExitStack()
@@ -189,7 +192,7 @@ def start(
         size_before: How many there were before, if the group is started again.
         ranks_roles: What each is, and holds, if they are not alike; they then keep this order, whatever their nodes.
     """
-    reservation, size = _reserve(scaling, size_before, ranks_roles)
+    reservation, size, unusable = _reserve(scaling, size_before, ranks_roles)
     group = WorkerGroup(reservation, (), (), scaling)
     try:
         bundles = _Demand(scaling, ranks_roles, size).bundles
@@ -200,6 +203,7 @@ def start(
         ranks_places = rank_placement.assign([found[number] for number in order])
         ordered = [actors[number] for number in order]
         group = WorkerGroup(reservation, ordered, ranks_places, scaling, ranks_roles, runtime_env)
+        group.unusable = unusable
     except BaseException:
         group.shutdown()
         raise
@@ -260,14 +264,28 @@ class _Demand:
 
 def _reserve(
     scaling: configs.ScalingConfig, size_before: int, ranks_roles: Sequence[roles.Role]
+) -> tuple[placement.PlacementGroup, int, int]:
+    """Reserve what the ranks hold; return it with their number, and `WorkerGroup.unusable`."""
+    chosen = len(ranks_roles) or _choose_size(scaling, size_before)
+    reservation, size = _reserve_most(scaling, chosen, size_before, ranks_roles)
+    return reservation, size, min(chosen - size, count_fitting(scaling)) if size < chosen else 0
+
+
+def _reserve_most(
+    scaling: configs.ScalingConfig, size: int, size_before: int, ranks_roles: Sequence[roles.Role]
 ) -> tuple[placement.PlacementGroup, int]:
-    """Reserve what the ranks hold; return it with their number."""
-    size = len(ranks_roles) or _choose_size(scaling, size_before)
+    """Reserve what so many ranks hold, or as many fewer as there may be."""
     least = len(ranks_roles) or scaling.min_workers
     there_before = _list_living_nodes()
     while True:
         demand = _Demand(scaling, ranks_roles, size)
-        reservation = _request_patiently(demand, START_SECONDS if size_before else 0.0)
+        try:
+            reservation = _request_patiently(demand, START_SECONDS if size_before and size == least else 0.0)
+        except exceptions.InfeasibleResourcesError:  # their sum is there, but in pieces
+            if size == least:
+                raise
+            size -= 1
+            continue
         try:
             if reservation.wait(START_SECONDS if size == least else GROW_SECONDS):
                 return reservation, size

@@ -14,6 +14,7 @@ from hocket.train.tracking import values
 DEFAULT_EXPERIMENT = "0"
 """The id of the experiment that MLflow makes by itself."""
 
+_MOST_METRICS = 1000  # in a request; MLflow refuses more
 _LONGEST_PARAMETER = 6000  # characters; MLflow refuses longer ones
 
 
@@ -75,12 +76,12 @@ class MLflowRun:
         return str(found.experiment_id if found is not None else self._client.create_experiment(name))
 
     def log(self, metrics: Mapping[str, object], step: int) -> None:
-        """Log the numbers among metrics, in one request."""
+        """Log the numbers among metrics, in one request unless there are very many."""
         now = int(time.time() * 1000)
         numbers = values.list_numbers(metrics).items()
-        self._client.log_batch(
-            self.run_id, metrics=[self._entities.Metric(key, number, now, step) for key, number in numbers]
-        )
+        logged = [self._entities.Metric(key, number, now, step) for key, number in numbers]
+        for start in range(0, len(logged), _MOST_METRICS):
+            self._client.log_batch(self.run_id, metrics=logged[start : start + _MOST_METRICS])
 
     def save_files(self, folder: str | Path) -> None:
         """Copy a folder's files to the run."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final, TextIO
@@ -15,6 +16,16 @@ _STRANGE: Final = "backslashreplace"
 """How text is written that UTF-8 cannot hold: half of a surrogate pair."""
 
 
+def _end_line(path: Path) -> None:
+    """End a line that a full disk or a crash has cut, so that the next row has one of its own."""
+    if not (path.is_file() and path.stat().st_size):
+        return
+    with path.open("rb+") as file:
+        file.seek(-1, os.SEEK_END)
+        if file.read(1) != b"\n":
+            file.write(b"\n")
+
+
 class JsonLines:
     """A file to which each row adds a line. Rows that are there already stay. `close` must be called.
 
@@ -24,6 +35,7 @@ class JsonLines:
 
     def __init__(self, path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
+        _end_line(path)
         self._file = path.open("a", encoding="utf-8")
 
     def add(self, row: Mapping[str, object]) -> None:
@@ -52,6 +64,7 @@ class Csv:
 
     def __init__(self, path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
+        _end_line(path)
         self._path = path
         self._columns = self._read_header()
         self._file, self._writer = self._open()
@@ -91,7 +104,8 @@ class Csv:
         ):
             rows = list(csv.DictReader(old))
             self._columns += new
-            writer = csv.DictWriter(file, self._columns, restval="", lineterminator="\n")
+            # Of a line that was cut inside of quotes the reader may make one with more values than columns.
+            writer = csv.DictWriter(file, self._columns, restval="", extrasaction="ignore", lineterminator="\n")
             writer.writeheader()
             writer.writerows(rows)
         self._file, self._writer = self._open()

@@ -70,19 +70,21 @@ class TrainerProgram:
 def _give_start(session: trial_session.TrialSession) -> None:
     """Have the trainer's run go on from the checkpoint that the trial goes on from, or begin anew if that has none."""
     run, start = storage.Storage(str(session.trial_storage.path), _NAME), session.checkpoint
-    found: dict[int, Path] = {}
+    found: list[tuple[int, Path]] = []
     for folder in run.path.iterdir() if run.path.is_dir() else ():
+        if folder.name.endswith(kept.DAMAGED_SUFFIX):  # which the run passes over, too
+            continue
         if kept.OWN_NAME.fullmatch(folder.name):
-            found[int(folder.name.rpartition("_")[2])] = folder
+            found.append((int(folder.name.rpartition("_")[2]), folder))
         elif type(number := (storage.get_optional_manifest(folder) or {}).get("number")) is int:
-            found[number] = folder
+            found.append((number, folder))
     if start is None:
-        for folder in found.values():
+        for _, folder in found:
             storage.remove(run, folder)
         storage.close_storage(run)
         return
-    newest = max(found, default=-1)
-    has = storage.get_optional_manifest(found[newest]) if found else None
+    newest, folder = max(found, default=(-1, run.path))
+    has = storage.get_optional_manifest(folder) if found else None
     wanted = storage.get_optional_manifest(Path(start.path)) or {}
     if has is not None and storage.read_records(has) == storage.read_records(wanted):
         return
@@ -96,7 +98,8 @@ def _give_start(session: trial_session.TrialSession) -> None:
 class TuneReportCallback(train.UserCallback):
     """Makes each report of a trainer's run one of the trial in whose function it is fitted.
 
-    The trial's decision ends the run, if it is to end.
+    The trial's decision ends the run, if it is to end. Reports that come again after ranks have failed are passed on
+    once; one with a checkpoint again, if it had none before.
 
     Example:
         >>> import hocket
@@ -116,6 +119,14 @@ class TuneReportCallback(train.UserCallback):
         0.5
     """
 
+    def __init__(self) -> None:
+        self._have_saved: list[bool] = []
+        """Of each report that was passed on, whether it was with a checkpoint."""
+
+    def before_run(self, run_context: train.TrainRunContext) -> None:
+        """Begin anew."""
+        self._have_saved = []
+
     def after_report(
         self,
         run_context: train.TrainRunContext,
@@ -123,6 +134,10 @@ class TuneReportCallback(train.UserCallback):
         checkpoint: train.Checkpoint | None,
     ) -> None:
         """Report rank 0's metrics."""
+        place, saves = run_context.report_count - 1, checkpoint is not None
+        if self._have_saved[place:] and (self._have_saved[place] or not saves):
+            return
+        self._have_saved[place : place + 1] = [saves]
         session = trial_session.get_session("TuneReportCallback")
         if checkpoint is None or checkpoint.place is None:
             _report(session, metrics[0], checkpoint)

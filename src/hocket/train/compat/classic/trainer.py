@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime as dt
 import importlib
 import inspect
@@ -148,19 +149,18 @@ class Trainer:
         listeners = _check_callbacks(callbacks)
         taken = self.run_iterator(train_func, config, dataset, checkpoint, checkpoint_strategy)
         error = True
-        begun: list[training_callbacks.TrainingCallback] = []
-        with taken:
-            try:
+
+        def finish(listener: training_callbacks.TrainingCallback) -> None:
+            listener.finish_training(error=error)
+
+        with taken, contextlib.ExitStack() as stack:  # each hears of the end, also if another one fails there
+            for listener in listeners:
+                stack.callback(finish, listener)
+                listener.start_training(logdir=str(self.latest_run_dir), config=config or {})
+            for results in taken:
                 for listener in listeners:
-                    begun.append(listener)
-                    listener.start_training(logdir=str(self.latest_run_dir), config=config or {})
-                for results in taken:
-                    for listener in listeners:
-                        listener.process_results(results)
-                error = False
-            finally:
-                for listener in begun:
-                    listener.finish_training(error=error)
+                    listener.process_results(results)
+            error = False
         final = taken.get_final_results()
         assert final is not None, "the iterator has come to its end"
         return final
