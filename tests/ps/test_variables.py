@@ -211,7 +211,7 @@ def test_bytes_are_even_over_servers(shared_session):
 
 
 @pytest.mark.parametrize("is_synchronous", [False, True])
-def test_a_variable_that_cannot_be_made_leaves_nothing_behind(session, is_synchronous):
+def test_a_variable_that_cannot_be_made_leaves_nothing_behind(shared_session, is_synchronous):
     def fill_first(shape: tuple[int, ...], offset: tuple[int, ...]) -> Any:
         if offset[0]:
             raise ZeroDivisionError
