@@ -204,7 +204,13 @@ def test_workers_come_and_go(strategy, files: Files):
 @pytest.mark.needs("parallelism")
 def test_of_two_threads_that_remove_the_last_two_workers_one_is_refused(strategy, files: Files):
     coordinator = ps.Coordinator(strategy)
-    held = coordinator.schedule(lambda: (files.write("begun"), files.wait_for("go"), ps.get_current_worker_index())[-1])
+
+    def hold() -> int | None:
+        files.write("begun")
+        files.wait_for("go")
+        return ps.get_current_worker_index()
+
+    held = coordinator.schedule(hold)
     files.wait_for("begun")
     busy, idle = coordinator._workers.dispatchers.values()
     if idle.state.sent:

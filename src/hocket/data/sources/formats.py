@@ -84,7 +84,7 @@ class _WholeEnds:
         return found[:-1] if self._left else found
 
     def close(self) -> None:
-        """Whoever has opened the stream closes it."""
+        """Do nothing: the function that has opened the stream closes it."""
 
 
 _PARSING: Final = (

@@ -12,7 +12,7 @@ Either way a stream's state is how many items its worker has drawn in closures t
 replaced by one of the same index, which goes on from there: the closure that was cut short draws the same items again,
 and no other item is drawn twice or left out. What a closure drew before it found no more is put back: its worker still
 has it, for closures that draw less. Dealt items that several workers have left so, or one that was removed, are dealt
-once more, to one worker, before a closure is said to have no data (`Deal.deal_left`).
+once more, to one worker, before a closure ends without data (`Deal.deal_left`).
 
 What the coordinator holds of a stream is an iterator. With the last one the stream ends: workers let go of it.
 """
