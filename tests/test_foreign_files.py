@@ -354,6 +354,8 @@ READERS: dict[tuple[str, str], Row | str] = {
     ("tune/encoding.py", "(module)"): "the decoder of decode",
     ("data/sources/archives.py", "WebDataset._finish"): "data: tests/data/test_damaged_files.py",
     ("data/sources/archives.py", "_decode"): "data: tests/data/test_damaged_files.py",
+    ("data/sources/formats.py", "_fill_lines"): "data: tests/data/test_damaged_files.py",
+    ("data/sources/formats.py", "_opens_array"): "data: tests/data/test_damaged_files.py",
     ("data/sources/formats.py", "_read_array"): "data: tests/data/test_damaged_files.py",
     ("data/sources/formats.py", "Json._read_lines"): "data: tests/data/test_damaged_files.py",
     ("data/sources/formats.py", "Json._read_exactly"): "data: tests/data/test_damaged_files.py",
@@ -370,6 +372,7 @@ READERS: dict[tuple[str, str], Row | str] = {
     ("engine/ray/packages.py", "read_job_environment"): "the environment",
     ("engine/stack_questions.py", "fetch_shown"): "a process of this user",
     ("mesh/tensorflow.py", "parse_workers"): "the environment",
+    ("tune/logger.py", "CSVLoggerCallback.log_trial_start"): "names of columns that this search has written",
     ("ps/cluster.py", "Cluster.from_tf_config"): "the environment",
 }
 

@@ -269,7 +269,7 @@ TABLE: dict[int, Row] = {
     },
     messages.WANT: _OF_OBJECT,
     messages.WATCH: _OF_OBJECT,
-    messages.DROP: _OF_OBJECT,
+    messages.DROP: _OF_OBJECT | {OVER: Rare("nothing: its `ADOPT` found no value, and was not counted")},
     messages.ADOPT: _OF_OBJECT
     | {
         THERE: Apart("tests of references in closures"),
