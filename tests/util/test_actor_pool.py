@@ -136,6 +136,7 @@ def test_a_value_that_cannot_be_sent_harms_no_other_one(any_session: hocket.Sess
     assert pool.has_free()
 
 
+@pytest.mark.needs("parallelism")
 def test_time_outs(session: hocket.SessionContext) -> None:
     actor = build_gated()
     pool = ActorPool([actor])
