@@ -139,8 +139,11 @@ class Follower(keras.callbacks.Callback):  # type: ignore[misc]  # Keras is not 
             self._data.end_epoch()
 
     def _list_states(self) -> list[Any]:
-        """Return what a row that fills a step must not change."""
+        """Return the variables that a row which fills a step must not change. Where ranks step together, the step is
+        one of all ranks, so what layers count by steps moves in each; where they step alone, this rank takes none."""
         metrics = [variable for metric in self.model.metrics for variable in metric.variables]
+        if not self._filler_states:
+            return [*metrics, *evaluation.list_counts(self.model)]
         return [*metrics, *evaluation.list_row_states(self.model), *self._filler_states]
 
 
