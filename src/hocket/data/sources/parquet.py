@@ -76,9 +76,8 @@ class Selection:
                 _check_names(opened.schema_arrow.names, expected)
                 own = self._list_own(opened.schema_arrow.names)
                 table = opened.read_row_groups(list(groups), columns=own, use_threads=False)  # others read meanwhile
-                table = (
-                    table if own is None else table.select(own)
-                )  # for Arrow, "a.b" is also the b of a column of dicts
+                if own is not None:  # for Arrow, "a.b" is also the b of a column of dicts
+                    table = table.select(own)
         else:
             pa = arrow.load(CALLER)
             fragment = _open_fragment(filesystem, path, groups)

@@ -136,9 +136,8 @@ def hold_storage(storage: Storage) -> Iterator[None]:
             close_storage(storage)
             yield
         finally:
-            with contextlib.suppress(
-                OSError
-            ):  # also for processes that were forked meanwhile: they have the descriptor
+            # Closing is not enough: processes that were forked meanwhile have the descriptor.
+            with contextlib.suppress(OSError):
                 fcntl.flock(descriptor, fcntl.LOCK_UN)
     finally:
         os.close(descriptor)

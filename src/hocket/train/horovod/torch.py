@@ -361,17 +361,10 @@ def DistributedOptimizer(
     def before_step(_: object, args: tuple[object, ...], kwargs: dict[str, object]) -> closures.Arguments | None:
         if is_skipping:
             return None
-        closure = closures.get_optional_closure(args, kwargs)
-        if closure is None:
+        found = closures.follow_closure(args, kwargs, synchronize)
+        if found is None:
             synchronize()
             return None
-
-        def compute() -> object:
-            loss = closure()
-            synchronize()
-            return loss
-
-        found = closures.replace_closure(args, kwargs, compute)
         return closures.share_loss(optimizer, found, size()) or found
 
     made.synchronize, made.skip_synchronize = synchronize, skip_synchronize

@@ -38,6 +38,23 @@ def run_closure(args: tuple[object, ...], kwargs: dict[str, object]) -> Argument
     return replace_closure(args, kwargs, lambda: loss)
 
 
+def follow_closure(
+    args: tuple[object, ...], kwargs: Mapping[str, object], change: Callable[[], object]
+) -> Arguments | None:
+    """Have `change` be called each time that the closure of a step has computed gradients; return the step's arguments
+    for that, or None if there is no closure."""
+    closure = get_optional_closure(args, kwargs)
+    if closure is None:
+        return None
+
+    def compute() -> object:
+        loss = closure()
+        change()
+        return loss
+
+    return replace_closure(args, kwargs, compute)
+
+
 def average_loss(loss: object, device: torch.device, world_size: int) -> object:
     """Return the mean over all ranks of what a closure returns: a number, a tensor of one, or None in all of them."""
     if loss is None or world_size == 1:
@@ -96,14 +113,7 @@ class Outside:
         def average() -> None:
             averaging.average_gradients(outside, [True] * len(outside), self._world_size)
 
-        closure = get_optional_closure(args, kwargs)
-        if closure is None:
+        replaced = follow_closure(args, kwargs, average)
+        if replaced is None:
             average()
-            return None
-
-        def compute() -> object:
-            loss = closure()
-            average()
-            return loss
-
-        return replace_closure(args, kwargs, compute)
+        return replaced

@@ -193,17 +193,12 @@ class OnArrays(strategy.Exchange):
         runtime, _ = self._driven[optimizer]
         if runtime.takes_steps:
             return closures.run_closure(args, kwargs)
-        closure = closures.get_optional_closure(args, kwargs)
-        if closure is None or not runtime.averages_gradients:
+        if not runtime.averages_gradients:
+            return None
+        replaced = closures.follow_closure(args, kwargs, lambda: self._change_gradients(optimizer))
+        if replaced is None:
             return None
         self._has_closure = True
-
-        def compute() -> object:
-            loss = closure()
-            self._change_gradients(optimizer)
-            return loss
-
-        replaced = closures.replace_closure(args, kwargs, compute)
         return closures.share_loss(optimizer, replaced, self._ranks.world_size) or replaced
 
     def before_step(self, optimizer: torch.optim.Optimizer) -> None:
