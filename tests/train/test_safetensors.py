@@ -94,6 +94,7 @@ def save_what_servers_have(config: dict[str, Any]) -> None:
     optimizer.step()
     torch.distributed.barrier()
     assert not torch.equal(model.state_dict()["into.weight"], start["into.weight"])
+    torch.distributed.barrier()  # the first one that loads gives them to the servers
     assert hocket_torch.load_model(model, config["folder"]) is model
     torch.distributed.barrier()
     assert all(torch.equal(value, start[name]) for name, value in model.state_dict().items())
