@@ -14,12 +14,12 @@ import functools
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final, TypeAlias, final
+from typing import Any, Final, TypeAlias, final
 
 import numpy as np
 import numpy.typing as npt
 
-from hocket.data import block_reads, blocks, order, relations, steps
+from hocket.data import block_reads, blocks, order, relations, scans, steps
 
 BLOCKS_PER_ACTOR: Final = 2
 """How many blocks an actor has at once: the one that it works on, and the next."""
@@ -48,6 +48,10 @@ class Step:
     """The columns that it looks at, if it leaves no other; None: nobody knows."""
     calls_function: bool = False
     """Whether it calls a function of the program's."""
+    scan: Callable[[Any], scans.Scan | None] | None = None
+    """Returns what it makes of a scan; None where that is no scan."""
+    take_scan: Callable[[scans.Scan], blocks.Block] | None = None
+    """Returns what it makes of the one block that a scan reads, in place of `apply`."""
 
     def take(self, block: blocks.Block, number: int) -> blocks.Block:
         """Return what becomes of a block."""
@@ -262,6 +266,13 @@ class Plan:
             if isinstance(op, Union | Zip | Relation):
                 yield from itertools.chain.from_iterable(other.list_reads() for other in op.others)
 
+    def find_scan(self) -> tuple[scans.Scan, int] | None:
+        """Return what the engine for tables can read itself of the tables of this plan, up to its first operation that
+        is no step, and how many operations that is; None if it cannot."""
+        count = sum(1 for _ in itertools.takewhile(lambda op: isinstance(op, Step), self.ops))
+        found = scan_steps(scans.open_scan(self.reads), [op for op in self.ops[:count] if isinstance(op, Step)])
+        return None if found is None else (found, count)
+
     def narrow(self) -> Plan:
         """Return a plan that reads only the columns that its first operation looks at, if it is known which."""
         first = self.ops[0] if self.ops else None
@@ -286,6 +297,16 @@ class Plan:
             return self
         step = Step(apply=functools.partial(steps.cut_rows, limit), name="take", keeps_rows=False)
         return Plan(self.reads, (*self.ops[:at], step, *self.ops[at:]))
+
+
+def scan_steps(scan: scans.Scan | None, taken: Sequence[Step]) -> scans.Scan | None:
+    """Return what steps make of a scan; None if that is none."""
+    for step in taken:
+        if scan is None or step.scan is None:
+            return None
+        found = step.scan(scan)
+        scan = None if found is None else found.then(step)
+    return scan
 
 
 def _is_row_by_row(op: Op) -> bool:

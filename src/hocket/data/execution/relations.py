@@ -20,7 +20,7 @@ import numpy as np
 from hocket import extras
 from hocket.core import api, scopes, session
 from hocket.data import aggregate as aggregates
-from hocket.data import arrow, block_reads, blocks, columns, relations, settings, steps, transport
+from hocket.data import arrow, block_reads, blocks, columns, relations, scans, settings, steps, transport
 from hocket.data.execution import scratch, tasks
 from hocket.engine import contract
 
@@ -50,6 +50,19 @@ class _Part:
 
 @final
 @dataclass(frozen=True)
+class _Table:
+    """A table of a query."""
+
+    types: relations.Table
+    source: _Source
+    num_rows: int
+    """How many rows it has at most."""
+    sql: str | None = None
+    """How the engine reads it itself, if it can."""
+
+
+@final
+@dataclass(frozen=True)
 class _Limits:
     """The limits of the engine for tables."""
 
@@ -59,15 +72,21 @@ class _Limits:
 
 
 def relate(
-    tables: Sequence[Iterator[block_reads.Held | block_reads.Stored]],
+    tables: Sequence[Iterator[block_reads.Held | block_reads.Stored] | scans.Scan],
     query: relations.Query,
     options: settings.ExecutionOptions,
     scope: scopes.Scope,
 ) -> Iterator[block_reads.Stored]:
     """Give the result of a query over tables."""
     tasks.check_store(options)
-    types, parts, mixed = [], [], frozenset[str]()
+    types: list[relations.Table] = []
+    parts: list[Sequence[_Part] | scans.Scan] = []
+    mixed = frozenset[str]()
     for found in tables:
+        if isinstance(found, scans.Scan):
+            types.append(found.types)
+            parts.append(found)
+            continue
         known, stored = _store(found)
         types.append(transport.unify(known, query.name))
         mixed |= transport.list_mixed(known, types[-1])
@@ -111,25 +130,45 @@ def apply(query: relations.Query, block: blocks.Block) -> blocks.Block:
     limits = _Limits(_BLOCK_MEMORY, 1, 1 << 60)
     opened = _open_kept() if block.count_bytes() <= _SMALL_BLOCK else _open(limits)
     with opened as connection:
-        made = list(_query(connection, statement, [table], [lambda: iter([block])], [block.num_rows], limits))
+        made = list(_query(connection, statement, [_Table(table, lambda: iter([block]), block.num_rows)], limits))
+    return blocks.join(made) if len(made) != 1 else made[0]
+
+
+def take_scan(query: relations.Query, scan: scans.Scan) -> blocks.Block:
+    """Return what becomes of the one block of a scan. Runs in a task."""
+    limits = _Limits(_BLOCK_MEMORY, 1, 1 << 60)
+    is_small = all((read.num_bytes or _SMALL_BLOCK + 1) <= _SMALL_BLOCK for read in scan.reads)
+    with _open_kept() if is_small else _open(limits) as connection:
+        made = list(_query(connection, query.build([scan.types]), [_open_scan(scan)], limits))
     return blocks.join(made) if len(made) != 1 else made[0]
 
 
 def _run(
     statement: relations.Statement,
     tables: Sequence[relations.Table],
-    parts: Sequence[Sequence[_Part]],
+    parts: Sequence[Sequence[_Part] | scans.Scan],
     limits: _Limits,
 ) -> Iterator[blocks.Block | tasks.Size]:
     """Give the blocks of a result, each followed by its size. Runs in a task."""
-    sources: list[_Source] = [functools.partial(map, _fetch, one) for one in parts]
-    if "parallelism" in session.get_limits():  # the engine's threads could not ask for blocks
-        sources = [functools.partial(iter, list(source())) for source in sources]
-    counts = [sum(part.stop - part.start for part in one) for one in parts]
+    opened = [
+        _open_scan(one) if isinstance(one, scans.Scan) else _open_parts(table, one)
+        for table, one in zip(tables, parts, strict=True)
+    ]
     with _open(limits) as connection:
-        for block in _query(connection, statement, tables, sources, counts, limits):
+        for block in _query(connection, statement, opened, limits):
             yield block
             yield tasks.measure(block)
+
+
+def _open_parts(types: relations.Table, parts: Sequence[_Part]) -> _Table:
+    source: _Source = functools.partial(map, _fetch, parts)
+    if "parallelism" in session.get_limits():  # the engine's threads could not ask for blocks
+        source = functools.partial(iter, list(source()))
+    return _Table(types, source, sum(part.stop - part.start for part in parts))
+
+
+def _open_scan(scan: scans.Scan) -> _Table:
+    return _Table(scan.types, scan.read, scan.num_rows, scan.build() if scan.is_unchanged() else None)
 
 
 def _fetch(part: _Part) -> blocks.Block:
@@ -171,25 +210,40 @@ def _silence(connection: Any) -> object:
 
 
 def _query(
-    connection: Any,
-    statement: relations.Statement,
-    tables: Sequence[relations.Table],
-    sources: Sequence[_Source],
-    counts: Sequence[int],
-    limits: _Limits,
+    connection: Any, statement: relations.Statement, tables: Sequence[_Table], limits: _Limits
 ) -> Iterator[blocks.Block]:
-    """Yield the result of a statement about tables, of which each has its columns' types, its blocks and its rows'
-    number."""
+    """Yield the result of a statement about tables."""
+    if all(table.sql is None for table in tables):
+        yield from _execute(connection, statement, tables, limits)
+        return
+    made = _execute(connection, statement, tables, limits)
+    try:
+        first = next(made)
+    except ValueError:  # the engine reads fewer files than Arrow, whose errors name the file
+        yield from _execute(connection, statement, [dataclasses.replace(one, sql=None) for one in tables], limits)
+        return
+    yield first
+    yield from made
+
+
+def _execute(
+    connection: Any, statement: relations.Statement, tables: Sequence[_Table], limits: _Limits
+) -> Iterator[blocks.Block]:
     duckdb = load("A relation")
     failed: list[BaseException] = []
     seen = _Categories(statement)
-    ranks = _list_ranks(statement, sources[0])
-    for number, (table, source, count) in enumerate(zip(tables, sources, counts, strict=True)):
-        watched = map(functools.partial(seen.add, number), source())
-        reader = _build_reader(table, watched, count, {} if number else ranks, failed)
+    read_by_engine = []
+    for number, table in enumerate(tables):
+        if table.sql is not None:
+            read_by_engine.append(f"t{number} AS NOT MATERIALIZED ({table.sql})")
+            continue
+        ranks = {} if number else _list_ranks(statement, table.source)
+        watched = map(functools.partial(seen.add, number), table.source())
+        reader = _build_reader(table.types, watched, table.num_rows, ranks, failed)
         connection.register(f"t{number}", reader)
+    sql = f"WITH {', '.join(read_by_engine)} {statement.sql}" if read_by_engine else statement.sql
     try:
-        result = connection.sql(statement.sql).to_arrow_reader(_choose_rows(statement, limits))
+        result = connection.sql(sql).to_arrow_reader(_choose_rows(statement, limits))
         yield from _cut_result(result, statement, seen, limits)
     except (duckdb.Error, OSError) as error:  # Arrow makes an OSError of what goes wrong while it reads on
         if failed:

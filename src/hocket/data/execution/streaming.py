@@ -11,7 +11,7 @@ from typing import Any, TypeAlias, final
 import numpy as np
 
 from hocket.core import api, scopes
-from hocket.data import block_reads, blocks, order, plan, settings
+from hocket.data import block_reads, blocks, order, plan, scans, settings
 from hocket.data.execution import pools, rearranging, records, relations, tasks
 
 Blocks: TypeAlias = Iterator[block_reads.Held | block_reads.Stored]
@@ -72,8 +72,14 @@ def _stream(
         reads = iter(_reorder(list(reads), ops[0].seed))
         del ops[0]
     are_few = _are_few(whole.reads)
-    first = [] if are_few else _list_steps(itertools.takewhile(_is_step, ops))
-    found = watch(_describe(first, "read"), tasks.take_steps(reads, first, options, scope))
+    scan, count = _find_scan(plan.Plan(whole.reads, tuple(ops))) if len(ops) == len(whole.ops) else (None, 0)
+    found: Any
+    if scan is not None:
+        first = _list_steps(ops[:count])
+        found = scan
+    else:
+        first = [] if are_few else _list_steps(itertools.takewhile(_is_step, ops))
+        found = watch(_describe(first, "read"), tasks.take_steps(reads, first, options, scope))
     for is_step, group in itertools.groupby(ops[len(first) :], key=_is_step):
         if is_step:
             steps = _list_steps(group)
@@ -217,9 +223,23 @@ def _put_together(
     return block, tasks.measure(block)
 
 
-def _relate(found: Blocks, op: plan.Relation, options: settings.ExecutionOptions, scope: scopes.Scope) -> Blocks:
-    others = [_stream(other, options, None, scope) for other in op.others]
-    yield from relations.relate([found, *others], op.query, options, scope)
+def _find_scan(whole: plan.Plan) -> tuple[scans.Scan | None, int]:
+    """Return what the engine for tables reads itself, if a relation comes first, and how many steps are before it."""
+    found = whole.find_scan()
+    if found is None or found[1] == len(whole.ops) or not isinstance(whole.ops[found[1]], plan.Relation):
+        return None, 0
+    return found
+
+
+def _relate(
+    found: Blocks | scans.Scan, op: plan.Relation, options: settings.ExecutionOptions, scope: scopes.Scope
+) -> Blocks:
+    tables = [found]
+    for other in op.others:
+        scan = other.find_scan()
+        is_whole = scan is not None and scan[1] == len(other.ops)
+        tables.append(scan[0] if scan is not None and is_whole else _stream(other, options, None, scope))
+    yield from relations.relate(tables, op.query, options, scope)
 
 
 _STAGES: dict[type, Callable[[Blocks, Any, settings.ExecutionOptions, scopes.Scope], Blocks]] = {

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final, Protocol, final
 
 from hocket.core import api, scopes, session
-from hocket.data import block_reads, blocks, plan, settings
+from hocket.data import block_reads, blocks, plan, scans, settings
 from hocket.data import steps as steps_module
 from hocket.engine import contract
 
@@ -70,9 +70,24 @@ def _run(
 ) -> tuple[blocks.Block, Size]:
     """Read a block and take its steps. Runs in a task."""
     with settings.lend(work.context), settings.collect_left_out() as left_out:
-        block = read if isinstance(read, blocks.Block) else read()
-        block, size = work.take(block if part is None else block.cut(*part), number)
+        found = _scan(read, work.steps) if part is None else None
+        if found is not None:
+            block, size = replace(work, steps=work.steps[found[1] :]).take(found[0], number)
+        else:
+            block = read if isinstance(read, blocks.Block) else read()
+            block, size = work.take(block if part is None else block.cut(*part), number)
         return block, replace(size, left_out=tuple(left_out))
+
+
+def _scan(read: block_reads.Read | blocks.Block, steps: Sequence[plan.Step]) -> tuple[blocks.Block, int] | None:
+    """Return what the first steps make of a read, and how many they are, if the engine for tables does all of them, and
+    reads the file itself."""
+    at = next((at for at, step in enumerate(steps) if step.take_scan is not None), None)
+    if at is None or isinstance(read, blocks.Block):
+        return None
+    scan = plan.scan_steps(scans.open_scan([read]), steps[:at])
+    take = steps[at].take_scan
+    return None if scan is None or take is None else (take(scan), at + 1)
 
 
 def _run_all(read: block_reads.ManyRead, number: int, work: _Work) -> Iterator[blocks.Block | Size]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import operator
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -150,7 +151,8 @@ def _try(
     if not ops and reads and isinstance(reads[0], block_reads.Held):
         apply(columns, reads[0].block.cut(0, 0))
     step = functools.partial(apply, columns)
-    return self._then(plan.Step(apply=step, name=name, keeps_rows=True, columns=looks_at))
+    scan = None if looks_at is None else operator.methodcaller("select", looks_at)
+    return self._then(plan.Step(apply=step, name=name, keeps_rows=True, columns=looks_at, scan=scan))
 
 
 def _check_names(verb: str, given: str | Sequence[str]) -> tuple[str, ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import operator
 import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -200,8 +201,10 @@ def filter_rows(
     calls.read_call("filter", fn, how, ("expr",))  # an unknown keyword is the first fault that it names
     if how:
         raise ValueError(f"filter(expr=...) calls no function, so {sorted(how)} says nothing. Leave it out.")
-    step = functools.partial(steps.filter_expression, expression=text.read(expr), given=f"{expr!s:.80}")
-    return self._then(plan.Step(apply=step, name=f"filter({expr!s:.40})", keeps_rows=False))
+    read = text.read(expr)
+    step = functools.partial(steps.filter_expression, expression=read, given=f"{expr!s:.80}")
+    scan = operator.methodcaller("filter", read)
+    return self._then(plan.Step(apply=step, name=f"filter({expr!s:.40})", keeps_rows=False, scan=scan))
 
 
 # --- which rows -------------------------------------------------------------------------------------------------------

@@ -303,8 +303,14 @@ class GroupedData(Generic[D]):
         found: Any = self._dataset
         if query.can_be_parted():
             parts = relations.AggregateParts(self._keys, aggs)
-            step = functools.partial(engine.apply, parts)
-            found = found._then(plan.Step(apply=step, name=parts.name, keeps_rows=False, columns=parts.columns))
+            step = plan.Step(
+                apply=functools.partial(engine.apply, parts),
+                name=parts.name,
+                keeps_rows=False,
+                columns=parts.columns,
+                take_scan=functools.partial(engine.take_scan, parts),
+            )
+            found = found._then(step)
             query = relations.Aggregate(self._keys, aggs, is_second=True)
         made: D = found._then(plan.Relation(query=query))
         return made

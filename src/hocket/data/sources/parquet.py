@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hocket.data import arrow, blocks, settings
-from hocket.data.sources import choosing, files, filesystems
+from hocket.data.sources import choosing, file_rows, files, filesystems
 from hocket.stores import places
 
 MOST_FOOTERS: Final = 64
@@ -140,23 +140,40 @@ class ParquetRead:
     """Columns whose values are the same in all rows: the file's path, and what its folders' names say."""
     missing: Mapping[str, object]
     """The columns that other files have and this one lacks, and their types."""
-    names: tuple[str, ...]
-    """The columns of the file itself, when the data set was made."""
+    types: Mapping[str, object]
+    """The columns of the file itself, when the data set was made, and their types."""
+    file_num_rows: int
+    """How many rows the file had then."""
     spans: tuple[range, ...]
     """Which rows of the file each group has."""
 
     def narrow(self, names: Sequence[str]) -> ParquetRead | None:
         """Return what reads some of the columns alone; None if it lacks one, or none would be the file's."""
         wanted = self.selection.columns
-        own = [name for name in (*self.names, *self.missing) if wanted is None or name in wanted]
+        own = [name for name in (*self.types, *self.missing) if wanted is None or name in wanted]
         constants = {name: value for name, value in self.constants.items() if name not in own}  # a file's own counts
         added = [*constants, *(["row_hash"] if self.selection.hashes_rows else [])]
-        if not set(names) <= {*own, *added} or not set(names) & set(self.names):
+        if not set(names) <= {*own, *added} or not set(names) & set(self.types):
             return None
         kept = tuple(name for name in names if name not in added)
         selection = replace(self.selection, columns=kept, hashes_rows="row_hash" in added and "row_hash" in names)
         constants = {name: value for name, value in constants.items() if name in names}
         return replace(self, selection=selection, constants=constants)
+
+    def find_rows(self) -> file_rows.FileRows | None:
+        """Return which rows of which file it reads, as they are; None if it does more than that."""
+        chosen = self.selection
+        is_plain = chosen.filter is None and not chosen.hashes_rows and not self.constants and not self.missing
+        if not is_plain or not self.spans or not places.is_local(self.filesystem):
+            return None
+        return file_rows.FileRows(
+            path=self.file.path,
+            start=self.spans[0].start,
+            stop=self.spans[-1].stop,
+            file_num_rows=self.file_num_rows,
+            all_types=self.types,
+            names=tuple(self.types if chosen.columns is None else chosen.columns),
+        )
 
     def __call__(self) -> blocks.Block:
         try:
@@ -166,7 +183,9 @@ class ParquetRead:
         return block.add_constants(self.constants) if self.constants else block
 
     def _read(self) -> blocks.Block:
-        block = self.selection.read(self.filesystem, self.file.path, self.groups, self.missing, self.spans, self.names)
+        block = self.selection.read(
+            self.filesystem, self.file.path, self.groups, self.missing, self.spans, tuple(self.types)
+        )
         if self.num_rows is not None and block.num_rows != self.num_rows:
             raise ValueError(f"it was changed: {self.num_rows} rows are {block.num_rows} now")
         return block
@@ -300,7 +319,8 @@ def _plan_file(
                 num_bytes=sum(sizes[at] for at in groups),
                 constants=constants,
                 missing=missing,
-                names=tuple(footer.types),
+                types=footer.types,
+                file_num_rows=footer.spans[-1].stop if footer.spans else 0,
                 spans=tuple(footer.spans[at] for at in groups),
             )
         )

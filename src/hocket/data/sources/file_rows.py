@@ -1,0 +1,91 @@
+"""Rows of Parquet files, as the engine for tables (DuckDB) reads them itself: see `hocket.data.scans`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, final
+
+from hocket.data import arrow
+
+NUMBER: Final = "file_row_number"
+"""What the engine calls the number of a row in its file."""
+
+SQL_TYPES: Final = {
+    "bool": "BOOLEAN",
+    "int8": "TINYINT",
+    "int16": "SMALLINT",
+    "int32": "INTEGER",
+    "int64": "BIGINT",
+    "uint8": "UTINYINT",
+    "uint16": "USMALLINT",
+    "uint32": "UINTEGER",
+    "uint64": "UBIGINT",
+    "float": "FLOAT",
+    "double": "DOUBLE",
+    "string": "VARCHAR",
+    "large_string": "VARCHAR",
+}
+"""Arrow's types, by name, that the engine reads as Arrow does."""
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class FileRows:
+    """Rows of a Parquet file of this machine."""
+
+    path: str
+    start: int
+    stop: int
+    """Where they begin and end, in the file."""
+    file_num_rows: int
+    """How many rows the file has."""
+    all_types: Mapping[str, Any]
+    """The file's columns, and their types, which are Arrow's."""
+    names: tuple[str, ...]
+    """The columns that are wanted."""
+
+    @property
+    def types(self) -> dict[str, Any]:
+        """The columns that are wanted, and their types."""
+        return {name: self.all_types[name] for name in self.names}
+
+    def is_readable(self) -> bool:
+        """Return whether the engine reads the same as Arrow. It does not tell `x` from `X`, takes some signs of a path
+        for a pattern, and knows fewer types."""
+        folded = [name.casefold() for name in self.all_types]
+        return (
+            bool(self.names)
+            and not set("*?[{") & set(self.path)
+            and len(set(folded)) == len(folded)
+            and NUMBER not in folded
+            and all(str(kind) in SQL_TYPES for kind in self.types.values())
+        )
+
+    def is_unchanged(self) -> bool:
+        """Return whether the file still has these columns, and so many rows."""
+        try:
+            footer = arrow.load("A relation", "pyarrow.parquet").read_metadata(self.path)
+            schema = footer.schema.to_arrow_schema()
+        except (OSError, ValueError):  # then the reader says what is wrong
+            return False
+        found = dict(zip(schema.names, schema.types, strict=True))
+        return footer.num_rows == self.file_num_rows and found == self.all_types
+
+    def build(self, columns: Mapping[str, str], conditions: Sequence[str], before: int) -> str:
+        """Return the query of these rows.
+
+        Args:
+            columns: The expressions of the columns, by what the query calls them.
+            conditions: What is true of a row that is wanted.
+            before: How many rows come before, in other files.
+        """
+        where = list(conditions)
+        if self.start or self.stop < self.file_num_rows:
+            where.append(f"{NUMBER} >= {self.start} AND {NUMBER} < {self.stop}")
+        shown = [f"{value} AS {name}" for name, value in columns.items()]
+        number = f"CAST({NUMBER} + {before - self.start} AS {'UINTEGER' if before < 1 << 31 else 'BIGINT'}) AS n"
+        path = self.path.replace("'", "''")
+        options = f"{NUMBER} = true, hive_partitioning = false"
+        query = f"SELECT {', '.join([*shown, number])} FROM read_parquet('{path}', {options})"
+        return f"{query} WHERE {' AND '.join(where)}" if where else query
