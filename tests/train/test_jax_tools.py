@@ -235,9 +235,15 @@ def test_strategies_refuse_what_they_cannot_do() -> None:
         jax_strategies.open_exchange(train.strategies.Strategy(), alone)
     with pytest.raises(TypeError, match="outer optimizer must be a Nesterov"):
         open_local_sgd(outer=list)
-    with pytest.raises(ValueError, match="With LocalSGD the ranks meet in the optimizer's step"):
+    with pytest.raises(ValueError, match=r"With LocalSGD the ranks meet .* Write optimizer = prepare_optimizer"):
         open_local_sgd().average(jnp.ones(1), "average_gradients")
-    optimizer = open_local_sgd().adapt_optimizer(optax.sgd(0.1))
+    early = open_local_sgd(begin_after=3)
+    early.adapt_optimizer(optax.sgd(0.1))
+    with pytest.raises(ValueError, match=r"in the first steps only, and average_gradients\(\) does not know"):
+        early.average(jnp.ones(1), "average_gradients")
+    exchange = open_local_sgd()
+    optimizer = exchange.adapt_optimizer(optax.sgd(0.1))
+    assert exchange.average("the rank's own", "average_gradients") == "the rank's own"
     state = optimizer.init(jnp.ones(1))
     with pytest.raises(ValueError, match=r"Write optimizer.update\(gradients, state, params\)"):
         optimizer.update(jnp.ones(1), state)

@@ -108,10 +108,6 @@ def step_with_another_state(optimizer: Any) -> None:
     optimizer.update(jnp.ones(2), (), jnp.ones(2))
 
 
-def average(optimizer: Any) -> None:
-    hocket_jax.average_gradients(jnp.ones(2))
-
-
 def synchronize_when_traced(optimizer: Any) -> None:
     state = optimizer.init(jnp.ones(2))
     jax.jit(hocket_jax.synchronize)(jnp.ones(2), state)
@@ -133,7 +129,6 @@ def change_params(optimizer: Any) -> None:
         (init_twice, r"was called for the second time in this training function"),
         (step_without_params, r"was called without them. Write optimizer.update\(gradients, state, params\)"),
         (step_with_another_state, r"needs the state of a prepared optimizer, but received a tuple"),
-        (average, r"gradients are not averaged but pushed, and average_gradients\(\) does not do it"),
         (synchronize_when_traced, r"synchronize\(\) asks the servers. Call it outside of jax.jit"),
     ],
 )

@@ -22,6 +22,9 @@ def average_gradients(gradients: object) -> Any:
     For programs that step by themselves; with optax, `prepare_optimizer` does it. It averages whatever a step must
     share, such as running statistics. All ranks must call it in the same order, inside a program and outside.
 
+    With `LocalSGD` and `ParameterServer` the ranks share no gradients, and it returns the rank's own: there a prepared
+    optimizer does the rest. With `Sharded` the ranks compute one program, whose gradients are of all rows already.
+
     A rank should compute on one device. Gradients of halves (bfloat16, float16) are added up as float32.
 
     Args:
@@ -29,7 +32,7 @@ def average_gradients(gradients: object) -> Any:
 
     Raises:
         TypeError: A leaf is no array of floats.
-        ValueError: The trainer's strategy averages elsewhere.
+        ValueError: The trainer's strategy works in the optimizer, and none was prepared.
         RuntimeError: It is called outside a training function.
 
     Example:

@@ -50,12 +50,18 @@ class Exchange(strategy.Exchange):
         self._world_size = ranks.world_size
 
     def average(self, gradients: object, caller: str) -> Any:
-        raise ValueError(
-            f"With LocalSGD the ranks meet in the optimizer's step, and {caller}() would average the gradients of "
-            "each. Give the optimizer to prepare_optimizer() and leave it out, or use the strategy AllReduce."
-        )
+        self.check_prepared("LocalSGD", "the ranks meet in the optimizer's step", caller)
+        if self._settings.begin_after:
+            raise ValueError(
+                f"With LocalSGD(begin_after={self._settings.begin_after}) the ranks share gradients in the first steps "
+                f"only, and {caller}() does not know which step it is in. Leave it out: the prepared optimizer averages "
+                "them. Or leave begin_after out."
+            )
+        return gradients
 
     def adapt_optimizer(self, optimizer: Any) -> Any:
+        self.is_prepared = True
+
         def init(params: object) -> LocalSGDState:
             anchors, velocity = (), ()
             if self._outer is not None:

@@ -107,7 +107,9 @@ class OnArrays(strategy.Exchange):
         host_calls.add_visitor(_PARAMETERS, _visit_parameters)
 
     def average(self, gradients: object, caller: str) -> object:
-        if self._changes_parameters or self._looks_first:
+        if not self._runtime.averages_gradients:
+            self.check_prepared(self._name, "the optimizer's step shows the strategy the parameters", caller)
+        elif self._changes_parameters or self._looks_first:
             raise ValueError(
                 f"{self._name} works on the parameters too, which {caller}() does not see. Give the optimizer to "
                 "prepare_optimizer() and leave it out."
@@ -115,6 +117,8 @@ class OnArrays(strategy.Exchange):
         return self._average(gradients)
 
     def adapt_optimizer(self, optimizer: Any) -> object:
+        self.is_prepared = True
+
         def init(params: Any) -> OnArraysState:
             return OnArraysState(jnp.zeros((), jnp.int32), optimizer.init(params))
 

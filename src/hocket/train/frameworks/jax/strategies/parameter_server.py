@@ -71,12 +71,12 @@ class Exchange(strategy.Exchange):
         host_calls.add_visitor(_VISITOR, _visit)
 
     def average(self, gradients: object, caller: str) -> Any:
-        raise ValueError(
-            f"With ParameterServer gradients are not averaged but pushed, and {caller}() does not do it. Write "
-            "optimizer = prepare_optimizer(optimizer)."
-        )
+        self.check_prepared("ParameterServer", "the optimizer's step pushes the gradients to the servers", caller)
+        return gradients
 
     def adapt_optimizer(self, optimizer: Any) -> Any:
+        self.is_prepared = True
+
         def update(updates: object, state: ParameterServerState, params: Any = None, **extra: object) -> Any:
             _check(state, params)
             steps, inner = optimizer.update(updates, state.inner, params, **extra)
@@ -89,6 +89,8 @@ class Exchange(strategy.Exchange):
         return optimizer._replace(init=init, update=update)
 
     def adapt_server_optimizer(self, optimizer: ps.Optimizer) -> Any:
+        self.is_prepared = True
+
         def update(updates: object, state: ParameterServerState, params: object = None, **_: object) -> object:
             _check(state, params)
             return self._step(updates, params, state)

@@ -29,13 +29,34 @@ class Exchange(strategies.NativeStrategy):
     needs_equal_rows: bool = False
     """Whether a batch must have as many rows in all ranks."""
 
+    is_prepared: bool = False
+    """Whether an optimizer was prepared."""
+
+    def check_prepared(self, name: str, where: str, caller: str) -> None:
+        """Raise if nothing of a rank's gradients would reach the others.
+
+        Args:
+            name: The strategy's.
+            where: Where it works, in words.
+            caller: What the program has called instead.
+
+        Raises:
+            ValueError: No optimizer was prepared.
+        """
+        if not self.is_prepared:
+            raise ValueError(
+                f"With {name} {where}, and {caller}() leaves each rank its own gradients. Write optimizer = "
+                "prepare_optimizer(optimizer) before the first step, or use the strategy AllReduce."
+            )
+
     @abc.abstractmethod
     def average(self, gradients: object, caller: str) -> Any:
-        """Return the mean of all ranks' gradients.
+        """Return the gradients that the rank steps with: the mean of all ranks', if ranks share gradients; else its
+        own, of which the prepared optimizer makes the rest.
 
         Raises:
             TypeError: A leaf is no array of floats.
-            ValueError: The strategy averages elsewhere.
+            ValueError: The strategy works in the optimizer, and none was prepared.
         """
 
     @abc.abstractmethod
