@@ -55,9 +55,9 @@ class Exchange(strategy.Exchange):
         self._settings = settings
         self._ranks = ranks
         self._closing = contextlib.ExitStack()
-        self._meter: sharded_usage.Meter | None = None
+        self._meters: list[sharded_usage.Meter] = []
+        """Of the models that were prepared."""
         self._outside = closures.Outside(ranks.world_size)
-        self._has_model = False
 
     def adapt_model(
         self, model: nn.Module, parallel_strategy: str, options: Mapping[str, object], device: torch.device
@@ -77,20 +77,20 @@ class Exchange(strategy.Exchange):
                 "Write model = torch.compile(prepare_model(model))."
             )
         averaging.copy_from_first([*model.parameters(), *model.buffers()])
-        self._has_model = True
         mesh = meshes.create_mesh(self._settings.mesh, framework="torch")
         planned = dict(self._plan(model, mesh))
         spread = {parameter: _spread(parameter, part) for parameter, part in planned.items()}
         for module in model.modules():
             own = {name: spread[old] for name, old in torch_internals.get_parameters(module).items() if old is not None}
             torch_internals.get_parameters(module).update(own)
-        self._meter = sharded_usage.Meter()
-        self._attach(model, {spread[old]: part for old, part in planned.items()}, self._meter)
-        self._closing.enter_context(self._meter.follow_steps())
+        meter = sharded_usage.Meter()
+        self._meters.append(meter)
+        self._attach(model, {spread[old]: part for old, part in planned.items()}, meter)
+        self._closing.enter_context(meter.follow_steps())
         for parameter in planned:
             parameter.data = parameter.new_empty(0)  # what still refers to it keeps no memory
         names = {id(parameter): name for name, parameter in model.named_parameters()}
-        look = functools.partial(_compare_gradients, names, self._meter)
+        look = functools.partial(_compare_gradients, names, meter)
         self._closing.callback(torch_optimizer.register_optimizer_step_pre_hook(look).remove)
         return model
 
@@ -103,7 +103,7 @@ class Exchange(strategy.Exchange):
     ) -> object:
         parameters = [one for group in optimizer.param_groups for one in group["params"]]
         outside = [one for one in parameters if not isinstance(one, torch_tensor.DTensor)]
-        if not self._has_model:
+        if not self._meters:
             return None
         taken = self._outside.begin_step(optimizer, outside, args, kwargs)
         return closures.share_loss(optimizer, taken or (args, kwargs), self._ranks.world_size) or taken
@@ -211,7 +211,7 @@ class Exchange(strategy.Exchange):
         """Give how each parameter is kept."""
         batch_dims = tuple(spreading.list_batch_dims(self._settings))
         shapes = {name: tuple(parameter.shape) for name, parameter in model.named_parameters()}
-        layouts = spreading.plan(self._settings, mesh, shapes)
+        layouts = spreading.plan(self._settings, mesh, shapes, is_first=not self._meters)
         parts = self._settings.locate_batch(0, mesh.size)[1]
         for name, parameter in model.named_parameters():
             stored = layouts[name]
@@ -220,8 +220,8 @@ class Exchange(strategy.Exchange):
             yield parameter, sharded_units.Part(stored, spreading.find_used(stored, batch_dims), batch_dims, parts)
 
     def close(self) -> None:
-        if self._meter is not None:
-            usage.note(self._meter.tell())
+        if self._meters:
+            usage.note(max(self._meters, key=lambda one: one.steps).tell())
         self._closing.close()
 
 
