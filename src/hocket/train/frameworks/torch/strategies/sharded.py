@@ -22,6 +22,7 @@ from typing import Any, Final, final
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.distributed import device_mesh
 from torch.distributed import tensor as torch_tensor
 from torch.distributed.tensor import experimental
 from torch.optim import optimizer as torch_optimizer
@@ -127,12 +128,12 @@ class Exchange(strategy.Exchange):
             if len(inner) == len(mesh.dim_names):
                 self._use_parts(model, parts, meter, hooks, backend.get_device_mesh(mesh))
             else:
-                inner_mesh = backend.get_device_mesh(mesh)[tuple(inner)] if inner else None
-                self._use_gathered(model, parts, meter, hooks, inner_mesh)
+                self._use_gathered(model, parts, meter, hooks, backend.get_device_mesh(mesh), inner)
 
         def adapt(made: nn.Module, copies: Mapping[int, Any]) -> None:
             hooks.remove_from_copies(copies)
-            self._attach(made, {copies[id(one)]: part for one, part in parts.items()}, sharded_usage.Meter())
+            own = {copies[id(one)]: part for one, part in parts.items() if id(one) in copies}
+            self._attach(made, own, sharded_usage.Meter())
 
         sharded_hooks.follow_copies(model, adapt)
 
@@ -142,9 +143,11 @@ class Exchange(strategy.Exchange):
         parts: Mapping[nn.Parameter, sharded_units.Part],
         meter: sharded_usage.Meter,
         hooks: sharded_hooks.Hooks,
-        inner: object,
+        mesh: device_mesh.DeviceMesh,
+        inner_names: Sequence[str],
     ) -> None:
         """Have layers compute with parameters that are put together along the batch's axes."""
+        inner = mesh[tuple(inner_names)] if inner_names else None
         units = sharded_units.Units(model, parts, inner, meter, hooks, self._settings.bucket_bytes)
         for module in model.modules():
             names = [name for name, value in torch_internals.get_parameters(module).items() if value is not None]
@@ -153,8 +156,8 @@ class Exchange(strategy.Exchange):
                 hooks.before(module, layer.build_begin())
                 hooks.after(module, layer.build_end())
         uses: list[Callable[[], Any]] = [
-            functools.partial(_share_buffers, model),
-            functools.partial(sharded_uses.Uses, units.use),
+            functools.partial(_share_buffers, model, parts),
+            functools.partial(sharded_uses.Uses, units.use, mesh),
         ]
         if inner is None:
             sharded_uses.enter_while_computing(
@@ -316,22 +319,23 @@ def _compare_gradients(
     )
 
 
-def _check_complete(model: nn.Module) -> None:
+def _check_complete(model: nn.Module, known: Mapping[nn.Parameter, object]) -> None:
     """Raise if a model has got parameters since it was spread: their gradients would be those of one rank."""
     for name, parameter in model.named_parameters():
-        if parameter.requires_grad and not isinstance(parameter, torch_tensor.DTensor):
+        if parameter not in known and (parameter.requires_grad or isinstance(parameter, torch_tensor.DTensor)):
             raise RuntimeError(
                 f"The model has got the parameter {name!r} since prepare_model() spread it, so nothing would add up "
-                "its gradients. Build the whole model first, and prepare it then."
+                "its gradients. Build the whole model first, and prepare it then; load_state_dict() keeps the "
+                "parameters without assign=True."
             )
 
 
 @contextlib.contextmanager
-def _share_buffers(model: nn.Module) -> Iterator[None]:
+def _share_buffers(model: nn.Module, known: Mapping[nn.Parameter, object]) -> Iterator[None]:
     """Have what is written into buffers, such as the means of a batch normalization, be rank 0's, as DDP does."""
-    _check_complete(model)
+    _check_complete(model, known)
     yield
-    if model.training and torch.is_grad_enabled():
+    if model.training:
         averaging.copy_from_first(buffer.data for buffer in model.buffers())
 
 
