@@ -498,6 +498,34 @@ def test_a_run_that_is_over_is_read_when_somebody_looks(tmp_path: Path, monkeypa
     runs.close()
 
 
+def test_what_an_earlier_run_of_the_name_had_is_none_of_a_new_one(tmp_path: Path) -> None:
+    written = begin(tmp_path, 2)
+    add(written, {"loss": 2, "old": 1, "note": "a"}, {"loss": 2})
+    written.fail({1: ValueError("no")})
+    written.end(ValueError("no"))
+    written = begin(tmp_path)
+    add(written, {"loss": 1})
+    written.end(None)
+    found = read(tmp_path)
+    assert (found.names, found.texts, len(found.get_curve("loss"))) == (["loss"], {}, 1)
+    assert (found.facts.attempts, found.facts.failures, len(found.get_late())) == (1, [], 1)
+    assert len(found.sum_spent(1)) == 1
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can start a process of another user")
+def test_a_run_of_another_user_that_goes_on_at_a_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with subprocess.Popen(["sleep", "60"], user=65534) as other:
+        line = {"is": "run", "at": time.time() - 60, "name": "n", "pid": 1, "config": {}, "start": None}
+        row = {"is": "row", "at": time.time() - 60, "metrics": [{}], "late": [0.0], "checkpoint": "c"}
+        again = {**line, "at": time.time() + 60, "pid": other.pid, "start": "c"}
+        (tmp_path / log.NAME).write_text("".join(json.dumps(one) + "\n" for one in (line, row, again)))
+        monkeypatch.setattr(descendants, "is_another_users", lambda pid: pid == other.pid)
+        found = read(tmp_path)
+        assert found.state == "running"
+        found.close()
+        other.kill()
+
+
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can start a process of another user")
 @pytest.mark.parametrize(("after", "state"), [(60.0, "running"), (-60.0, "interrupted")])
 def test_a_run_of_another_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, after: float, state: str) -> None:

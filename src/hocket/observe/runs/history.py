@@ -47,6 +47,8 @@ class Facts:
 
     name: str = ""
     started: float = 0.0
+    called: float = 0.0
+    """When `fit` was called last: a run that goes on at a checkpoint has started before."""
     pid: int = 0
     """Of the process that called `fit`."""
     config: dict[str, Any] = field(default_factory=dict)
@@ -144,7 +146,8 @@ class RunHistory:
         self.times = array("d")
         #: By name, and then by rank.
         self._metrics: dict[str, list[Column]] = {}
-        self._texts: dict[str, str] = {}
+        #: By name: the row, and the text.
+        self._texts: dict[str, tuple[int, str]] = {}
         self._late: list[Column] = []
         #: By rank, and then by part of `spending.Spent`.
         self._spent: list[list[Column]] = []
@@ -180,8 +183,9 @@ class RunHistory:
         kept = facts.checkpoints[start] + 1 if start in facts.checkpoints else 0
         self._repeat_from(kept)
         facts.name, facts.pid, facts.config = str(line["name"]), int(line["pid"]), dict(line["config"])
-        facts.started = facts.started if kept else line["at"]
-        facts.ended = facts.error = None
+        if not kept:  # what failed before is no part of it
+            facts.started, facts.attempts, facts.failures = line["at"], 0, []
+        facts.called, facts.ended, facts.error = line["at"], None, None
         self._run_start = self._attempt_start = kept
 
     def _take_attempt(self, line: dict[str, Any]) -> None:
@@ -215,7 +219,7 @@ class RunHistory:
         for rank, one in enumerate(metrics):
             for name, value in one.items():
                 if isinstance(value, str):
-                    self._texts[name] = value
+                    self._texts[name] = row, value
                 elif isinstance(value, bool | int | float):
                     _put(self._metrics.setdefault(name, []), rank, row, read_number(value))
         for rank, seconds in enumerate(late):
@@ -250,6 +254,12 @@ class RunHistory:
         for ranks in [*self._metrics.values(), self._late, *self._spent]:
             for column in ranks:
                 column.cut(count)
+            while ranks and not len(ranks[-1]):  # there may be fewer now
+                ranks.pop()
+        while self._spent and not self._spent[-1]:
+            self._spent.pop()
+        self._metrics = {name: ranks for name, ranks in self._metrics.items() if ranks}
+        self._texts = {name: one for name, one in self._texts.items() if one[0] < count}
         self.facts.checkpoints = {name: row for name, row in self.facts.checkpoints.items() if row < count}
 
     # --- answers ------------------------------------------------------------------------------------------------------
@@ -262,7 +272,7 @@ class RunHistory:
     @property
     def texts(self) -> Mapping[str, str]:
         """The metrics that are texts, as they were reported last."""
-        return self._texts
+        return {name: text for name, (_, text) in self._texts.items()}
 
     @property
     def state(self) -> str:
@@ -278,7 +288,7 @@ class RunHistory:
             import psutil  # here, because every training loads this module, and it takes 10 ms
 
             with contextlib.suppress(psutil.Error):  # it has ended meanwhile
-                return psutil.Process(self.facts.pid).create_time() <= self.facts.started
+                return psutil.Process(self.facts.pid).create_time() <= self.facts.called
         return self._file.resolve() in lines.list_open(self.facts.pid, log.NAME)
 
     def get_curve(self, name: str) -> list[Floats]:
