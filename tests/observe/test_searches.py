@@ -156,6 +156,19 @@ def test_trial_that_goes_on_from_a_checkpoint_has_no_report_twice(tmp_path: Path
     assert curve["points"] == [[0, 3.0], [1, 1.5]]
 
 
+def test_no_trial_runs_where_nobody_goes_on_with_the_search(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = begin(tmp_path / "search")
+    for number in range(2):
+        propose(folder, number, {"x": number})
+    found = describe(tmp_path)
+    assert (found["state"], found["states"]) == ("interrupted", {"interrupted": 2})
+    assert [one["state"] for one in found["trials"]] == ["interrupted"] * 2
+    begin(folder)
+    write(folder, {"event": "start", "id": "t1", "time": 3.0, "iteration": 0, "checkpoint": None})
+    monkeypatch.setattr(lines, "is_locked", lambda path: True)
+    assert describe(tmp_path)["states"] == {"waits": 1, "running": 1}
+
+
 def test_pickled_objects_are_not_opened(tmp_path: Path) -> None:
     class Evil:
         def __reduce__(self) -> Any:
