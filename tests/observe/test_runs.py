@@ -134,7 +134,7 @@ def test_what_is_damaged_does_not_reach_the_page(tmp_path: Path, seed: int) -> N
     sound: list[dict[str, Any]] = [
         {"is": "run", "at": 1.0, "name": "n", "pid": 1, "config": {"a": 1}, "start": None},
         {"is": "attempt", "at": 1.0, "number": 0, "ranks": 2, "kept": 0},
-        {"is": "places", "at": 1.0, "pids": [1, 2], "nodes": ["a"]},
+        {"is": "places", "at": 1.0, "pids": [1, 2], "nodes": ["a", "b"], "node": "a"},
         {"is": "ahead", "at": 1.0, "counts": [1, 2]},
         {"is": "row", "at": 1.0, **row},
         {"is": "failure", "at": 1.0, "errors": {"0": "x"}},
@@ -494,6 +494,25 @@ def test_a_run_that_is_over_is_read_when_somebody_looks(tmp_path: Path, monkeypa
     written.begin("run", {}, None)
     written.begin_attempt(1, 0)
     assert [line["state"] for line in runs.list_runs([])] == ["running", "finished", "finished"]
+    written.end(None)
+    runs.close()
+
+
+def test_numbers_of_numpy_are_in_the_configuration(tmp_path: Path) -> None:
+    written = log.RunLog(tmp_path)
+    config = {"rate": np.float32(0.5), "depth": np.int64(3), "deep": {"on": np.bool_(1)}, "rates": np.zeros(2)}
+    written.begin("run", config, None)
+    written.end(None)
+    assert read(tmp_path).facts.config == {"rate": 0.5, "depth": 3, "deep/on": True}
+
+
+def test_ranks_on_other_nodes_are_elsewhere(tmp_path: Path) -> None:
+    written = begin(tmp_path, 2)
+    written.place([os.getpid(), os.getpid()], ["here", "there"], "here")
+    runs = training.Runs(tmp_path)
+    runs.list_runs([])
+    shown = runs.describe(str(tmp_path), 100) or {}
+    assert [one["status"] for one in shown["ranks"]] == ["runs", "elsewhere"]
     written.end(None)
     runs.close()
 
