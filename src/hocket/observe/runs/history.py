@@ -54,7 +54,7 @@ class Facts:
     config: dict[str, Any] = field(default_factory=dict)
     ranks: int = 0
     pids: list[int] = field(default_factory=list)
-    """Of the ranks; empty where nobody has said."""
+    """Of the ranks, 0 of those on other nodes; empty where nobody has said."""
     counts: list[int] = field(default_factory=list)
     """How many reports each rank has made in this attempt."""
     attempts: int = 0
@@ -197,7 +197,8 @@ class RunHistory:
         facts.pids, facts.counts = [], [0] * facts.ranks
 
     def _take_places(self, line: dict[str, Any]) -> None:
-        self.facts.pids = [int(pid) for pid in line["pids"]]
+        pids, here = [int(pid) for pid in line["pids"]], line.get("node")
+        self.facts.pids = [pid if here in (None, at) else 0 for pid, at in zip(pids, line["nodes"], strict=True)]
 
     def _take_ahead(self, line: dict[str, Any]) -> None:
         self.facts.counts = [int(count) for count in line["counts"]]
@@ -294,6 +295,10 @@ class RunHistory:
     def get_curve(self, name: str) -> list[Floats]:
         """Return a metric: an array for each rank, with a value for each row."""
         return [column.fill(len(self)) for column in self._metrics[name]]
+
+    def get_first_curve(self, name: str) -> Floats:
+        """Return a metric in the first rank that has one: a value for each row."""
+        return next(column.fill(len(self)) for column in self._metrics[name] if len(column))
 
     def get_last(self, name: str) -> float | None:
         """Return the last value of a metric, in the first rank that has one. It may be NaN."""
