@@ -161,8 +161,10 @@ class SearchHistory:
 def _flatten(found: object, prefix: str = "") -> Iterator[tuple[str, Plain]]:
     if not isinstance(found, Mapping):
         return
-    for key, value in found.items():
+    for key, given in found.items():
         name = texts.cut(f"{prefix}{key}", 200)
+        is_pickled = isinstance(given, Mapping) and "!pickle" in given
+        value = given.get("!shown", given) if is_pickled else given
         if value is None or isinstance(value, bool | int | float):
             yield name, value
         elif isinstance(value, str):
