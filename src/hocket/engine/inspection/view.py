@@ -71,7 +71,11 @@ class StateView(Facts):
     def build_snapshot(self, statistics: Mapping[str, object]) -> Row:
         """Return, as plain data, what `hocket status` shows of the session. Large sessions are cut, and say so."""
         pool = self.kernel.pool
-        actors = self.list_records("actors", [("state", "!=", "DEAD")], SHOWN_ROWS)
+        rows = {
+            "tasks": self.list_records("task_counts"),
+            "actors": self.list_records("actors", [("state", "!=", "DEAD")]),
+            "workers": self.list_records("workers", [("is_alive", "=", True), ("worker_type", "=", "WORKER")]),
+        }
         errors = list(self.errors)
         return {
             "version": _base.__version__,
@@ -80,17 +84,14 @@ class StateView(Facts):
             "driver_pid": self.driver_pid,
             "opened_at": self.opened_at,
             "statistics": dict(statistics),
-            "tasks": self.list_records("task_counts", limit=SHOWN_ROWS),
-            "actors": actors,
-            "workers": self.list_records(
-                "workers", [("is_alive", "=", True), ("worker_type", "=", "WORKER")], SHOWN_ROWS
-            ),
+            **{kind: found[:SHOWN_ROWS] for kind, found in rows.items()},
+            "left_out": {kind: max(0, len(found) - SHOWN_ROWS) for kind, found in rows.items()},
             "resources": {
                 "total": {name: units / resources.UNIT for name, units in pool.total.items()},
                 "free": {name: units / resources.UNIT for name, units in pool.free.items()},
             },
             "errors": {
-                "count": len(errors),
+                "count": self.count_errors(),
                 "last": [
                     {"name": error.name, "type": error.error_type, "message": error.message, "at": error.timestamp}
                     for error in errors[-SHOWN_ERRORS:]
