@@ -244,7 +244,7 @@ def _start(request: Request) -> Connection:
                 address="local",
                 _temp_dir=place.path,
                 runtime_env=dict(request.environment) or None,
-                **{name: amount for name, amount in amounts.items() if amount},
+                **{name: amount for name, amount in amounts.items() if amount not in (None, {})},
                 **options,
             )
     except BaseException:
