@@ -213,7 +213,42 @@ def raise_for_caller(name: str, error: BaseException) -> NoReturn:
         sent = None
     if sent is None:
         sent = values.decode(values.encode_error(failure))
-    raise sent.as_instanceof_cause() from None
+    sent = sent.as_instanceof_cause()
+    sent.__dict__[_RAISED] = _Kind(type(failure.cause))
+    raise sent from None
+
+
+_RAISED = "_hocket_raised"
+"""The attribute of an error that has the class of what was raised, in the worker where it was."""
+
+
+class _Kind:
+    """A class that stays in its process: elsewhere there is None."""
+
+    def __init__(self, kind: type) -> None:
+        self.kind = kind
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return type(None), ()
+
+
+class _Retried(type):
+    """Makes classes that stand for those of ``retry_exceptions``. Ray compares the error that leaves the task, which is
+    of another class where what was raised cannot travel, or where its class lets nobody inherit."""
+
+    kinds: tuple[type[BaseException], ...]
+
+    def __instancecheck__(cls, error: object) -> bool:
+        raised = getattr(error, _RAISED, None)
+        return issubclass(type(error) if raised is None else raised.kind, cls)
+
+    def __subclasscheck__(cls, kind: type) -> bool:
+        return issubclass(kind, cls.kinds)
+
+
+def build_retried(kinds: tuple[type[BaseException], ...]) -> type[BaseException]:
+    """Return a class that Ray takes for all of these."""
+    return _Retried("Retried", (Exception,), {"kinds": kinds})
 
 
 # --- actors -----------------------------------------------------------------------------------------------------------
