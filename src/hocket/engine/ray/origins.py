@@ -135,5 +135,5 @@ def _has_failed(ref: contract.AnyRef) -> bool:
     try:
         ray.get(natives.get_awaitable(ref), timeout=0)
     except ray.exceptions.RayError as error:
-        return not isinstance(error, ray.exceptions.GetTimeoutError)
+        return not errors.is_timeout(error)
     return False
