@@ -136,7 +136,10 @@ def test_status_for_people_names_everything(cook: subprocess.Popen[str], capsys:
         assert wanted in text, wanted
 
 
-def test_status_says_where_to_look_for_sessions_on_ray(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_status_says_where_to_look_for_sessions_on_ray(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("COLUMNS", raising=False)
     found = shutil.which("sleep")
     assert found is not None
     named = shutil.copy(found, tmp_path / "raylet")  # it is known by its name

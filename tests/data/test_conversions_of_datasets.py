@@ -192,7 +192,9 @@ def test_aggregates_of_a_users(num_blocks: int) -> None:
 
 
 def test_aggregates_of_users_take_blocks_and_keys() -> None:
-    rows = data.range(10, override_num_blocks=3).map_batches(lambda batch: {**batch, "k": batch["id"] % 2})
+    rows = data.range(10, override_num_blocks=3).map_batches(
+        lambda batch: {**batch, "x": batch["id"], "k": batch["id"] % 2}
+    )
     longest = aggregate.AggregateFn(
         init=lambda key: [key, 0],
         accumulate_block=lambda made, table: [made[0], made[1] + table.num_rows],

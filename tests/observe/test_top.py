@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from hocket.cli import main
-from hocket.observe import searches, training
-from hocket.observe.runs import log
+from hocket.observe import searches
+from hocket.observe.runs import history, log
 from hocket.observe.top import looking, tables
 
 pytestmark = pytest.mark.about_local("sessions that are looked at from outside")
@@ -103,10 +103,11 @@ def test_runs_and_searches_of_another_session_are_not_shown(program: subprocess.
     written = log.RunLog(tmp_path)
     written.begin("other", {}, None)
     look = looking.Look(program.pid)
-    look._runs._known["other"] = training.history.RunHistory(tmp_path)
+    look._runs._known["other"] = history.RunHistory(tmp_path)
     look._searches._known["other"] = searches.SearchHistory(tmp_path)
     shown = look.look().tables
-    assert shown["Runs"].rows == shown["Searches"].remarks == shown["Training"].remarks == []
+    rows = [shown["Runs"].rows, shown["Searches"].remarks, shown["Training"].remarks]
+    assert not any(rows)
     written.end(None)
     look.close()
 

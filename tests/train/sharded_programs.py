@@ -254,7 +254,8 @@ class Follower(nn.Module):
                 mine.mul_(0.5).add_(other, alpha=0.5)
             mean = self.mean(x)
         nothing = functional.embedding(torch.zeros(0, dtype=torch.int64), online).sum() + self.empty.sum()
-        return online - mean + nothing
+        result: torch.Tensor = online - mean + nothing
+        return result
 
 
 def train_follower(config: dict[str, Any]) -> dict[str, Any]:

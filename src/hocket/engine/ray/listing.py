@@ -226,6 +226,8 @@ def look_up_actor(native: object, name: str, namespace: str) -> records.ActorOpt
     """Return an actor's options; those that Ray's handle knows, if it is none of ours."""
     key = _get_key(native)
     blob = ray_internals.get_value(key, _KV_NAMESPACE)
+    class_name = ""
+    names: list[str] = []
     if blob is None:
         class_name, names = outside.ask(ray_internals.describe_handle, native)
         # Ray knows the name of one of ours a moment before its creator publishes the options

@@ -252,7 +252,9 @@ class _Retried(type):
 
 def build_retried(kinds: tuple[type[BaseException], ...]) -> type[BaseException]:
     """Return a class that Ray takes for all of these."""
-    return _Retried("Retried", (Exception,), {"kinds": kinds})
+    made: Any = _Retried("Retried", (Exception,), {"kinds": kinds})
+    found: type[BaseException] = made
+    return found
 
 
 # --- actors -----------------------------------------------------------------------------------------------------------

@@ -71,7 +71,7 @@ def _add_up(states: Sequence[Any], arrays: Sequence[Any], joined: World, chosen:
 def read_results(model: Any) -> dict[str, float]:
     """Return the results of a model's metrics that are numbers, by the number of the metric and their names. Those of
     ``compile(metrics=)`` are one metric, whose result is a dict."""
-    found = {}
+    found: dict[str, float] = {}
     for number, metric in enumerate(model.metrics):
         if metric.variables:
             result = metric.result()
