@@ -70,7 +70,6 @@ THOROUGH: Mapping[str, Sequence[str]] = {
         "tests/data/test_order.py::test_orders_are_even",
         "tests/data/test_s3.py",
         "tests/data/test_values.py::test_so_it_does_today",
-        "tests/engine/test_message_states.py::test_every_schedule_in_the_bound_ends_well",
         "tests/mesh/test_semantics.py::test_semantics[torch",
         "tests/mesh/test_torch.py::test_operations_and_gradients_are_those_of_one_process[3]",
         "tests/mesh/test_torch.py::test_reductions_of_cut_values_are_those_of_one_process",
