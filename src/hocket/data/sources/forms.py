@@ -22,7 +22,7 @@ from hocket.data.sources import archives, writing
 @final
 @dataclass(frozen=True)
 class Orc:
-    """What returns keywords of ``pyarrow.orc.write_table``."""
+    """ORC, written with the keywords of ``pyarrow.orc.write_table`` that `options` returns."""
 
     options: Callable[[], Mapping[str, Any]]
     ending: str = ".orc"

@@ -70,7 +70,8 @@ class Form(Protocol):
 @final
 @dataclass(frozen=True)
 class Parquet:
-    """What returns keywords of ``pyarrow.parquet.write_table``, and the types of the columns; None: as they are."""
+    """Parquet, written with the keywords of ``pyarrow.parquet.write_table`` that `options` returns, in columns of the
+    types of `schema`; None: as they are."""
 
     options: Callable[[], Mapping[str, Any]]
     schema: Any = None
@@ -121,7 +122,7 @@ def write_table(write: Callable[[Any, Any], object], table: Any, stream: object)
 @final
 @dataclass(frozen=True)
 class Csv:
-    """What returns keywords of ``pyarrow.csv.write_csv``."""
+    """CSV, written with the keywords of ``pyarrow.csv.write_csv`` that `options` returns."""
 
     options: Callable[[], Mapping[str, Any]]
     ending: str = ".csv"

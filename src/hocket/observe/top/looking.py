@@ -42,7 +42,7 @@ class Look:
         picture = self._watch.draw(pid, tables.RECENT_SECONDS, 10)
         if session is None:
             return View(None, tables.describe(None, None), {})
-        # Those of a session before it are known, too.
+        # The list has runs of earlier sessions, too.
         runs = [one for one in self._runs.list_runs([pid]) if one["driver_pid"] == pid]
         run: dict[str, Any] | None = self._runs.describe(runs[0]["path"], 100) if runs else None
         shown = {
