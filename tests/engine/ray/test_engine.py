@@ -480,7 +480,7 @@ def test_a_method_that_returns_a_generator(ray_session: hocket.SessionContext) -
             hocket.get(giver.give.remote())
         items = [*giver.give.options(num_returns="streaming").remote()]
         assert hocket.get(items[:2]) == [3, 6]
-        with pytest.raises(ZeroDivisionError, match=rf"^{kind.__qualname__}\.give raised an exception"):
+        with pytest.raises(ZeroDivisionError, match=rf"^{kind.__name__}\.give raised an exception"):
             hocket.get(items[2])
 
 
