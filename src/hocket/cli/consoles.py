@@ -8,7 +8,7 @@ from rich import console
 
 
 def open_console(columns: int) -> console.Console:
-    """Return it.
+    """Return the console that a command prints its tables on.
 
     Args:
         columns: How wide it is where there is no terminal, and COLUMNS does not say.

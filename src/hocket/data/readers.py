@@ -119,7 +119,7 @@ def read_parquet(
         parquet.plan_parquet(
             paths,
             _check_columns(columns),
-            *((None, None) if filter is None else _read_condition(filter)),
+            *_read_condition(filter),
             choice=choosing.Choice(
                 filesystem=filesystem,
                 ignore_missing_paths=ignore_missing_paths,
@@ -137,7 +137,10 @@ def read_parquet(
 
 
 def _read_condition(given: object) -> tuple[object, Callable[[blocks.Block], Any] | None]:
-    """Return a condition as Arrow's readers take it, and what finds the rows of a block of which it is true."""
+    """Return a condition as Arrow's readers take it, and a function that finds the rows of a block that fulfil it. None
+    stands for no condition, and for no such function."""
+    if given is None:
+        return None, None
     found, what = text.read(given), "read_parquet(filter=...)"
     if not isinstance(found, tree.Expr):
         return found, None

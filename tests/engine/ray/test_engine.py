@@ -21,6 +21,7 @@ from hocket.engine.ray import adapter, arrays, connection, engine, errors, kept_
 from hocket.testing.suites.programs import wait_until
 from hocket.util import scheduling_strategies, state
 from tests.engine.ray import conftest
+from tests.engine.ray.odd_errors import KeptOpenError, LastOfItsKindError
 
 pytestmark = [pytest.mark.timeout(120), conftest.UNTIDY]
 
@@ -429,21 +430,6 @@ def test_a_session_ends_with_the_user_s_own_ray_shutdown(run_driver: Any) -> Non
         "hocket.exceptions.SessionClosedError:\n    print('closed')\nhocket.shutdown()\n"
     )
     assert (done.returncode, done.stdout, done.stderr) == (0, "closed\n", "")
-
-
-class KeptOpenError(Exception):
-    """Cannot be sent to another process."""
-
-    def __init__(self, text: str) -> None:
-        super().__init__(text)
-        self.lock = threading.Lock()
-
-
-class LastOfItsKindError(Exception):
-    """Lets nobody inherit."""
-
-    def __init_subclass__(cls) -> None:
-        raise TypeError("nobody inherits from this")
 
 
 @pytest.mark.parametrize("kind", [KeptOpenError, LastOfItsKindError])

@@ -7,7 +7,6 @@ import inspect
 import pickle
 import subprocess
 import sys
-import threading
 import types
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
@@ -33,6 +32,7 @@ from hocket.engine.ray import (
     views,
 )
 from hocket.kernel import records
+from tests.engine.ray.odd_errors import KeptOpenError, LastOfItsKindError
 
 ray = adapter.ray
 
@@ -98,21 +98,6 @@ def test_a_detached_group_does_not_end_with_its_session(monkeypatch: pytest.Monk
 
 
 # --- what leaves a task -----------------------------------------------------------------------------------------------
-
-
-class KeptOpenError(Exception):
-    """Cannot be sent to another process."""
-
-    def __init__(self, text: str) -> None:
-        super().__init__(text)
-        self.lock = threading.Lock()
-
-
-class LastOfItsKindError(Exception):
-    """Lets nobody inherit."""
-
-    def __init_subclass__(cls) -> None:
-        raise TypeError("nobody inherits from this")
 
 
 def leave(error: Exception) -> BaseException:

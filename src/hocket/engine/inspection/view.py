@@ -11,6 +11,7 @@ from hocket import _base
 from hocket.engine.inspection import tasks, things
 from hocket.engine.inspection.facts import Facts, Row
 from hocket.kernel import resources
+from hocket.kernel.records import ActorState
 
 Filter = tuple[str, str, object]
 """``(field, "=" or "!=", value)``"""
@@ -71,10 +72,18 @@ class StateView(Facts):
     def build_snapshot(self, statistics: Mapping[str, object]) -> Row:
         """Return, as plain data, what `hocket status` shows of the session. Large sessions are cut, and say so."""
         pool = self.kernel.pool
+        functions = self.list_records("task_counts")
         rows = {
-            "tasks": self.list_records("task_counts"),
-            "actors": self.list_records("actors", [("state", "!=", "DEAD")]),
-            "workers": self.list_records("workers", [("is_alive", "=", True), ("worker_type", "=", "WORKER")]),
+            "tasks": functions[:SHOWN_ROWS],
+            "actors": self.list_records("actors", [("state", "!=", "DEAD")], SHOWN_ROWS),
+            "workers": self.list_records(
+                "workers", [("is_alive", "=", True), ("worker_type", "=", "WORKER")], SHOWN_ROWS
+            ),
+        }
+        counts = {
+            "tasks": len(functions),
+            "actors": sum(actor.state != ActorState.DEAD for actor in list(self.kernel.actors.values())),
+            "workers": sum(self.get_pid(worker) != self.driver_pid for worker in list(self.kernel.workers)),
         }
         errors = list(self.errors)
         return {
@@ -84,8 +93,8 @@ class StateView(Facts):
             "driver_pid": self.driver_pid,
             "opened_at": self.opened_at,
             "statistics": dict(statistics),
-            **{kind: found[:SHOWN_ROWS] for kind, found in rows.items()},
-            "left_out": {kind: max(0, len(found) - SHOWN_ROWS) for kind, found in rows.items()},
+            **rows,
+            "left_out": {kind: counts[kind] - len(found) for kind, found in rows.items()},
             "resources": {
                 "total": {name: units / resources.UNIT for name, units in pool.total.items()},
                 "free": {name: units / resources.UNIT for name, units in pool.free.items()},

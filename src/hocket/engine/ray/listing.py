@@ -226,8 +226,6 @@ def look_up_actor(native: object, name: str, namespace: str) -> records.ActorOpt
     """Return an actor's options; those that Ray's handle knows, if it is none of ours."""
     key = _get_key(native)
     blob = ray_internals.get_value(key, _KV_NAMESPACE)
-    class_name = ""
-    names: list[str] = []
     if blob is None:
         class_name, names = outside.ask(ray_internals.describe_handle, native)
         # Ray knows the name of one of ours a moment before its creator publishes the options
@@ -235,9 +233,14 @@ def look_up_actor(native: object, name: str, namespace: str) -> records.ActorOpt
         while blob is None and time.monotonic() < deadline:
             time.sleep(rules.CLAIM_INTERVAL_S)
             blob = ray_internals.get_value(key, _KV_NAMESPACE)
-    if blob is not None:
-        options: records.ActorOptions = pickle.loads(blob)
-        return options
+        if blob is None:
+            return _build_options(class_name, names, name, namespace)
+    options: records.ActorOptions = pickle.loads(blob)
+    return options
+
+
+def _build_options(class_name: str, names: Sequence[str], name: str, namespace: str) -> records.ActorOptions:
+    """Return the options of an actor of plain Ray."""
     methods = tuple((method, records.MethodOptions()) for method in names)
     shape = records.DEFAULT_SHAPE
     return records.ActorOptions(

@@ -14,7 +14,7 @@ import itertools
 import threading
 import types
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
-from typing import Any, ClassVar, NoReturn
+from typing import Any, ClassVar, NoReturn, cast
 
 import ray
 
@@ -252,9 +252,7 @@ class _Retried(type):
 
 def build_retried(kinds: tuple[type[BaseException], ...]) -> type[BaseException]:
     """Return a class that Ray takes for all of these."""
-    made: Any = _Retried("Retried", (Exception,), {"kinds": kinds})
-    found: type[BaseException] = made
-    return found
+    return cast("type[BaseException]", _Retried("Retried", (Exception,), {"kinds": kinds}))
 
 
 # --- actors -----------------------------------------------------------------------------------------------------------
