@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import resource
 import shutil
 import signal
 import subprocess
@@ -20,6 +21,7 @@ from tests.conftest import RunScript
 
 import hocket
 from hocket.cli import bench, completion, doctor, main, status
+from hocket.engine import node
 from hocket.engine.local import endpoint
 from hocket.observe import sessions
 from hocket.testing import Leftovers
@@ -134,7 +136,10 @@ def test_status_for_people_names_everything(cook: subprocess.Popen[str], capsys:
         assert wanted in text, wanted
 
 
-def test_status_says_where_to_look_for_sessions_on_ray(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_status_says_where_to_look_for_sessions_on_ray(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("COLUMNS", raising=False)
     found = shutil.which("sleep")
     assert found is not None
     named = shutil.copy(found, tmp_path / "raylet")  # it is known by its name
@@ -185,6 +190,14 @@ def test_looking_leaves_nothing_behind(session: hocket.SessionContext) -> None:
     for _ in range(5):
         assert endpoint.ask(os.getpid(), 10.0)["driver_pid"] == os.getpid()
     assert during.list_new() == []
+
+
+def test_children_are_found_where_a_thread_ends_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
+    with subprocess.Popen(["sleep", "60"]) as child:
+        threads = [path.name for path in Path("/proc/self/task").iterdir()]
+        monkeypatch.setattr(os, "listdir", lambda path: ["4194304", *threads])  # more than any thread's number
+        assert child.pid in endpoint.list_children(os.getpid())
+        child.kill()
 
 
 def test_process_without_a_session_has_no_window() -> None:
@@ -269,6 +282,14 @@ def test_doctor_names_what_fails_and_the_remedy(
     assert "FAILED a task runs" in text, "the self-test stops at the first step that fails"
     assert "an actor counts" not in text
     assert not hocket.is_initialized()
+
+
+def test_doctor_tells_limits_as_a_session_has_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(node, "count_memory", lambda: 2**30)
+    monkeypatch.setattr(resource, "getrlimit", lambda which: (1024, resource.RLIM_INFINITY))
+    checks = {check.name: check for check in doctor.check_machine()}
+    assert checks["memory"].detail.endswith("cgroup limit 1.0 GiB")
+    assert checks["open files"].detail == "1,024 now, no limit at most"
 
 
 def test_doctor_leaves_an_open_session_alone() -> None:

@@ -271,6 +271,31 @@ def test_failures_are_events(any_session: hocket.SessionContext) -> None:
 
 
 @pytest.mark.needs("exact_state")
+def test_failures_that_are_no_longer_remembered_are_counted(any_session: hocket.SessionContext) -> None:
+    engine: Any = hocket.core.session.get_engine()
+    for number in range(1003):
+        engine.session.note_error(number, "f", "KeyError", "no")
+    assert [event.event_id for event in state.list_cluster_events(limit=2)] == [f"{3:016x}", f"{4:016x}"]
+    assert engine.view._state.build_snapshot({})["errors"]["count"] == 1003
+
+
+@pytest.mark.needs("exact_state")
+def test_snapshot_of_a_large_session_says_that_it_is_cut(any_session: hocket.SessionContext) -> None:
+    hocket.get([double.options(name=f"double {number}").remote(1) for number in range(503)])
+    engine: Any = hocket.core.session.get_engine()
+    snapshot = engine.view._state.build_snapshot({})
+    assert len(snapshot["tasks"]) == 500
+    assert snapshot["left_out"] == {"tasks": 3, "actors": 0, "workers": 0}
+
+
+@pytest.mark.needs("exact_state")
+def test_names_of_one_function_are_counted_apart(any_session: hocket.SessionContext) -> None:
+    hocket.get([double.options(name=name).remote(1) for name in ("b", "a", "a", "b", "a")])
+    summary = state.summarize_tasks()["cluster"]["summary"]
+    assert {name: one["state_counts"] for name, one in summary.items()} == {"a": {"FINISHED": 3}, "b": {"FINISHED": 2}}
+
+
+@pytest.mark.needs("exact_state")
 def test_summaries_count(any_session: hocket.SessionContext) -> None:
     counter = counters.remote()
     hocket.get([double.remote(1), double.remote(2), counter.add.remote(1)])

@@ -192,7 +192,9 @@ def test_aggregates_of_a_users(num_blocks: int) -> None:
 
 
 def test_aggregates_of_users_take_blocks_and_keys() -> None:
-    rows = data.range(10, override_num_blocks=3).map_batches(lambda batch: {**batch, "k": batch["id"] % 2})
+    rows = data.range(10, override_num_blocks=3).map_batches(
+        lambda batch: {**batch, "x": batch["id"], "k": batch["id"] % 2}
+    )
     longest = aggregate.AggregateFn(
         init=lambda key: [key, 0],
         accumulate_block=lambda made, table: [made[0], made[1] + table.num_rows],
@@ -202,6 +204,9 @@ def test_aggregates_of_users_take_blocks_and_keys() -> None:
     )
     assert rows.groupby("k").aggregate(longest).take_all() == [{"k": 0, "seen": "0: 5"}, {"k": 1, "seen": "1: 5"}]
     assert rows.aggregate(longest) == {"seen": "None: 10"}
+    twice = rows.groupby("k").aggregate(build_total(), aggregate.Sum("x"), build_total()).take_all()
+    assert all(row["total"] == row["total_2"] for row in twice)
+    assert list(rows.aggregate(build_total(), build_total("total_2"), build_total())) == ["total", "total_2", "total_3"]
     assert rows.filter(lambda row: False).aggregate(build_total(), aggregate.Count()) == {"total": 0, "count()": 0}
     quantiles = data.range(101).aggregate(aggregate.ApproximateQuantile("id", [0.1, 0.5]))
     assert quantiles == {"approx_quantile(id)": [10.0, 50.0]}

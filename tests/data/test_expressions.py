@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.parquet as pq
 import pytest
 
 import hocket
@@ -128,6 +129,23 @@ def test_numbers_and_types() -> None:
     assert typed.take_batch()["g"].dtype == np.float32
 
 
+def test_large_whole_numbers_beside_fractions() -> None:
+    large = [2**60 + 1, -5]
+    rows = data.from_arrow(pa.table({"i": large, "u": pa.array([2**64 - 1, 3], pa.uint64()), "f": [0.5, 2.5]}))
+    assert compute(col("i") * 1e-9, rows) == [one * 1e-9 for one in large]
+    assert compute(1.5 + col("i"), rows) == [1.5 + one for one in large]
+    assert compute(col("u") - col("f"), rows) == [2**64 - 1 - 0.5, 0.5]
+    assert compute(col("i") // 2.5, rows) == [one // 2.5 for one in large]
+    assert compute(col("i") % 2.5, rows) == [one % 2.5 for one in large]
+    assert compute(col("i") ** 1.0, rows) == [float(one) for one in large]
+    assert compute(col("i").floor(), rows) == [float(one) for one in large]
+    assert compute(col("u").log2(), rows) == [64, math.log2(3)]
+    assert compute(col("i") < 2**64, rows) == [True, True]
+    assert compute(col("u") >= 2**65, rows) == [False, False]
+    with pytest.raises(ValueError, match="cannot be computed: overflow"):
+        compute(col("i") * 1024, rows)
+
+
 def test_times_lists_and_dicts() -> None:
     when = dt.datetime(2026, 3, 4, 5, 6, 7)  # noqa: DTZ001 (a column without a zone)
     rows = data.from_arrow(pa.table({"t": [when, None], "d": [{"x": 1}, {"x": 2}], "l": [[1, 2, 3], [4]]}))
@@ -183,6 +201,27 @@ def test_rows_are_chosen(tmp_path: Path) -> None:
     assert [row["id"] for row in read.take_all()] == [5, 6]
     with pytest.raises(ValueError, match=r"has modulo\(\), which cannot be asked of the files"):
         data.read_parquet(tmp_path, filter=col("id") % 2 == 0)
+
+
+@pytest.mark.parametrize("how", [{}, {"columns": ["i"]}, {"include_row_hash": True}], ids=["all", "one", "hashed"])
+@pytest.mark.parametrize(
+    ("condition", "wanted"),
+    [
+        (col("i") > 5.5, [2**60 + 1]),
+        ("i / 2 < 3.0", [5]),
+        (col("u") > 1, [2**60 + 1]),
+        (col("u") > col("i"), [2**60 + 1]),
+        (col("i").is_in([2.5, 5.0]), [5]),
+        (col("i") > 2**64, []),
+    ],
+    ids=repr,
+)
+def test_large_whole_numbers_of_files(condition: Any, wanted: list[int], how: Any, tmp_path: Path) -> None:
+    columns = {"i": [2**60 + 1, 5], "u": pa.array([2**64 - 1, 1], pa.uint64())}
+    pq.write_table(pa.table(columns), tmp_path / "rows.parquet")
+    found = data.read_parquet(tmp_path, filter=condition, **how).take_all()
+    assert [row["i"] for row in found] == wanted
+    assert all(len(row) == {"columns": 1, "include_row_hash": 3}.get(next(iter(how), ""), 2) for row in found)
 
 
 def test_expressions_can_be_sent_and_read() -> None:

@@ -181,6 +181,9 @@ def test_parts(any_session: hocket.SessionContext) -> None:
         [],
     ]
     assert [part.count() for part in rows.split_proportionately([0.2, 0.3])] == [2, 3, 5]
+    assert [part.count() for part in rows.split_proportionately([0.98, 0.01])] == [8, 1, 1]
+    with pytest.raises(ValueError, match="leaves no row of 10 for the first part"):
+        rows.split_proportionately([0.05, 0.5])
     train, test = rows.train_test_split(0.25, shuffle=True, seed=1)
     assert sorted(row["id"] for row in train.union(test).take_all()) == list(range(10))
     assert (train.count(), test.count()) == (7, 3)

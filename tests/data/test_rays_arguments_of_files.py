@@ -9,6 +9,7 @@ from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
+from pyarrow import csv
 
 import hocket
 from hocket import data
@@ -104,6 +105,17 @@ def test_what_the_function_says_counts_first(tmp_path: Path) -> None:
     data.range(20, override_num_blocks=1).write_parquet(tmp_path, **how)
     (path,) = tmp_path.glob("*.parquet")
     assert pq.ParquetFile(path).num_row_groups == 4
+
+
+def test_a_function_makes_what_cannot_be_sent(tmp_path: Path) -> None:
+    how: dict[str, Any] = {
+        "arrow_csv_args_fn": lambda: {"write_options": csv.WriteOptions(include_header=False), "mode": "append"}
+    }
+    data.range(3, override_num_blocks=1).write_csv(tmp_path, **how)
+    (path,) = tmp_path.glob("*.csv")
+    assert path.read_text() == "0\n1\n2\n"
+    with pytest.raises(TypeError, match="nonsense"):
+        UNTYPED.range(3).write_csv(tmp_path, arrow_csv_args_fn=lambda: {"nonsense": 1})
 
 
 def test_a_folder_that_is_there(tmp_path: Path) -> None:

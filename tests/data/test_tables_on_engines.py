@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import tempfile
@@ -14,6 +15,7 @@ import pytest
 import hocket
 from hocket import data
 from hocket.data import aggregate as aggregates
+from hocket.testing.suites.programs import wait_until
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -45,6 +47,17 @@ def test_tables_do_the_same_on_each_engine(any_session: hocket.SessionContext, t
     assert data.read_text(lines).map_batches(lambda batch: batch).count() == 1000
 
 
+def list_opened() -> set[tuple[int, Path]]:
+    """Return the folders that workers write rows to, and whose they are."""
+    start = str(Path(tempfile.gettempdir(), "hocket-data-"))
+    found = set()
+    for process in psutil.Process().children(recursive=True):
+        with contextlib.suppress(OSError):  # it has ended, or a descriptor is closed
+            targets = map(os.readlink, Path(f"/proc/{process.pid}/fd").iterdir())
+            found |= {(process.pid, Path(target).parent) for target in targets if target.startswith(start)}
+    return found
+
+
 @pytest.mark.about_local("whose workers are children of the driver")
 def test_a_query_whose_worker_is_killed_is_done_again_and_leaves_nothing(
     session: hocket.SessionContext, monkeypatch: pytest.MonkeyPatch
@@ -52,16 +65,10 @@ def test_a_query_whose_worker_is_killed_is_done_again_and_leaves_nothing(
     # many blocks, of which a few wait for their reader, and the query with them
     monkeypatch.setattr(data.DataContext.get_current(), "target_max_block_size", 100_000)
     rows = data.range(500_000, override_num_blocks=8).sort("id", descending=True)
+    wait_until(lambda: not list_opened())  # a query of the test before may not have removed its folder yet
     loop = iter(rows.iter_batches(batch_size=100))
     seen = next(loop)["id"].tolist()
-    start = str(Path(tempfile.gettempdir(), "hocket-data-"))
-    opened = {
-        (process.pid, Path(target).parent)
-        for process in psutil.Process().children(recursive=True)
-        for target in map(os.readlink, Path(f"/proc/{process.pid}/fd").iterdir())
-        if target.startswith(start)
-    }
-    ((pid, folder),) = opened
+    ((pid, folder),) = list_opened()
     os.kill(pid, signal.SIGKILL)
     for batch in loop:
         seen += batch["id"].tolist()

@@ -136,6 +136,7 @@ REDUCTIONS: dict[str, Any] = {
     "norm and sum": lambda value: torch.linalg.vector_norm(value, dim=1) + value.sum(1),
     "mean, scaled": lambda value: value.mean(1) * 3 + 1,
     "mean and sum": lambda value: value.mean(1) + value.sum(1),
+    "mean of no dims": lambda value: value.mean([]),
     "largest, negated": lambda value: -value.amax(1),
     "largest and smallest": lambda value: value.amax(1) - value.amin(1),
     "sum, squared": lambda value: value.sum(1) * value.sum(1),
@@ -240,6 +241,17 @@ def behave_as_arrays(dims: dict[str, int]) -> None:
     assert (rows * np.full(16, 2.0, "float32")).gather().sum() == 2 * rows.gather().sum()
     half = mesh.copy_to_mesh(torch.ones(8, dtype=torch.bfloat16), Layout([axis], grid))
     assert half.gather().dtype.name == "bfloat16"
+    complexes = np.arange(16).reshape(8, 2) * (1 + 2j)
+    library: Any = torch
+    turned_over = library.conj(mesh.copy_to_mesh(complexes, Layout([axis, UNSHARDED], grid)))  # torch only notes it
+    assert turned_over.gather().tolist() == complexes.conj().tolist()
+    total = mesh.relayout(turned_over, Layout([UNSHARDED, UNSHARDED], grid, partial=[axis]))
+    assert total.gather().tolist() == complexes.conj().tolist()
+    swapped = np.arange(8, dtype=">f4")
+    assert mesh.copy_to_mesh(swapped, Layout([axis], grid)).gather().tolist() == swapped.tolist()
+    many = mesh.copy_to_mesh(torch.ones(8, 1 << 14, dtype=torch.float16), Layout([axis, UNSHARDED], grid))
+    mean = library.mean(many)
+    assert (float(mean.gather()), mean.dtype.name) == (1, "float16")
     with pytest.raises(TypeError, match=r"is spread over devices\. To move all of it here call its gather"):
         np.asarray(rows)
     assert float(mesh.relayout(rows.sum(), Layout([], grid))) == 8128

@@ -20,6 +20,7 @@ import pytest
 
 from hocket import train
 from hocket.observe import training
+from hocket.observe.runs import log
 
 notebook = pytest.importorskip("hocket.observe.notebook", reason="needs hocket[notebook]")
 
@@ -107,6 +108,24 @@ def test_it_looks_no_more_when_nothing_changes(curves: Any, monkeypatch: pytest.
     monkeypatch.setattr(sys.modules["hocket.observe.notebook.curves"], "QUIET_SECONDS", 0.0)
     curves._thread.join(20)
     assert not curves._thread.is_alive()
+
+
+def test_nothing_changes_when_the_run_is_over(tmp_path: Path) -> None:
+    written = log.RunLog(tmp_path)
+    written.begin("run", {}, None)
+    written.begin_attempt(1, 0)
+    written.place([os.getpid()], ["here"], "here")
+    written.arrive(0, 1)
+    written.add_row([{"loss": 1.0}], [None], 0.0, None)
+    written.end(None)
+    opened = notebook.LiveCurves(tmp_path)
+    opened._runs._stacks[os.getpid()] = "what the rank did", 0.0
+    opened.look()
+    before = opened.widget.run
+    assert before["curves"] == {"loss": [[1.0]]}
+    opened.look()
+    assert opened.widget.run is before
+    opened.close()
 
 
 # --- in a real JupyterLab ---------------------------------------------------------------------------------------------

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from hocket import train
 from hocket.cli import main
 from hocket.observe.report import Curve, Report, document
+from hocket.observe.runs import log
 
 HOSTILE = [
     "</script><script>document.title='hit'</script>",
@@ -236,6 +237,49 @@ def test_runs_that_are_not_there(
     fit_two(tmp_path)
     assert main.main(["runs", *([str(tmp_path)] if given[0].startswith("-") else []), *given]) == 1
     assert told in capsys.readouterr().err
+
+
+def write_log(folder: Path, *ranks: dict[str, object], config: dict[str, object], error: Exception | None) -> None:
+    folder.mkdir()
+    written = log.RunLog(folder)
+    written.begin(folder.name, config, None)
+    written.begin_attempt(len(ranks), 0)
+    for rank in range(len(ranks)):
+        written.arrive(rank, 1)
+    written.add_row(ranks, [None] * len(ranks), 0.0, None)
+    written.end(error)
+
+
+def test_metrics_that_are_called_like_facts_of_the_run(tmp_path: Path) -> None:
+    write_log(tmp_path / "a", {"error": 0.5, "run": 7}, config={"run": 1}, error=ValueError("no"))
+    write_log(tmp_path / "b", {"loss": 0.5}, config={"run": 2}, error=None)
+    for command in (["report", str(tmp_path / "a")], ["runs", str(tmp_path)]):
+        output = tmp_path / f"{command[0]}.html"
+        assert main.main([*command, "--output", str(output)]) == 0
+    facts = dict(read_data((tmp_path / "report.html").read_text())["facts"])
+    assert (facts["error"], facts["error (the program's)"]) == ("ValueError: no", "0.5")
+    listed, differing = read_data((tmp_path / "runs.html").read_text())["tables"]
+    assert [row[0] for row in listed["rows"]] == ["a", "b"]
+    assert differing["rows"] == [["a", "1"], ["b", "2"]]
+
+
+@pytest.mark.parametrize(("columns", "is_wide"), [("400", True), ("", False), ("wide", False)])
+def test_runs_are_as_wide_as_columns_says(
+    columns: str, is_wide: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", columns)
+    write_log(tmp_path / "a", {"n" * 190: 0.5}, config={}, error=None)
+    assert main.main(["runs", str(tmp_path)]) == 0
+    assert ("n" * 190 in capsys.readouterr().out) is is_wide
+
+
+def test_metric_that_not_all_ranks_report_is_compared(tmp_path: Path) -> None:
+    write_log(tmp_path / "a", {}, {"loss": 0.5}, config={}, error=None)
+    write_log(tmp_path / "b", {"loss": 0.25}, config={}, error=None)
+    output = tmp_path / "compared.html"
+    assert main.main(["runs", str(tmp_path), "--output", str(output)]) == 0
+    (curve,) = read_data(output.read_text())["curves"]
+    assert dict(zip(curve["labels"], curve["lines"], strict=True)) == {"a": [0.5], "b": [0.25]}
 
 
 @pytest.mark.parametrize("step", [math.nan, math.inf, "ten"])

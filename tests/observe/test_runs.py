@@ -134,7 +134,7 @@ def test_what_is_damaged_does_not_reach_the_page(tmp_path: Path, seed: int) -> N
     sound: list[dict[str, Any]] = [
         {"is": "run", "at": 1.0, "name": "n", "pid": 1, "config": {"a": 1}, "start": None},
         {"is": "attempt", "at": 1.0, "number": 0, "ranks": 2, "kept": 0},
-        {"is": "places", "at": 1.0, "pids": [1, 2], "nodes": ["a"]},
+        {"is": "places", "at": 1.0, "pids": [1, 2], "nodes": ["a", "b"], "node": "a"},
         {"is": "ahead", "at": 1.0, "counts": [1, 2]},
         {"is": "row", "at": 1.0, **row},
         {"is": "failure", "at": 1.0, "errors": {"0": "x"}},
@@ -496,6 +496,53 @@ def test_a_run_that_is_over_is_read_when_somebody_looks(tmp_path: Path, monkeypa
     assert [line["state"] for line in runs.list_runs([])] == ["running", "finished", "finished"]
     written.end(None)
     runs.close()
+
+
+def test_numbers_of_numpy_are_in_the_configuration(tmp_path: Path) -> None:
+    written = log.RunLog(tmp_path)
+    config = {"rate": np.float32(0.5), "depth": np.int64(3), "deep": {"on": np.bool_(1)}, "rates": np.zeros(2)}
+    written.begin("run", config, None)
+    written.end(None)
+    assert read(tmp_path).facts.config == {"rate": 0.5, "depth": 3, "deep/on": True}
+
+
+def test_ranks_on_other_nodes_are_elsewhere(tmp_path: Path) -> None:
+    written = begin(tmp_path, 2)
+    written.place([os.getpid(), os.getpid()], ["here", "there"], "here")
+    runs = training.Runs(tmp_path)
+    runs.list_runs([])
+    shown = runs.describe(str(tmp_path), 100) or {}
+    assert [one["status"] for one in shown["ranks"]] == ["runs", "elsewhere"]
+    written.end(None)
+    runs.close()
+
+
+def test_what_an_earlier_run_of_the_name_had_is_none_of_a_new_one(tmp_path: Path) -> None:
+    written = begin(tmp_path, 2)
+    add(written, {"loss": 2, "old": 1, "note": "a"}, {"loss": 2})
+    written.fail({1: ValueError("no")})
+    written.end(ValueError("no"))
+    written = begin(tmp_path)
+    add(written, {"loss": 1})
+    written.end(None)
+    found = read(tmp_path)
+    assert (found.names, found.texts, len(found.get_curve("loss"))) == (["loss"], {}, 1)
+    assert (found.facts.attempts, found.facts.failures, len(found.get_late())) == (1, [], 1)
+    assert len(found.sum_spent(1)) == 1
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can start a process of another user")
+def test_a_run_of_another_user_that_goes_on_at_a_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with subprocess.Popen(["sleep", "60"], user=65534) as other:
+        line = {"is": "run", "at": time.time() - 60, "name": "n", "pid": 1, "config": {}, "start": None}
+        row = {"is": "row", "at": time.time() - 60, "metrics": [{}], "late": [0.0], "checkpoint": "c"}
+        again = {**line, "at": time.time() + 60, "pid": other.pid, "start": "c"}
+        (tmp_path / log.NAME).write_text("".join(json.dumps(one) + "\n" for one in (line, row, again)))
+        monkeypatch.setattr(descendants, "is_another_users", lambda pid: pid == other.pid)
+        found = read(tmp_path)
+        assert found.state == "running"
+        found.close()
+        other.kill()
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can start a process of another user")

@@ -20,6 +20,8 @@ from hocket._base import showing
 from hocket.observe import searches
 from hocket.observe.runs import lines
 from hocket.observe.top import tables
+from hocket.stores import trust
+from hocket.tune import encoding
 from tests.observe import damage
 
 pytestmark = pytest.mark.about_local("logs, which are the same on each engine")
@@ -154,6 +156,31 @@ def test_trial_that_goes_on_from_a_checkpoint_has_no_report_twice(tmp_path: Path
     report(folder, 0, loss=1.5)
     (curve,) = describe(tmp_path)["curves"]
     assert curve["points"] == [[0, 3.0], [1, 1.5]]
+
+
+def test_numbers_of_numpy_are_shown_and_come_back_as_they_were(tmp_path: Path) -> None:
+    folder = begin(tmp_path / "search")
+    config = {"rate": np.float64(0.5), "depth": np.int32(3), "on": np.bool_(1), "rates": np.zeros(2)}
+    line = encoding.encode({"event": "trial", "id": "t0", "number": 0, "config": config, "tag": "", "folder": "f"})
+    with (folder / searches.NAME).open("ab") as file:
+        file.write(line)
+    (trial,) = describe(tmp_path)["trials"]
+    assert trial["config"] == {"rate": 0.5, "depth": 3, "on": True, "rates": "an object"}
+    again = encoding.decode(line, trust.Opener(folder, "A test"))["config"]
+    assert {name: type(value) for name, value in again.items()} == {name: type(value) for name, value in config.items()}
+
+
+def test_no_trial_runs_where_nobody_goes_on_with_the_search(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = begin(tmp_path / "search")
+    for number in range(2):
+        propose(folder, number, {"x": number})
+    found = describe(tmp_path)
+    assert (found["state"], found["states"]) == ("interrupted", {"interrupted": 2})
+    assert [one["state"] for one in found["trials"]] == ["interrupted"] * 2
+    begin(folder)
+    write(folder, {"event": "start", "id": "t1", "time": 3.0, "iteration": 0, "checkpoint": None})
+    monkeypatch.setattr(lines, "is_locked", lambda path: True)
+    assert describe(tmp_path)["states"] == {"waits": 1, "running": 1}
 
 
 def test_pickled_objects_are_not_opened(tmp_path: Path) -> None:

@@ -14,6 +14,8 @@ from typing import Any
 import pytest
 
 from hocket.cli import main
+from hocket.observe import searches
+from hocket.observe.runs import history, log
 from hocket.observe.top import looking, tables
 
 pytestmark = pytest.mark.about_local("sessions that are looked at from outside")
@@ -49,6 +51,7 @@ train.DataParallelTrainer(
 )
 counter = Counter.options(name="[red]odd\\x1b[31m").remote()
 hocket.get([work.remote(0.001) for _ in range(50)] + [counter.add.remote()])
+hocket.get([work.options(name=f"work {number}").remote(0.0) for number in range(25)])
 busy = work.options(name="busy").remote(600)
 print("open", flush=True)
 sys.stdin.read()
@@ -83,6 +86,29 @@ def test_what_is_shown(program: subprocess.Popen[str]) -> None:
     assert look.read_stack(program.pid, os.getpid()) == f"The process {os.getpid()} has ended."
     program.kill()
     program.wait()
+    look.close()
+
+
+def test_runs_a_second_are_those_of_all_functions(program: subprocess.Popen[str]) -> None:
+    look = looking.Look(program.pid)
+    picture = look._watch.draw(program.pid, 0, 10)
+    assert picture is not None
+    assert (picture["runs"], len(picture["names"])) == (50 + 1 + 1 + 25, 20), "the constructor ran, and `get` did not"
+    picture |= {"start": 0.0, "end": 10.0}
+    assert tables.describe(look._watch.describe(program.pid), picture).endswith("| 7.7 runs a second")
+    look.close()
+
+
+def test_runs_and_searches_of_another_session_are_not_shown(program: subprocess.Popen[str], tmp_path: Path) -> None:
+    written = log.RunLog(tmp_path)
+    written.begin("other", {}, None)
+    look = looking.Look(program.pid)
+    look._runs._known["other"] = history.RunHistory(tmp_path)
+    look._searches._known["other"] = searches.SearchHistory(tmp_path)
+    shown = look.look().tables
+    rows = [shown["Runs"].rows, shown["Searches"].remarks, shown["Training"].remarks]
+    assert not any(rows)
+    written.end(None)
     look.close()
 
 

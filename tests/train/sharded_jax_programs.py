@@ -143,6 +143,14 @@ def read_error(call: Callable[[], object]) -> str:
     return "nothing was raised"
 
 
+def place_what_an_optimizer_keeps(config: dict[str, Any]) -> dict[tuple[int, ...], bool]:
+    """Return what of the state of Adafactor is replicated, by the shape; it keeps sums over rows and columns."""
+    params = adapter.prepare_params({"up": {"kernel": np.ones((8, 6), "float32")}})
+    optimizer = adapter.prepare_optimizer(optax.adafactor(0.1, min_dim_size_to_factor=2, momentum=0.9))
+    state: Any = adapter.prepare_params(optimizer.init(params))
+    return {leaf.shape: leaf.sharding.is_fully_replicated for leaf in jax.tree.leaves(state) if leaf.size > 1}
+
+
 def load_elsewhere(config: dict[str, Any]) -> list[Any]:
     """Load what another world has saved, go on with it, and return the weights before, and whether one step works."""
     params = adapter.prepare_params(make_params(1))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 from typing import Any
 
@@ -134,6 +135,7 @@ class Borrower(nn.Module):
         x = self.layer(self.words(x))
         x = x + self.attention(x, x, x)[0] * self.scales[0] @ self.scales[1]
         assert self.words.weight.shape == (WORDS, WIDTH)
+        x = x + functional.linear(x, self.attention.out_proj.weight.detach())
         return functional.linear(x, self.words.weight)
 
 
@@ -236,6 +238,62 @@ def train_coder(config: dict[str, Any]) -> dict[str, Any]:
     return {**read_whole(model), **(scores if parts == 1 else {})}
 
 
+class Follower(nn.Module):
+    """Two layers, of which one is a mean of what the other was; it is updated as they compute."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.online, self.mean = nn.Linear(8, 8), nn.Linear(8, 8)
+        self.mean.requires_grad_(requires_grad=False)
+        self.empty = nn.Parameter(torch.zeros(4, 0))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        online: torch.Tensor = self.online(x)
+        with torch.no_grad():
+            for mine, other in zip(self.mean.parameters(), self.online.parameters(), strict=True):
+                mine.mul_(0.5).add_(other, alpha=0.5)
+            mean = self.mean(x)
+        nothing = functional.embedding(torch.zeros(0, dtype=torch.int64), online).sum() + self.empty.sum()
+        result: torch.Tensor = online - mean + nothing
+        return result
+
+
+def train_follower(config: dict[str, Any]) -> dict[str, Any]:
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    model = prepare_model(nn.Sequential(nn.Linear(8, 8), Follower()))
+    optimizer = torch.optim.SGD([one for one in model.parameters() if one.requires_grad], lr=0.1)
+    part, parts = config["parts"][train.get_context().get_world_rank()]
+    rows = torch.linspace(-1, 1, 64).sin().reshape(8, 8).chunk(parts)[part]
+    for _ in range(3):
+        optimizer.zero_grad()
+        (model(rows) - 1).square().mean().backward()
+        optimizer.step()
+    return read_whole(model)
+
+
+def train_copies(config: dict[str, Any]) -> dict[str, Any]:
+    """Train copies of a part of a model, and of the model when it has lost a layer; return what they were before and
+    are then."""
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    model: Any = prepare_model(
+        nn.Sequential(nn.Sequential(nn.Linear(8, 8), nn.Tanh()), nn.Linear(8, 8), nn.Linear(8, 8))
+    )
+    part, parts = config["parts"][train.get_context().get_world_rank()]
+    rows = torch.linspace(-1, 1, 64).sin().reshape(8, 8).chunk(parts)[part]
+    inner = copy.deepcopy(model[0])
+    model[2] = nn.Identity()
+    copies = {"inner": inner, "rest": copy.deepcopy(model), "again": copy.deepcopy(inner)}
+    for one in (inner, copies["rest"]):
+        optimizer = torch.optim.SGD(one.parameters(), lr=0.1)
+        for _ in range(2):
+            optimizer.zero_grad()
+            one(rows).square().mean().backward()
+            optimizer.step()
+    return {f"{name} {key}": value for name, one in copies.items() for key, value in read_whole(one).items()}
+
+
 def write_wrongly(config: dict[str, Any]) -> list[str]:
     """Return what is said where parameters change while something computes with them, or slopes have slopes."""
     told = []
@@ -254,6 +312,17 @@ def write_wrongly(config: dict[str, Any]) -> list[str]:
         except (RuntimeError, NotImplementedError) as error:
             told.append(str(error))
     return told
+
+
+def train_beside_a_teacher(config: dict[str, Any]) -> None:
+    """Train one model; another one, prepared after it, is only asked."""
+    model = prepare_model(nn.Sequential(nn.Linear(8, 4)))
+    teacher = prepare_model(nn.Linear(8, 4).requires_grad_(requires_grad=False))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(2):
+        optimizer.zero_grad()
+        (model(torch.ones(2, 8)) - teacher(torch.ones(2, 8))).square().mean().backward()
+        optimizer.step()
 
 
 def take_other_layers(config: dict[str, Any]) -> str:
@@ -293,6 +362,8 @@ def normalize_batches(config: dict[str, Any]) -> list[float]:
         model(rows).square().mean().backward()
         model[0](state).sum().backward()
         optimizer.step()
+    if config.get("again"):  # without gradients
+        swa_utils.update_bn([torch.arange(8.0).reshape(4, 2) * (rank + 1)], model)
     whole: list[Any] = [None, None]
     dist.all_gather_object(whole, [float(one) for one in model[1].running_mean])
     return [*whole[0], *whole[1]]
@@ -516,6 +587,12 @@ def prepare_compiled(config: dict[str, Any]) -> None:
 def add_a_layer_later(config: dict[str, Any]) -> None:
     model = prepare_model(nn.Sequential(nn.Linear(2, 2)))
     model.append(nn.Linear(2, 2))  # type: ignore[operator]
+    model(torch.ones(2, 2))
+
+
+def load_others(config: dict[str, Any]) -> None:
+    model = prepare_model(nn.Sequential(nn.Linear(2, 2)))
+    model.load_state_dict({name: torch.ones(value.shape) for name, value in model.state_dict().items()}, assign=True)
     model(torch.ones(2, 2))
 
 

@@ -137,6 +137,37 @@ def test_means_that_a_layer_keeps_are_those_of_rank_0(size: int, tmp_path: Path)
     assert found[:2] == found[2:] != [0, 0]
 
 
+def test_means_that_a_layer_keeps_without_gradients_are_those_of_rank_0(tmp_path: Path) -> None:
+    strategy = Sharded(mesh={"data": 2}, shard_along="data")
+    found = fit(programs.normalize_batches, tmp_path, strategy, again=True)
+    assert found[:2] == found[2:] != [0, 0]
+
+
+@pytest.mark.parametrize("size", [0, 600, 32 << 20])
+def test_a_layer_may_write_a_mean_of_another_one_as_it_computes(size: int, tmp_path: Path) -> None:
+    expected = fit(programs.train_follower, tmp_path / "one", None, num_workers=1, parts=[(0, 1)])
+    strategy = Sharded(mesh={"data": 2}, shard_along="data", bucket_bytes=size)
+    found = fit(programs.train_follower, tmp_path, strategy, parts=[(0, 2), (1, 2)])
+    for name, value in expected.items():
+        np.testing.assert_allclose(found[name], value, rtol=0, atol=1e-6, err_msg=name)
+
+
+@pytest.mark.parametrize("axis", ["data", "model"])
+def test_copies_of_a_part_and_of_a_model_that_has_lost_a_layer(axis: str, tmp_path: Path) -> None:
+    expected = fit(programs.train_copies, tmp_path / "one", None, num_workers=1, parts=[(0, 1)])
+    strategy = Sharded(mesh={axis: 2}, shard_along=axis)
+    found = fit(programs.train_copies, tmp_path, strategy, parts=[strategy.locate_batch(rank, 2) for rank in range(2)])
+    for name, value in expected.items():
+        np.testing.assert_allclose(found[name], value, rtol=0, atol=1e-6, err_msg=name)
+
+
+def test_a_model_beside_the_one_that_is_trained(tmp_path: Path) -> None:
+    strategy = Sharded(mesh={"data": 2}, layout={"0.weight": ["data", "unsharded"]})
+    found = run(programs.train_beside_a_teacher, tmp_path, strategy).sharding
+    assert found is not None
+    assert (found.steps, found.predicted.parameters, found.predicted.gradients) == (2, 80, 80)
+
+
 def test_ranks_that_use_different_layers(tmp_path: Path) -> None:
     told = fit(programs.take_other_layers, tmp_path, Sharded(mesh={"data": 2}, shard_along="data"))
     assert re.match(r"The parameter '0.weight' has a gradient in the ranks \[0\] and in no others", told), told
@@ -277,6 +308,7 @@ def test_descriptions_that_mean_nothing(arguments: dict[str, Any], error: type[E
         (programs.prepare_twice, Sharded(mesh={"data": 2}), {}, "spread already"),
         (programs.prepare_compiled, Sharded(mesh={"data": 2}), {}, "model = torch.compile(prepare_model(model))"),
         (programs.add_a_layer_later, Sharded(mesh={"data": 2}), {}, "got the parameter '1.weight' since"),
+        (programs.load_others, Sharded(mesh={"data": 2}), {}, "parameters without assign=True"),
         (
             programs.save_what_an_optimizer_lists,
             Sharded(mesh={"data": 2}),

@@ -152,6 +152,12 @@ def test_rows_of_ones_own(tmp_path: Path) -> None:
 # --- bad input --------------------------------------------------------------------------------------------------------
 
 
+def test_what_an_optimizer_keeps_may_have_other_shapes_than_the_rules_fit(tmp_path: Path) -> None:
+    strategy = Sharded(mesh={"model": 2}, layout={".*kernel": ["unsharded", "model"]})
+    found = fit(programs.place_what_an_optimizer_keeps, tmp_path, strategy).return_value
+    assert found == {(6,): True, (8,): True, (8, 6): False}
+
+
 def test_what_cannot_be_is_refused(tmp_path: Path) -> None:
     strategy = Sharded(mesh={"data": 1}, layout={"words/table": ["data"], "nothing": ["data"]})
     first, second, third = fit(programs.call_wrongly, tmp_path, strategy).return_value

@@ -69,9 +69,10 @@ REFUSED: dict[str, dict[str, str]] = {
     },
     "Sharded": {
         "optimizer_before": r"This SGD has the parameters that the model had before prepare_model\(\) spread them",
-        **dict.fromkeys(["appended", "replaced", "replaced_and_forgotten", "parameter_registered_later"], APPENDED),
+        **dict.fromkeys(
+            ["appended", "replaced", "replaced_and_forgotten", "parameter_registered_later", "normed_later"], APPENDED
+        ),
         **BY_TORCHS_OPTIMIZERS,
-        "normed_later": r"has lost the parameters \['weight', 'bias'\]",
         **dict.fromkeys(FINDING, ONLY_DDP),
         **dict.fromkeys(
             ["sparse_table", "sparse_table_around"], "has a sparse gradient, which Sharded does not add up"
@@ -184,6 +185,11 @@ def test_what_one_rank_does_alone_ends_the_run(way: str, match: str, tmp_path: P
 def test_sharded_models_say_what_torch_refuses(tmp_path: Path) -> None:
     with pytest.raises(train.TrainingFailedError, match=r"(?s)mixed torch\.Tensor.*Compute with model"):
         fit(unusual_loops.run_one, tmp_path, way="around_by_a_method", parallel_strategy="fsdp")
+
+
+def test_a_spread_layer_that_lost_a_parameter_is_named(tmp_path: Path) -> None:
+    with pytest.raises(train.TrainingFailedError, match=r"A Linear has lost the parameters \['weight', 'bias'\]"):
+        fit(unusual_loops.freeze_by_a_constant, tmp_path, SHARDED)
 
 
 @pytest.mark.parametrize(("strategy", "remedy"), [(SHARDED, "strategy=AllReduce"), (None, "parallel_strategy='ddp'")])

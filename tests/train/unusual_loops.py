@@ -819,6 +819,16 @@ def run_one(config: dict[str, Any]) -> None:
     WAYS[config["way"]](Ranks(config["parallel_strategy"]))
 
 
+def freeze_by_a_constant() -> None:
+    """A layer computes with a plain tensor in place of its parameter, which is no parameter any more."""
+    model, optimizer = _begin(Ranks())
+    first = open_model(model).first
+    value = first.weight.detach().clone()
+    del first.weight
+    first.weight = value
+    _train(Ranks(), model, optimizer)
+
+
 DIVERGING = [
     "parameter_outside",
     "parameter_outside_with_a_closure",

@@ -289,3 +289,10 @@ def test_collector_has_what_tasks_recorded(any_session: hocket.SessionContext) -
     assert (read("sizes_of_sum"), read("sizes_of_count")) == (56, 3)
     text = prometheus_client.generate_latest(registry).decode()
     assert {family.name for family in parser.text_string_to_metric_families(text)} == {"things", "level_of", "sizes_of"}
+
+
+def test_keys_of_a_metric_in_another_order_are_the_same() -> None:
+    with hocket.init(num_cpus=1, engine="inprocess"):
+        Counter("ordered", tag_keys=("b", "a")).inc(tags={"a": "1", "b": "2"})
+        Counter("ordered", tag_keys=("a", "b")).inc(tags={"a": "1", "b": "2"})
+        assert list_lines("ordered") == ["# TYPE ordered counter", 'ordered{a="1",b="2"} 2.0']

@@ -116,11 +116,11 @@ def check_machine() -> Iterator[Check]:
         + (f", {cpus} by the cgroup's quota" if cpus < affinity else ", no cgroup quota below that"),
     )
     memory = psutil.virtual_memory()
-    limit = read_memory_limit()
+    limit = node.count_memory()
     yield Check(
         name="memory",
         detail=f"{texts.format_bytes(memory.available)} free of {texts.format_bytes(memory.total)}; cgroup limit "
-        + (texts.format_bytes(limit) if limit is not None else "none"),
+        + (texts.format_bytes(limit) if limit < memory.total else "none"),
         is_ok=memory.available > 256 * 2**20,
         remedy="Less than 256 MiB are free: end other programs, or use a larger machine.",
     )
@@ -133,25 +133,15 @@ def check_machine() -> Iterator[Check]:
         detail = "none (Hocket does not need it)"
     yield Check(name=str(SHARED_MEMORY), detail=detail)
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    now, most = ("no limit" if limit == resource.RLIM_INFINITY else f"{limit:,}" for limit in (soft, hard))
     yield Check(
         name="open files",
-        detail=f"limit {soft:,}, can be raised to {hard:,}" if hard != resource.RLIM_INFINITY else f"limit {soft:,}",
+        detail=f"{now} now, {most} at most",
         is_ok=hard == resource.RLIM_INFINITY or hard >= FEW_DESCRIPTORS,
         remedy=f"Each large object takes a descriptor. Raise the hard limit to {FEW_DESCRIPTORS:,} or more "
         "(ulimit -Hn).",
     )
     yield Check(name="GPUs", detail=str(node.count_gpus()))
-
-
-def read_memory_limit() -> int | None:
-    """Return the memory limit of this process's cgroup, in bytes; None if it has none."""
-    try:
-        lines = Path("/proc/self/cgroup").read_text(encoding="utf-8").splitlines()
-        path = next(line[3:].strip() for line in lines if line.startswith("0::"))
-        limit = Path(f"/sys/fs/cgroup{path}/memory.max").read_text(encoding="utf-8").strip()
-        return None if limit == "max" else int(limit)
-    except (OSError, StopIteration, ValueError):
-        return None
 
 
 def check_kernel_features() -> Iterator[Check]:

@@ -9,9 +9,10 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from rich import box, console, table, text
+from rich import box, table, text
 
 from hocket._base import showing, texts
+from hocket.cli import consoles
 from hocket.observe.report import runs as reported_runs
 from hocket.observe.runs import history, log
 from hocket.stores import local_files, trust
@@ -139,9 +140,7 @@ def _print(found: Sequence[history.RunHistory], metrics: Sequence[str] | None) -
             *(facts.config.get(name, "") for name in differing),
         ]
         shown.add_row(*(text.Text(texts.show_name(str(cell))) for cell in cells))
-    out = console.Console(highlight=False)
-    if not out.is_terminal:
-        out.width = WIDTH
+    out = consoles.open_console(WIDTH)
     out.print(shown)
     left_out = len(names) - SHOWN_METRICS
     if not metrics and left_out > 0:

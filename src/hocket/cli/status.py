@@ -15,6 +15,7 @@ import psutil
 from rich import box, console, table, text
 
 from hocket._base import showing, texts
+from hocket.cli import consoles
 from hocket.engine import node
 from hocket.engine.local import endpoint
 from hocket.observe import sessions
@@ -35,9 +36,7 @@ def run(*, as_json: bool, timeout_s: float = TIMEOUT_SECONDS) -> int:
     if as_json:
         print(showing.encode(found, indent=2))
         return 0
-    out = console.Console(highlight=False)
-    if not out.is_terminal:
-        out.width = WIDTH
+    out = consoles.open_console(WIDTH)
     if not found:
         out.print("No session of yours has workers on this machine. One appears here with its first task.")
     if any(process.info["name"] == "raylet" for process in psutil.process_iter(["name"])):
@@ -83,6 +82,9 @@ def show(session: sessions.Session, out: console.Console) -> None:
     ):
         if built is not None:
             out.print(built)
+    for kind, count in snapshot.get("left_out", {}).items():
+        if count:
+            out.print(f"{count:,} more rows of {kind} are not shown.")
     errors = snapshot["errors"]
     if errors["count"]:
         out.print(text.Text(f"{errors['count']} errors; the latest:", style="red"))

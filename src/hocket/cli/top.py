@@ -12,6 +12,7 @@ from rich import box, console, table, text
 
 from hocket import extras
 from hocket._base import showing, texts
+from hocket.cli import consoles
 from hocket.observe.top import looking
 
 PLAIN_SECONDS = 2.0
@@ -52,9 +53,7 @@ def _open(look: looking.Look) -> None:
 
 
 def _print_on(look: looking.Look, count: int | None) -> None:
-    out = console.Console(highlight=False)
-    if not out.is_terminal:
-        out.width = WIDTH
+    out = consoles.open_console(WIDTH)
     printed = 0
     while (view := look.look()).pid is not None:
         _print(out, view)

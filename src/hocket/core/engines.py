@@ -7,6 +7,7 @@ import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from hocket.core import environments
 from hocket.engine import contract
 from hocket.kernel import resources
 
@@ -51,6 +52,9 @@ def open_ray(**request: object) -> contract.Engine:
     except BaseException:
         opened.close()
         raise
+    given: Any = request["environment"]
+    if opened.is_attached and given:  # Ray takes one for all that it runs only when it is connected
+        engine.inherit(contract.Inherited(environments.format_environment(given)))
     return engine
 
 

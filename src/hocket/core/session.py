@@ -154,7 +154,7 @@ def init(
         current = contract.current_engine
         if current is not None:
             return _describe_open(current, ignore_reinit_error)
-        name = str.__str__(namespace) if namespace else f"anonymous-{os.urandom(4).hex()}"
+        name = str.__str__(namespace) if namespace else ""
         if kind == "ray":
             opened = engines.open_ray(
                 address=place,
@@ -172,6 +172,7 @@ def init(
             node.check_gpus(num_gpus)
             core_labels.check_labels(labels or {})
             demand = node.build_demand(num_cpus, num_gpus, resources, ignored.get("_memory"), store=memory_limit)
+            name = name or f"anonymous-{os.urandom(4).hex()}"
             opened = engines.open_engine(
                 kind, demand, name, labels or {}, memory_limit=memory_limit, spill_folder=spill_folder
             )

@@ -7,11 +7,12 @@ Packed files (``.gz``, ``.bz2``, ``.zst``) are unpacked. Folders such as ``year=
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from hocket import keywords
-from hocket.data import arrow, calls, dataset, reading
+from hocket.data import arrow, blocks, calls, dataset, reading
 from hocket.data.expressions import computing, text, tree
 from hocket.data.sources import archives, choosing, files, formats, parquet, partitions
 
@@ -118,7 +119,7 @@ def read_parquet(
         parquet.plan_parquet(
             paths,
             _check_columns(columns),
-            None if filter is None else _read_condition(filter),
+            *_read_condition(filter),
             choice=choosing.Choice(
                 filesystem=filesystem,
                 ignore_missing_paths=ignore_missing_paths,
@@ -135,10 +136,15 @@ def read_parquet(
     )
 
 
-def _read_condition(given: object) -> object:
-    """Return a condition as Arrow's readers take it."""
-    found = text.read(given)
-    return computing.to_arrow(found, "read_parquet(filter=...)") if isinstance(found, tree.Expr) else found
+def _read_condition(given: object) -> tuple[object, Callable[[blocks.Block], Any] | None]:
+    """Return a condition as Arrow's readers take it, and a function that finds the rows of a block that fulfil it. None
+    stands for no condition, and for no such function."""
+    if given is None:
+        return None, None
+    found, what = text.read(given), "read_parquet(filter=...)"
+    if not isinstance(found, tree.Expr):
+        return found, None
+    return computing.to_arrow(found, what), functools.partial(computing.compute_mask, found, what=what)
 
 
 def read_csv(

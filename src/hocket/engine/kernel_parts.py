@@ -53,6 +53,8 @@ class Session:
         #: How often something has failed: who waits for several objects looks at all of them then.
         self.failures = 0
         self.errors: deque[exceptions.ErrorRecord] = deque(maxlen=1000)
+        #: How many there were, with those that are no longer remembered.
+        self.error_count = 0
         #: Functions to call when an object is there, by its id.
         self.callbacks: dict[int, list[Callable[[], None]]] = {}
 
@@ -90,6 +92,7 @@ class Session:
 
     def note_error(self, task_id: int, name: str, error_type: str, text: str) -> None:
         """Remember a failure, for those who look."""
+        self.error_count += 1
         self.errors.append(
             exceptions.ErrorRecord(
                 task_id=f"{task_id:016x}", name=name, error_type=error_type, message=text, timestamp=time.time()
@@ -382,6 +385,7 @@ class KernelView(contract.View):
             measure=processes.measure,
             locate=processes.locate,
             errors=session.errors,
+            count_errors=lambda: session.error_count,
             starts=processes.starts,
             lost=processes.lost,
             spans=processes.spans,

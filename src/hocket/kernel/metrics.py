@@ -14,7 +14,7 @@ GAUGE = "gauge"
 HISTOGRAM = "histogram"
 
 Tags = tuple[tuple[str, str], ...]
-"""``(key, value)`` pairs, in the order of the metric's keys."""
+"""``(key, value)`` pairs, by key."""
 
 Record = tuple[str, str, str, tuple[float, ...], Tags, tuple[float, ...]]
 """``(kind, name, description, boundaries, tags, numbers)``. The numbers: of a counter the increment, of a gauge the

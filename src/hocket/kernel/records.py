@@ -138,10 +138,9 @@ class ActorOptions:
 class FunctionRuns:
     """How often a function has run; tasks that are over refer to it, and to nothing that the function needs to run."""
 
-    __slots__ = ("count", "function_id")
+    __slots__ = ("count",)
 
-    def __init__(self, function_id: bytes) -> None:
-        self.function_id = function_id
+    def __init__(self) -> None:
         self.count = 0
 
 
@@ -157,7 +156,7 @@ class FunctionRecord:
         self.mean_s = 0.0
         #: How many of its tasks may stand in one worker's queue; grows when runs are seen to be short.
         self.depth = 1
-        self.runs = FunctionRuns(function_id)
+        self.runs = FunctionRuns()
         #: The engine's own data of the function, kept for as long as somebody needs it; opaque to the kernel.
         self.keeps: object = None
 

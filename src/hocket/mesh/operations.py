@@ -361,4 +361,4 @@ def _check_array(caller: str, value: object, backend: contract.Backend) -> Any:
     array = np.asarray(value)
     if array.dtype.kind not in "biufcV":
         raise TypeError(f"{caller}() takes an array of numbers, but received {value!r}.")
-    return array
+    return array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))  # as files may have it

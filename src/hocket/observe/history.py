@@ -137,7 +137,8 @@ class History:
             ``lanes``, a row a process. If there are at most `SPANS_IN_FULL`, each has ``spans``: rows of start,
             seconds, number of name, kind, state, attempt (how many, if they are merged), subject. Else it has ``busy``:
             how much of each pixel's time something ran, from 0 to 255, and ``most``: the number of the name that ran
-            longest in it; and as spans only those that are longer than a pixel. ``names``: the sums of each.
+            longest in it; and as spans only those that are longer than a pixel. ``names``: the sums of each of those
+            that took longest. ``runs``: how often tasks, calls and constructors ran, of all names.
         """
         chosen = [(lane, lane.choose(start, end)) for _, lane in sorted(self.lanes.items())]
         total = sum(len(records) for _, records in chosen)
@@ -163,7 +164,20 @@ class History:
             "is_dense": total > SPANS_IN_FULL,
             "lanes": lanes,
             "names": _sum_up(chosen, start, end),
+            "runs": sum(_count_runs(records) for _, records in chosen),
         }
+
+
+def _count_runs(records: Records) -> int:
+    kinds = records["word"] >> layout.KIND_SHIFT & 0xFF
+    return int(_read_runs(records)[np.isin(kinds, [int(kind) for kind in layout.RUNS])].sum())
+
+
+def _read_runs(records: Records) -> npt.NDArray[np.int64]:
+    """Return how many runs each record is of."""
+    states = records["word"] >> layout.STATE_SHIFT & 0xFF
+    attempts = (records["word"] >> layout.ATTEMPT_SHIFT).astype(np.int64)
+    return np.where(states == layout.State.MERGED, attempts, 1)
 
 
 def _sum_up(lanes: Sequence[tuple[Lane, Records]], start: float, end: float) -> list[dict[str, object]]:
@@ -172,8 +186,7 @@ def _sum_up(lanes: Sequence[tuple[Lane, Records]], start: float, end: float) -> 
     for lane, records in lanes:
         numbers = (records["word"] & 0xFFFFFFFF).astype(np.int64)
         states = records["word"] >> layout.STATE_SHIFT & 0xFF
-        attempts = (records["word"] >> layout.ATTEMPT_SHIFT).astype(np.int64)
-        runs = np.where(states == layout.State.MERGED, attempts, 1)
+        runs = _read_runs(records)
         ends = records["started"] + records["seconds"]
         inside = np.minimum(ends, end) - np.maximum(records["started"], start)
         for number in np.unique(numbers).tolist():

@@ -10,6 +10,7 @@ import json
 import math
 import threading
 import time
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -102,6 +103,9 @@ class SearchHistory:
             self.metric, self.mode = None if metric is None else str(metric), str(line.get("mode") or "max")
             self.last = history.read_time(line["time"])
             self.started = self.started or self.last
+            for trial in self.trials.values():  # those that ran when the one before was killed
+                if trial.state == "running":
+                    trial.state = "waits"
         elif event == "trial":
             trial_id = str(line["id"])
             self.trials[trial_id] = Trial(int(line["number"]), trial_id, dict(_flatten(line["config"])))
@@ -142,6 +146,13 @@ class SearchHistory:
         is_over = all(one.state in ("terminated", "error") for one in self.trials.values())
         return "finished" if is_over else "interrupted"
 
+    def list_states(self) -> dict[str, str]:
+        """Return the state of each trial, by its id. None runs where nobody goes on with the search."""
+        states = {name: one.state for name, one in self.trials.items()}
+        if self.state == "running":
+            return states
+        return {name: "interrupted" if state == "running" else state for name, state in states.items()}
+
     def list_metrics(self) -> list[str]:
         """Return the names of metrics that are numbers."""
         return list(dict.fromkeys(name for one in self.trials.values() for name in one.curves))
@@ -150,8 +161,10 @@ class SearchHistory:
 def _flatten(found: object, prefix: str = "") -> Iterator[tuple[str, Plain]]:
     if not isinstance(found, Mapping):
         return
-    for key, value in found.items():
+    for key, given in found.items():
         name = texts.cut(f"{prefix}{key}", 200)
+        is_pickled = isinstance(given, Mapping) and "!pickle" in given
+        value = given.get("!shown", given) if is_pickled else given
         if value is None or isinstance(value, bool | int | float):
             yield name, value
         elif isinstance(value, str):
@@ -227,7 +240,7 @@ class Searches:
             )
             better = search.mode == "max"
             rows = sorted((_score(one, shown, better=better) for one in search.trials.values()), key=_rank)
-            chosen = rows[:MOST_TRIALS]
+            chosen, states = rows[:MOST_TRIALS], search.list_states()
             return _describe(path, search) | {
                 "metric": shown,
                 "metrics": metrics,
@@ -235,7 +248,7 @@ class Searches:
                 "damaged": search.damaged,
                 "left_out": len(rows) - len(chosen),
                 "parameters": _list_parameters(search),
-                "trials": [_describe_trial(one, value) for one, value in chosen],
+                "trials": [_describe_trial(one, value, states[one.trial_id]) for one, value in chosen],
                 "associations": measure_associations(search, shown),
                 "curves": [
                     {"number": one.number, "points": _thin(one.curves.get(shown, []), width)}
@@ -257,9 +270,6 @@ def _rank(row: tuple[Trial, float | None]) -> tuple[bool, bool, float, int]:
 
 
 def _describe(path: str, search: SearchHistory) -> dict[str, object]:
-    states: dict[str, int] = {}
-    for one in search.trials.values():
-        states[one.state] = states.get(one.state, 0) + 1
     return {
         "path": path,
         "name": Path(path).name,
@@ -267,16 +277,16 @@ def _describe(path: str, search: SearchHistory) -> dict[str, object]:
         "state": search.state,
         "started": search.started,
         "last": search.last,
-        "states": states,
+        "states": dict(Counter(search.list_states().values())),
         "count": len(search.trials),
     }
 
 
-def _describe_trial(trial: Trial, score: float | None) -> dict[str, object]:
+def _describe_trial(trial: Trial, score: float | None, state: str) -> dict[str, object]:
     return {
         "number": trial.number,
         "id": trial.trial_id,
-        "state": trial.state,
+        "state": state,
         "reason": trial.reason,
         "error": trial.error,
         "config": trial.config,

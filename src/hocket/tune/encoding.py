@@ -1,7 +1,8 @@
 """Values as lines of JSON, and back: what the log of a search is made of.
 
 Numbers, texts, lists and dicts stand there as JSON has them, so that anyone can read the log. What JSON cannot hold
-(tuples, classes, arrays, dicts with other keys) is pickled, and comes back as it was.
+(tuples, classes, arrays, dicts with other keys) is pickled, and comes back as it was. Beside a number or text of
+another class stands Python's own, for viewers, which open no pickle.
 """
 
 from __future__ import annotations
@@ -14,12 +15,14 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 import cloudpickle
+import numpy as np
 
 from hocket._base import texts
 from hocket.stores import trust
 from hocket.tune import errors
 
 _PICKLED: Final = "!pickle"
+_SHOWN: Final = "!shown"
 _PLAIN: Final = (str, int, float, bool, type(None))
 
 
@@ -62,11 +65,15 @@ def _simplify(value: Any) -> object:
             f"{texts.safe_repr(value)} cannot be kept in the log of a search: {blob}. Have the space and metrics hold "
             "what can be pickled, and make the rest in the trial's function."
         )
-    return {_PICKLED: base64.b85encode(trust.note(blob)).decode()}
+    sealed: dict[str, object] = {_PICKLED: base64.b85encode(trust.note(blob)).decode()}
+    shown = value.item() if isinstance(value, np.generic) else value
+    if isinstance(shown, _PLAIN):
+        sealed[_SHOWN] = shown
+    return sealed
 
 
 def _restore(load: Callable[[bytes], object], found: dict[str, Any]) -> object:
-    if len(found) == 1 and _PICKLED in found:
+    if _PICKLED in found and found.keys() <= {_PICKLED, _SHOWN}:
         try:
             return load(base64.b85decode(found[_PICKLED]))
         except TypeError as error:  # it is no text, or no pickle that can be opened

@@ -107,7 +107,7 @@ class Metric:
             )
         for key in self._tag_keys:
             _check_tag_value(found[key])
-        return tuple([(key, found[key]) for key in self._tag_keys])
+        return tuple([(key, found[key]) for key in sorted(self._tag_keys)])  # another may name them in another order
 
     def __reduce__(self) -> tuple[object, ...]:
         return _rebuild, (type(self), self._list_arguments(), self._default_tags)

@@ -21,6 +21,7 @@ from hocket.engine.ray import adapter, arrays, connection, engine, errors, kept_
 from hocket.testing.suites.programs import wait_until
 from hocket.util import scheduling_strategies, state
 from tests.engine.ray import conftest
+from tests.engine.ray.odd_errors import KeptOpenError, LastOfItsKindError
 
 pytestmark = [pytest.mark.timeout(120), conftest.UNTIDY]
 
@@ -73,6 +74,28 @@ def test_plain_ray_finds_and_calls_our_actor(ray_session: hocket.SessionContext)
     found = hocket.get_actor("ours", "shop")
     assert found == ours
     assert hocket.get(found.split.remote()) == [6, -6]
+    assert [hocket.get(item) for item in found.count.remote(2)] == [0, 1]
+
+
+def test_an_actor_is_found_before_its_options_are(
+    ray_session: hocket.SessionContext, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    may_publish, publish = threading.Event(), listing.publish_actor
+
+    def publish_late(*args: Any) -> None:
+        assert may_publish.wait(60)
+        publish(*args)
+
+    monkeypatch.setattr(listing, "publish_actor", publish_late)
+    made: list[Any] = []
+    maker = threading.Thread(
+        target=lambda: made.append(hocket.remote(Counter).options(name="early", namespace="shop").remote(5))
+    )
+    maker.start()
+    wait_until(lambda: any(row["name"] == "early" for row in hocket.util.list_named_actors(all_namespaces=True)))
+    threading.Timer(0.5, may_publish.set).start()
+    found = hocket.get_actor("early", "shop")
+    maker.join()
     assert [hocket.get(item) for item in found.count.remote(2)] == [0, 1]
 
 
@@ -407,3 +430,119 @@ def test_a_session_ends_with_the_user_s_own_ray_shutdown(run_driver: Any) -> Non
         "hocket.exceptions.SessionClosedError:\n    print('closed')\nhocket.shutdown()\n"
     )
     assert (done.returncode, done.stdout, done.stderr) == (0, "closed\n", "")
+
+
+@pytest.mark.parametrize("kind", [KeptOpenError, LastOfItsKindError])
+def test_what_was_raised_decides_on_another_try(
+    ray_session: hocket.SessionContext, kind: type[Exception], tmp_path: Path
+) -> None:
+    def fail_twice(path: Path) -> int:
+        path.write_text(f"{path.read_text() if path.exists() else ''}.")
+        if len(path.read_text()) < 3:
+            raise kind("once more")
+        return len(path.read_text())
+
+    task = hocket.remote(fail_twice)
+    assert hocket.get(task.options(max_retries=2, retry_exceptions=[kind]).remote(tmp_path / "task")) == 3
+    with pytest.raises(exceptions.TaskError, match="once more"):
+        hocket.get(task.options(max_retries=2, retry_exceptions=[OSError]).remote(tmp_path / "other"))
+    assert (tmp_path / "other").read_text() == "."
+    flaky = hocket.remote(max_task_retries=2)(type("Flaky", (), {"work": lambda self, path: fail_twice(path)})).remote()
+    assert hocket.get(flaky.work.options(retry_exceptions=[kind]).remote(tmp_path / "call")) == 3
+
+
+def test_a_method_that_returns_a_generator(ray_session: hocket.SessionContext) -> None:
+    class Giver:
+        def give(self) -> Iterator[int]:
+            return (6 // (2 - at) for at in range(3))
+
+    class AsyncGiver:
+        async def give(self) -> Iterator[int]:
+            return (6 // (2 - at) for at in range(3))
+
+    for kind in (Giver, AsyncGiver):
+        giver = hocket.remote(kind).remote()
+        with pytest.raises(exceptions.SerializationError, match=r"Giver\.give` .*generator"):
+            hocket.get(giver.give.remote())
+        items = [*giver.give.options(num_returns="streaming").remote()]
+        assert hocket.get(items[:2]) == [3, 6]
+        with pytest.raises(ZeroDivisionError, match=rf"^{kind.__name__}\.give raised an exception"):
+            hocket.get(items[2])
+
+
+def test_a_function_called_on_an_actor_of_plain_ray(ray_session: hocket.SessionContext) -> None:
+    theirs = ray.remote(Counter).options(name="called", namespace="shop").remote(3)
+    found = hocket.get_actor("called", "shop")
+    assert hocket.get(found.__ray_call__.remote(lambda self: self.value)) == 3
+    assert hocket.get(found.split.options(num_returns=2).remote()) == [3, -3]
+    ray.kill(theirs)
+
+
+def test_who_was_cancelled(ray_session: hocket.SessionContext, tmp_path: Path) -> None:
+    @hocket.remote
+    def wait(path: Path, *_: object) -> None:
+        path.touch()
+        while True:
+            threading.Event().wait(0.02)
+
+    @hocket.remote
+    def echo(value: object) -> object:
+        return value
+
+    @hocket.remote
+    def interrupt() -> None:
+        raise KeyboardInterrupt
+
+    kept = echo.remote(1)
+    for number, given in enumerate([(), (kept,), (echo.remote(2),)]):
+        path = tmp_path / str(number)
+        waiting = wait.remote(path, *given)
+        after = echo.remote(waiting)
+        del given
+        wait_until(path.exists)
+        hocket.cancel(waiting)
+        with pytest.raises(exceptions.TaskCancelledError, match=r"^Task `\S*wait` was cancelled"):
+            hocket.get(waiting)
+        with pytest.raises(exceptions.TaskCancelledError, match=r"^Task `\S*wait` was cancelled"):
+            hocket.get(after)
+    with pytest.raises(exceptions.TaskCancelledError, match=r"^Task `\S*interrupt` was cancelled"):
+        hocket.get(interrupt.remote())
+
+
+def test_a_time_out_of_plain_ray_in_a_task(ray_session: hocket.SessionContext) -> None:
+    @hocket.remote
+    def wait_in_vain() -> None:
+        raise ray.exceptions.GetTimeoutError("in vain")
+
+    failed = wait_in_vain.remote()
+    with pytest.raises(exceptions.TaskError, match="in vain"):
+        hocket.get(failed, timeout=60)
+    with pytest.raises(exceptions.TaskError, match="in vain"):
+        hocket.get(failed, timeout=0)
+
+
+def test_a_ray_that_is_there_gives_a_session_what_it_asks_for() -> None:
+    read = hocket.remote(lambda: os.environ.get("HOCKET_TEST_SHELF"))
+    with hocket.init(engine="ray", namespace="stall", runtime_env={"env_vars": {"HOCKET_TEST_SHELF": "top"}}) as opened:
+        assert opened["namespace"] == "stall"
+        assert hocket.get(read.remote()) == "top"
+        counter = hocket.remote(Counter).options(name="till").remote(2)
+        assert hocket.get(hocket.get_actor("till", namespace="stall").add.remote()) == 3
+        assert hocket.get(counter.__ray_call__.remote(lambda _: os.environ.get("HOCKET_TEST_SHELF"))) == "top"
+    with hocket.init(engine="ray") as opened:
+        assert opened["namespace"] == ray.get_runtime_context().namespace
+        assert hocket.get(read.remote()) is None
+
+
+def test_a_detached_group_outlives_its_session() -> None:
+    with hocket.init(engine="ray"):
+        lasting = hocket.util.placement_group([{"CPU": 1}], lifetime="detached", name="lasting")
+        passing = hocket.util.placement_group([{"CPU": 1}], name="passing")
+        assert lasting.wait(20)
+        assert passing.wait(20)
+        strategy = scheduling_strategies.PlacementGroupSchedulingStrategy(lasting)
+        assert hocket.get(hocket.remote(scheduling_strategy=strategy)(lambda: 1).remote()) == 1
+    states = {found["name"]: found["state"] for found in ray.util.placement_group_table().values()}
+    assert states["lasting"] == "CREATED"
+    assert states.get("passing", "REMOVED") == "REMOVED"
+    ray.util.remove_placement_group(ray.util.get_placement_group("lasting"))

@@ -76,7 +76,11 @@ def test_what_was_on_a_lost_node_is_named(
     camera.kill()
     with pytest.raises((exceptions.NodeDiedError, exceptions.WorkerCrashedError), match="ran task `photo` died"):
         hocket.get(lost[0])
-    with pytest.raises(exceptions.ActorDiedError, match=r"Actor `Camera` is dead: its (node died|process)"):
+    # Ray says the latter as long as it knows of the connection alone.
+    with pytest.raises(
+        (exceptions.ActorDiedError, exceptions.ActorUnavailableError),
+        match=r"Actor `Camera` is dead: its (node died|process)|Call `Camera.wait` was lost: the process .* is gone",
+    ):
         hocket.get(lost[1])
     with pytest.raises(
         exceptions.TaskUnschedulableError, match=r"Task `again` has no node any more: it asks for .*camera"

@@ -283,3 +283,17 @@ def test_sockets_of_ray_s_own_threads_are_no_leftovers_of_a_session() -> None:
         assert [name.split(" -> ")[0] for name in before.list_new()] == [
             f"descriptor {fd}" for fd in sorted((ours.fileno(), theirs.fileno()), key=str)
         ]
+
+
+def test_no_cpu_is_what_was_asked_for(run_driver: conftest.RunDriver) -> None:
+    done = run_driver(
+        "import hocket\n"
+        "hocket.init(engine='ray', num_cpus=0, num_gpus=0)\n"
+        "print(hocket.cluster_resources().get('CPU', 0))\n"
+        "print(hocket.get(hocket.remote(num_cpus=0)(lambda: 'runs').remote()))\n"
+        "try:\n"
+        "    hocket.remote(num_cpus=1)(print).remote()\n"
+        "except hocket.exceptions.TaskUnschedulableError:\n"
+        "    print('refused')\n"
+    )
+    assert (done.returncode, done.stdout) == (0, "0\nruns\nrefused\n"), done.stderr

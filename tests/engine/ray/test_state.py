@@ -71,6 +71,21 @@ def test_actors_objects_nodes_and_groups() -> None:
     assert os.getpid() in [one.pid for one in state.list_workers()]
 
 
+def test_actors_of_one_name_in_several_namespaces() -> None:
+    counters = hocket.remote(Counter).options(num_cpus=0, name="twin")
+    twins = [counters.options(namespace=where).remote() for where in ("left", "right")]
+    hocket.get([twin.add.remote(1) for twin in twins])
+    assert sorted(actor.namespace for actor in state.list_actors(filters=[("name", "=", "twin")])) == ["left", "right"]
+    hocket.kill(twins[0])
+    wait_until(
+        lambda: (
+            {actor.namespace: actor.state for actor in state.list_actors(filters=[("name", "=", "twin")])}
+            == {"left": "DEAD", "right": "ALIVE"}
+        )
+    )
+    hocket.kill(twins[1])
+
+
 def test_summary_and_timeline_count() -> None:
     hocket.get([double.remote(x) for x in range(5)])
     wait_until(

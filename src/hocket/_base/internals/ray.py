@@ -101,6 +101,15 @@ def list_actors(job_id: Any = None) -> dict[str, Row]:
     return found
 
 
+def list_namespaces() -> dict[str, str]:
+    """Return the namespace of each actor, by the actor's id."""
+    rows = map(
+        gcs_pb2.ActorTableData.FromString,
+        ray._private.state.state._connect_and_get_accessor().get_actor_table(None, None),
+    )
+    return {row.actor_id.hex(): row.ray_namespace for row in rows}
+
+
 def find_actor(actor_id: str) -> Row:
     """Return an actor's row; empty if there is none."""
     found: Row = ray._private.state.actors(actor_id)

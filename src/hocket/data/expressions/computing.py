@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import decimal
 import functools
 from collections.abc import Callable
 from typing import Any
@@ -62,7 +63,12 @@ def _compute_array(expr: tree.Expr, block: blocks.Block, what: str) -> Any:
 
 def _build_scalar(value: object) -> object:
     held: Any = arrow.get_optional_array([value])  # which keeps nanoseconds, and 64 bits without a sign
-    return arrow.load("An expression").scalar(value) if held is None else held[0]
+    return arrow.load("An expression").scalar(_fit(value)) if held is None else held[0]
+
+
+def _fit(value: object) -> object:
+    """Return a whole number of more than 64 bits as a decimal one, and all else as it is."""
+    return decimal.Decimal(value) if isinstance(value, int) and not -(2**63) <= value < 2**64 else value
 
 
 def _walk(expr: tree.Expr, compute: object, look: Callable[[str], object], make: Callable[[Any], object]) -> object:
@@ -87,7 +93,7 @@ def to_arrow(expr: tree.Expr, what: str) -> Any:
             f"{what}: {expr!r} has {strange}(), which cannot be asked of the files. Write "
             "read_parquet(...).filter(expr=...)."
         )
-    return _walk(expr, compute, compute.field, compute.scalar)
+    return _walk(expr, compute, compute.field, lambda value: compute.scalar(_fit(value)))
 
 
 def _find_strange(expr: tree.Expr) -> str | None:

@@ -37,10 +37,33 @@ def _align(compute: Any, left: Value, right: Value) -> tuple[Value, Value]:
 
 
 def _calculate(name: str) -> Callable[..., Value]:
-    def call(compute: object, left: Value, right: Value) -> Value:
-        return getattr(compute, name)(*_align(compute, left, right))
+    def call(compute: Any, left: Value, right: Value) -> Value:
+        return _call_with_fractions(getattr(compute, name), *_align(compute, left, right))
 
     return call
+
+
+def _pick_of_fractions(name: str) -> Callable[..., Value]:
+    """Return the function of Arrow's of this name, which takes a fraction."""
+
+    def call(compute: Any, value: Value) -> Value:
+        return _call_with_fractions(getattr(compute, name), value)
+
+    return call
+
+
+def _call_with_fractions(function: Callable[..., Value], *values: Value) -> Value:
+    """Return what a function of Arrow's makes of numbers. Arrow refuses to take a whole number that no float is for a
+    fraction; it becomes the nearest one, as in Python."""
+    pa = _load()
+    try:
+        return function(*values)
+    except pa.ArrowInvalid:
+        is_whole = [pa.types.is_integer(one.type) for one in values]
+        is_mixed = any(pa.types.is_floating(one.type) for one in values) or len(values) == 1
+        if not (any(is_whole) and is_mixed):
+            raise
+        return function(*(one.cast("float64", safe=not whole) for one, whole in zip(values, is_whole, strict=True)))
 
 
 def _compare(name: str) -> Callable[..., Value]:
@@ -96,7 +119,7 @@ def _compute_each(left: Value, right: Value, function: Callable[[Any, Any], obje
 def _add(compute: Any, left: Value, right: Value) -> Value:
     if not isinstance(left, compute.Expression) and _is_text(left) and _is_text(right):
         return compute.binary_join_element_wise(left, right, "")
-    return compute.add_checked(*_align(compute, left, right))
+    return _call_with_fractions(compute.add_checked, *_align(compute, left, right))
 
 
 def _divide(compute: Any, left: Value, right: Value) -> Value:
@@ -144,7 +167,7 @@ def _modulo(compute: Any, left: Value, right: Value) -> Value:
 def _as_python(compute: Any, left: Value, right: Value, function: Any) -> Value:
     """Return what numpy, which has Python's rules for the digits of fractions, makes of two numbers."""
     pa = _load()
-    sides = [one.cast("float64") for one in (left, right)]
+    sides = [one.cast("float64", safe=not pa.types.is_integer(one.type)) for one in (left, right)]
     mask = compute.is_null(compute.divide_checked(*sides))  # which raises where something is divided by 0
     values = [one.as_py() if isinstance(one, pa.Scalar) else one.to_numpy(zero_copy_only=False) for one in sides]
     if isinstance(mask, pa.Scalar):
@@ -227,7 +250,7 @@ FUNCTIONS: Final[Mapping[str, Callable[..., Value]]] = {
     "divide": _divide,
     "floor_divide": _floor_divide,
     "modulo": _modulo,
-    "power": _pick("power_checked"),
+    "power": _calculate("power_checked"),
     "negate": _negate,
     **{name: _compare(name) for name in ("equal", "not_equal", "less", "less_equal", "greater", "greater_equal")},
     "and": _pick("and_kleene"),
@@ -239,13 +262,10 @@ FUNCTIONS: Final[Mapping[str, Callable[..., Value]]] = {
     "cast": _cast,
     "alias": lambda compute, value, name: value,
     "abs": _pick("abs_checked"),
-    **{
-        name: _pick(name)
-        for name in ("ceil", "floor", "round", "trunc", "sign", "exp", "sin", "cos", "tan", "asin", "acos", "atan")
-    },
-    "ln": _pick("ln"),
-    "log2": _pick("log2"),
-    "log10": _pick("log10"),
+    "round": _pick("round"),
+    "sign": _pick("sign"),
+    **{name: _pick_of_fractions(name) for name in ("ceil", "floor", "trunc", "exp", "ln", "log2", "log10")},
+    **{name: _pick_of_fractions(name) for name in ("sin", "cos", "tan", "asin", "acos", "atan")},
     "str.len": _pick("utf8_length"),
     "str.byte_len": _pick("binary_length"),
     **{

@@ -129,10 +129,11 @@ def split_at_indices(self: Self, indices: Sequence[int]) -> list[Self]:
 
 
 def split_proportionately(self: Self, proportions: Sequence[float]) -> list[Self]:
-    """Execute the plan, and return parts that have these shares of the rows, and one with the rest.
+    """Execute the plan, and return parts that have these shares of the rows, and one with the rest. Each has a row at
+    least.
 
     Raises:
-        ValueError: The shares are not above 0, or not below 1 together.
+        ValueError: The shares are not above 0, or not below 1 together; or there are too few rows for the first.
     """
     several: object = proportions
     given = list(several) if isinstance(several, Iterable) else []
@@ -143,6 +144,13 @@ def split_proportionately(self: Self, proportions: Sequence[float]) -> list[Self
         )
     source = execution.Source(self._store(), None)
     ends = [math.floor(source.num_rows * share + 1e-9) for share in itertools.accumulate(given)]
+    most = source.num_rows
+    for at in reversed(range(len(ends))):  # a part takes its row from the one before it, as in Ray
+        most = ends[at] = min(ends[at], most - 1)
+    if ends[0] <= 0:
+        raise ValueError(
+            f"split_proportionately({given}) leaves no row of {source.num_rows} for the first part. Take larger shares."
+        )
     return _cut(self, source, [0, *ends, source.num_rows])
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import functools
+import itertools
 from collections.abc import Iterable, Sequence
 from typing import Any, Final, Generic, TypeAlias, TypeVar
 
@@ -179,6 +181,7 @@ def aggregate(self: Planned, *aggs: Aggregate) -> dict[str, Any]:
         >>> data.range(5).aggregate(Mean("id"), Max("id", alias_name="last"))
         {'mean(id)': 2.0, 'last': 4}
     """
+    aggs = _name_apart(aggs)
     own = [one for one in aggs if isinstance(one, aggregates.Accumulating)]
     others = [one for one in aggs if not isinstance(one, aggregates.Accumulating)]
     found: dict[str, Any] = {}
@@ -186,6 +189,20 @@ def aggregate(self: Planned, *aggs: Aggregate) -> dict[str, Any]:
         rows = looking.take_all(groupby(self, None).aggregate(*part))
         found.update(rows[0] if rows else {one.name: _aggregate_nothing(one) for one in part})
     return {one.name: found[one.name] for one in aggs}
+
+
+def _name_apart(aggs: Sequence[Aggregate]) -> tuple[Aggregate, ...]:
+    """Return aggregates with a number behind a name that a user has given to another one too, as in Ray: ``x``,
+    ``x_2``."""
+    found: list[Any] = []
+    for one in aggs:
+        taken, kept = {getattr(other, "name", None) for other in found}, one
+        if isinstance(kept, aggregates.Accumulating) and kept.name in taken:
+            kept = copy.copy(kept)
+            names = (f"{one.name}_{number}" for number in itertools.count(2))
+            kept.name = next(name for name in names if name not in taken)
+        found.append(kept)
+    return tuple(found)
 
 
 def unique(self: Planned, column: str, ignore_nulls: bool = False) -> list[Any]:
@@ -280,6 +297,7 @@ class GroupedData(Generic[D]):
                 raise TypeError(
                     f"aggregate() takes aggregates, but received {one!r:.80}. Write aggregates.Sum('x'), for example."
                 )
+        aggs = _name_apart(aggs)
         if not aggs:
             raise ValueError("aggregate() was given no aggregate. Write aggregate(aggregates.Count()), for example.")
         engine.load("aggregate()")

@@ -264,8 +264,9 @@ def write_files(
 
 def _split_options(
     caller: str, given: Mapping[str, Any], function: str, arrows: Sequence[str]
-) -> tuple[dict[str, object], dict[str, object]]:
-    """Return the keywords that all writers take, and those for Arrow; a function's count first.
+) -> tuple[dict[str, object], Callable[[], dict[str, object]]]:
+    """Return the keywords that all writers take, and what returns those for Arrow; a function's count first. It is
+    called where files are written, too: what it returns may be nothing that can be sent, such as Arrow's WriteOptions.
 
     Args:
         caller: The writer.
@@ -273,15 +274,24 @@ def _split_options(
         function: What that function is called.
         arrows: Arrow's own functions and classes that take the others.
     """
+    plain = {name: value for name, value in given.items() if name != function}
     make = given.get(function)
-    options = {name: value for name, value in given.items() if name != function} | (make() if make is not None else {})
+    options = _join_options(plain, make)
     how = {name: options.pop(name) for name in (*_HOW, *_OF_RAY) if name in options}
     module = arrow.load(caller, f"pyarrow.{caller.partition('_')[2].removesuffix('()')}")
     theirs = {name: None for one in arrows for name in inspect.signature(getattr(module, one)).parameters}
     known = [name for name in theirs if name not in _NOT_FOR_USERS]
     own = keywords.list_names(globals()[caller.removesuffix("()")])
     keywords.check(caller, options, _HOW, f"; and, for Arrow, {', '.join(known)}", [*known, *own, *_OF_RAY])
-    return how, options
+    kept = {name: value for name, value in plain.items() if name in options}
+    return how, functools.partial(_join_options, kept, make, left_out=tuple(how))
+
+
+def _join_options(
+    given: Mapping[str, object], make: Callable[[], Mapping[str, object]] | None, left_out: Sequence[str] = ()
+) -> dict[str, object]:
+    made = {} if make is None else make()
+    return {name: value for name, value in {**given, **made}.items() if name not in left_out}
 
 
 def _read_sizes(caller: str, how: Mapping[str, Any]) -> tuple[int | None, int | None]:

@@ -22,15 +22,15 @@ from hocket.data.sources import archives, writing
 @final
 @dataclass(frozen=True)
 class Orc:
-    """Keywords of ``pyarrow.orc.write_table``."""
+    """ORC, written with the keywords of ``pyarrow.orc.write_table`` that `options` returns."""
 
-    options: Mapping[str, Any]
+    options: Callable[[], Mapping[str, Any]]
     ending: str = ".orc"
 
     def write(self, stream: Any, block: blocks.Block) -> None:
         whole = io.BytesIO()  # an error of the stream would end the process: Arrow's ORC does not expect one
         write = arrow.load("write_orc()", "pyarrow.orc").write_table
-        writing.write_table(functools.partial(write, **self.options), block.to_batch("pyarrow"), whole)
+        writing.write_table(functools.partial(write, **self.options()), block.to_batch("pyarrow"), whole)
         stream.write(whole.getbuffer())
 
 

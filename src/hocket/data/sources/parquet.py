@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, final
 
@@ -30,6 +30,9 @@ class Selection:
     columns: tuple[str, ...] | None
     filter: Any
     """An expression of Arrow's, or None."""
+    find_rows: Callable[[blocks.Block], npt.NDArray[np.int64]] | None = None
+    """Returns the numbers of the rows that the filter keeps, where Arrow cannot compute it: it compares no whole number
+    above 2**53 with a fraction. None: that is an error."""
     hashes_rows: bool = False
     """Whether the column ``row_hash`` is added."""
 
@@ -87,16 +90,28 @@ class Selection:
             own_names = self._list_own(own.names)
             if self.hashes_rows:  # Arrow does not say which rows it has left out
                 table = fragment.to_table(schema=schema, use_threads=False)
-                table = table.append_column("\0row", pa.array(numbers)).filter(self.filter)
+                table = self._filter(table.append_column("\0row", pa.array(numbers)))
                 numbers = table.column("\0row").to_numpy()
                 table = table.select(table.column_names[:-1] if own_names is None else own_names)
             else:
-                table = fragment.to_table(schema=schema, filter=self.filter, columns=own_names, use_threads=False)
+                try:
+                    table = fragment.to_table(schema=schema, filter=self.filter, columns=own_names, use_threads=False)
+                except pa.ArrowInvalid:
+                    table = self._filter(fragment.to_table(schema=schema, use_threads=False))
+                    table = table.select(own.names if own_names is None else own_names)
         arrow.check_texts(table)
         block = blocks.Block(arrow.read_table(table), table.num_rows)
         gone = {name: arrow.build_missing(table.num_rows, kind) for name, kind in self.choose(missing).items()}
         hashes = {"row_hash": _hash(numbers, path)} if self.hashes_rows else {}
         return blocks.Block({**block.columns, **gone, **hashes}, block.num_rows)
+
+    def _filter(self, table: Any) -> Any:
+        try:
+            return table.filter(self.filter)
+        except arrow.load(CALLER).ArrowInvalid:
+            if self.find_rows is None:
+                raise
+            return table.take(self.find_rows(blocks.Block(arrow.read_table(table), table.num_rows)))
 
     def _list_own(self, names: Sequence[str]) -> list[str] | None:
         return None if self.columns is None else [name for name in self.columns if name in names]
@@ -239,6 +254,7 @@ def plan_parquet(
     paths: object,
     columns: Sequence[str] | None,
     condition: object,
+    find_rows: Callable[[blocks.Block], npt.NDArray[np.int64]] | None,
     *,
     choice: choosing.Choice,
     include_paths: bool,
@@ -252,7 +268,7 @@ def plan_parquet(
     chosen = choosing.choose(CALLER, paths, (".parquet",), choice)
     shared, found = chosen.filesystem, chosen.files
     kept = None if columns is None else tuple(columns)
-    selection = Selection(columns=kept, filter=condition, hashes_rows=hashes_rows)
+    selection = Selection(columns=kept, filter=condition, find_rows=find_rows, hashes_rows=hashes_rows)
     constants = [selection.choose(one) for one in chosen.values]
     if len(found) > MOST_FOOTERS or on_error == "skip":
         if on_error == "raise":
@@ -297,13 +313,14 @@ def _plan_file(
         schema = pa.schema(list({**footer.types, **missing}.items()))
         try:
             parts = _open_fragment(shared, file.path, None).split_by_row_group(filter=selection.filter, schema=schema)
+            kept = [part.row_groups[0].id for part in parts]
         except pa.ArrowInvalid as error:
-            raise ValueError(
-                f"{CALLER} filters by columns of the files, which are {', '.join(map(repr, schema.names))}, and "
-                f"received {str(selection.filter)!r}: {error}. Write read_parquet(...).filter(expr=...) for a column "
-                "that folders' names say, or partition_filter=..."
-            ) from error
-        kept = [part.row_groups[0].id for part in parts]
+            if selection.find_rows is None or "FieldRef" in str(error):  # else it is a number of the statistics
+                raise ValueError(
+                    f"{CALLER} filters by columns of the files, which are {', '.join(map(repr, schema.names))}, and "
+                    f"received {str(selection.filter)!r}: {error}. Write read_parquet(...).filter(expr=...) for a "
+                    "column that folders' names say, or partition_filter=..."
+                ) from error
     reads = []
     joined = join_groups([sizes[at] for at in kept], most)
     for chosen in joined or [[]] * is_needed:

@@ -70,9 +70,10 @@ class Form(Protocol):
 @final
 @dataclass(frozen=True)
 class Parquet:
-    """Keywords of ``pyarrow.parquet.write_table``, and the types of the columns; None: as they are."""
+    """Parquet, written with the keywords of ``pyarrow.parquet.write_table`` that `options` returns, in columns of the
+    types of `schema`; None: as they are."""
 
-    options: Mapping[str, Any]
+    options: Callable[[], Mapping[str, Any]]
     schema: Any = None
     ending: str = ".parquet"
 
@@ -81,7 +82,7 @@ class Parquet:
         if self.schema is not None:
             table = _cast_table(table, self.schema)
         write = arrow.load("write_parquet()", "pyarrow.parquet").write_table
-        write_table(functools.partial(write, **self.options), table, stream)
+        write_table(functools.partial(write, **self.options()), table, stream)
 
 
 def _cast_table(table: Any, schema: Any) -> object:
@@ -121,13 +122,13 @@ def write_table(write: Callable[[Any, Any], object], table: Any, stream: object)
 @final
 @dataclass(frozen=True)
 class Csv:
-    """Keywords of ``pyarrow.csv.write_csv``."""
+    """CSV, written with the keywords of ``pyarrow.csv.write_csv`` that `options` returns."""
 
-    options: Mapping[str, Any]
+    options: Callable[[], Mapping[str, Any]]
     ending: str = ".csv"
 
     def write(self, stream: Any, block: blocks.Block) -> None:
-        write = functools.partial(arrow.load("write_csv()", "pyarrow.csv").write_csv, **self.options)
+        write = functools.partial(arrow.load("write_csv()", "pyarrow.csv").write_csv, **self.options())
         table = block.to_batch("pyarrow")
         if len(block.columns) != 1 or not table.column(0).null_count:
             write_table(write, table, stream)

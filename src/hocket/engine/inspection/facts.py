@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeAlias
 
@@ -52,7 +52,10 @@ class Facts:
     """Bytes of a payload."""
     locate: Callable[[tuple[object, ...]], str]
     """The source line that made a payload, where known."""
-    errors: Iterable[exceptions.ErrorRecord]
+    errors: Collection[exceptions.ErrorRecord]
+    """Oldest first."""
+    count_errors: Callable[[], int]
+    """Returns how many there were, with those that are no longer remembered."""
     starts: Mapping[int, float] = field(default_factory=dict)
     """When each task that runs was started, by `time.perf_counter`, where the engine itself runs them; first asked."""
     lost: Iterable[LostWorker] = ()

@@ -120,7 +120,7 @@ def count_tasks(facts: Facts) -> Iterator[Row]:
     for task in facts.kernel.tasks.values():
         counts[task.options.name, task.kind, find_state(facts, task)[0]] += 1
     seen: Counter[tuple[str, TaskKind]] = Counter()
-    by_function: dict[bytes, tuple[str, TaskKind, int, int]] = {}
+    by_function: dict[records.FunctionRuns, Counter[tuple[str, TaskKind]]] = {}
     for task in facts.kernel.closed_tasks:  # thousands, while tasks wait: so little is done for each
         name, kind = task.options.name, task.kind
         if getattr(task, "error_type", None) is not None or getattr(task, "ran_on", None) is None:
@@ -130,10 +130,13 @@ def count_tasks(facts: Facts) -> Iterator[Row]:
         if runs is None:
             seen[name, kind] += 1
             continue
-        known = by_function.get(runs.function_id)
-        by_function[runs.function_id] = name, kind, runs.count, 1 if known is None else known[3] + 1
-    for name, kind, count, remembered in by_function.values():  # short runs are not remembered one by one
-        seen[name, kind] += max(count, remembered)
+        if runs not in by_function:
+            by_function[runs] = Counter()
+        by_function[runs][name, kind] += 1
+    for runs, named in by_function.items():
+        seen.update(named)
+        # Short runs are not remembered one by one, nor is by which of several names of a function they ran.
+        seen[next(reversed(named))] += max(0, runs.count - named.total())
     for (name, kind), count in seen.items():
         counts[name, kind, "FINISHED"] += count
     for (name, kind, state), count in counts.items():

@@ -164,7 +164,7 @@ def list_jobs(facts: Facts) -> Iterator[Row]:
 
 def list_events(facts: Facts) -> Iterator[Row]:
     """Return a row for each failure."""
-    for number, error in enumerate(facts.errors):
+    for number, error in enumerate(facts.errors, facts.count_errors() - len(facts.errors)):
         is_death = error.error_type in _DEATHS
         yield {
             "severity": "ERROR" if is_death else "WARNING",

@@ -11,6 +11,7 @@ from hocket import _base
 from hocket.engine.inspection import tasks, things
 from hocket.engine.inspection.facts import Facts, Row
 from hocket.kernel import resources
+from hocket.kernel.records import ActorState
 
 Filter = tuple[str, str, object]
 """``(field, "=" or "!=", value)``"""
@@ -71,7 +72,19 @@ class StateView(Facts):
     def build_snapshot(self, statistics: Mapping[str, object]) -> Row:
         """Return, as plain data, what `hocket status` shows of the session. Large sessions are cut, and say so."""
         pool = self.kernel.pool
-        actors = self.list_records("actors", [("state", "!=", "DEAD")], SHOWN_ROWS)
+        functions = self.list_records("task_counts")
+        rows = {
+            "tasks": functions[:SHOWN_ROWS],
+            "actors": self.list_records("actors", [("state", "!=", "DEAD")], SHOWN_ROWS),
+            "workers": self.list_records(
+                "workers", [("is_alive", "=", True), ("worker_type", "=", "WORKER")], SHOWN_ROWS
+            ),
+        }
+        counts = {
+            "tasks": len(functions),
+            "actors": sum(actor.state != ActorState.DEAD for actor in list(self.kernel.actors.values())),
+            "workers": sum(self.get_pid(worker) != self.driver_pid for worker in list(self.kernel.workers)),
+        }
         errors = list(self.errors)
         return {
             "version": _base.__version__,
@@ -80,17 +93,14 @@ class StateView(Facts):
             "driver_pid": self.driver_pid,
             "opened_at": self.opened_at,
             "statistics": dict(statistics),
-            "tasks": self.list_records("task_counts", limit=SHOWN_ROWS),
-            "actors": actors,
-            "workers": self.list_records(
-                "workers", [("is_alive", "=", True), ("worker_type", "=", "WORKER")], SHOWN_ROWS
-            ),
+            **rows,
+            "left_out": {kind: counts[kind] - len(found) for kind, found in rows.items()},
             "resources": {
                 "total": {name: units / resources.UNIT for name, units in pool.total.items()},
                 "free": {name: units / resources.UNIT for name, units in pool.free.items()},
             },
             "errors": {
-                "count": len(errors),
+                "count": self.count_errors(),
                 "last": [
                     {"name": error.name, "type": error.error_type, "message": error.message, "at": error.timestamp}
                     for error in errors[-SHOWN_ERRORS:]

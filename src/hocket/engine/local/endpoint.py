@@ -13,6 +13,7 @@ length of the snapshot.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import struct
@@ -117,10 +118,14 @@ def find_session(driver_pid: int) -> Found | None:
 
 
 def list_children(pid: int) -> list[int]:
-    """Return the children of a process; none if it has ended."""
+    """Return the children of a process.
+
+    Raises:
+        OSError: It has ended.
+    """
     found: list[int] = []
     for thread in os.listdir(f"/proc/{pid}/task"):
-        with open(f"/proc/{pid}/task/{thread}/children") as children:
+        with contextlib.suppress(OSError), open(f"/proc/{pid}/task/{thread}/children") as children:  # it may have ended
             found += map(int, children.read().split())
     return found
 

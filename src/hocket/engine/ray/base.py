@@ -84,7 +84,7 @@ class Session:
 
 @final
 class Groups:
-    """The placement groups that this process has made and not given back, and those that it has."""
+    """The placement groups of this process that end with the session and are not given back, and those that are."""
 
     def __init__(self) -> None:
         self.made: dict[int, Any] = {}

@@ -80,7 +80,7 @@ class Request:
     num_gpus: float | None = None
     resources: Mapping[str, float] | None = None
     labels: Mapping[str, str] = field(default_factory=dict)
-    #: Where actors' names live; empty for one of the session's own.
+    #: Where actors' names live; empty for one of the session's own, or that of the Ray that is there.
     namespace: str = ""
     #: Bytes; None for Ray's own choice.
     object_store_memory: int | None = None
@@ -100,18 +100,26 @@ class Connection:
         dashboard_url: Where its dashboard is; empty if it has none.
         is_owner: Whether we started this Ray.
         is_attached: Whether somebody else connected this process, and will disconnect it.
+        namespace: Where actors' names live; empty for Ray's.
         end: Does what has to be done at the end.
     """
 
     def __init__(
-        self, address: str, dashboard_url: str, *, is_owner: bool, is_attached: bool = False, end: Callable[[], None]
+        self,
+        address: str,
+        dashboard_url: str,
+        *,
+        is_owner: bool,
+        is_attached: bool = False,
+        namespace: str = "",
+        end: Callable[[], None],
     ) -> None:
         self.address = address
         self.dashboard_url = dashboard_url
         self.is_owner = is_owner
         self.is_attached = is_attached
         context = ray.get_runtime_context()
-        self.namespace: str = context.namespace
+        self.namespace: str = namespace or context.namespace
         #: The runtime environment of the whole session, with what has been uploaded by its URI. A task that names
         #: ``py_modules`` or ``working_dir`` of its own does not get these of the session: Ray replaces them.
         self.environment: dict[str, Any] = dict(context.runtime_env)
@@ -153,7 +161,8 @@ def _refuse_resources(request: Request, where: str) -> None:
 def _list_init_keywords(request: Request) -> dict[str, object]:
     """Return the keywords of `ray.init` that are the same for all. Ray's own log says nothing below an error unless
     asked."""
-    return {"namespace": request.namespace or None, "logging_level": logging.ERROR, **request.options}
+    namespace = request.namespace or f"anonymous-{os.urandom(4).hex()}"
+    return {"namespace": namespace, "logging_level": logging.ERROR, **request.options}
 
 
 # --- taking over ------------------------------------------------------------------------------------------------------
@@ -168,7 +177,7 @@ def _take_over(request: Request) -> Connection:
         )
     _compare_resources(request, current)
     _check_package_on_nodes(current)
-    return Connection(current, "", is_owner=False, is_attached=True, end=lambda: None)
+    return Connection(current, "", is_owner=False, is_attached=True, namespace=request.namespace, end=lambda: None)
 
 
 def _compare_resources(request: Request, where: str) -> None:
@@ -244,7 +253,7 @@ def _start(request: Request) -> Connection:
                 address="local",
                 _temp_dir=place.path,
                 runtime_env=dict(request.environment) or None,
-                **{name: amount for name, amount in amounts.items() if amount},
+                **{name: amount for name, amount in amounts.items() if amount not in (None, {})},
                 **options,
             )
     except BaseException:

@@ -95,6 +95,12 @@ class Origin(NamedTuple):
 _NOBODY = Origin()
 
 
+def is_timeout(error: BaseException) -> bool:
+    """Tell whether Ray says that a value is not there yet. A task's error does not, though Ray makes it an instance of
+    what the task raised, which may be a time-out of Ray's own."""
+    return isinstance(error, ray.exceptions.GetTimeoutError) and not isinstance(error, ray.exceptions.RayTaskError)
+
+
 def translate(error: BaseException, origin: Origin = _NOBODY) -> BaseException:
     """Return the error of ours that says what an error of Ray's says; other errors are returned as they are.
 

@@ -12,7 +12,7 @@ from ray.util import scheduling_strategies
 from ray.util.placement_group import PlacementGroup
 
 from hocket._base.internals import ray as ray_internals
-from hocket.engine.ray import outside
+from hocket.engine.ray import outside, runner
 from hocket.kernel import records, resources
 
 _NODE_ID = re.compile(f"[0-9a-f]{{{2 * ray.NodeID.size()}}}")
@@ -46,7 +46,7 @@ def _build_returning(options: records.TaskOptions) -> dict[str, object]:
     retried = options.retry_exceptions
     found: dict[str, Any] = {
         "num_returns": count_returns(options),
-        "retry_exceptions": outside.Kept(retried) if isinstance(retried, tuple) else retried,
+        "retry_exceptions": outside.Kept([runner.build_retried(retried)]) if isinstance(retried, tuple) else retried,
     }
     if options.backpressure:
         found["_generator_backpressure_num_objects"] = options.backpressure

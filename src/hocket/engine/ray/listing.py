@@ -16,8 +16,8 @@ import ray
 
 from hocket import exceptions
 from hocket._base.internals import ray as ray_internals
-from hocket.engine import contract, node
-from hocket.engine.ray import keywords, natives, outside
+from hocket.engine import contract, node, rules
+from hocket.engine.ray import keywords, natives, outside, runner
 from hocket.kernel import records, resources
 
 Row = dict[str, Any]
@@ -224,11 +224,23 @@ def publish_actor(native: object, options: records.ActorOptions) -> None:
 
 def look_up_actor(native: object, name: str, namespace: str) -> records.ActorOptions:
     """Return an actor's options; those that Ray's handle knows, if it is none of ours."""
-    blob = ray_internals.get_value(_get_key(native), _KV_NAMESPACE)
-    if blob is not None:
-        options: records.ActorOptions = pickle.loads(blob)
-        return options
-    class_name, names = outside.ask(ray_internals.describe_handle, native)
+    key = _get_key(native)
+    blob = ray_internals.get_value(key, _KV_NAMESPACE)
+    if blob is None:
+        class_name, names = outside.ask(ray_internals.describe_handle, native)
+        # Ray knows the name of one of ours a moment before its creator publishes the options
+        deadline = time.monotonic() + (rules.CLAIM_SECONDS if name and runner.CALL_FUNCTION in names else 0.0)
+        while blob is None and time.monotonic() < deadline:
+            time.sleep(rules.CLAIM_INTERVAL_S)
+            blob = ray_internals.get_value(key, _KV_NAMESPACE)
+        if blob is None:
+            return _build_options(class_name, names, name, namespace)
+    options: records.ActorOptions = pickle.loads(blob)
+    return options
+
+
+def _build_options(class_name: str, names: Sequence[str], name: str, namespace: str) -> records.ActorOptions:
+    """Return the options of an actor of plain Ray."""
     methods = tuple((method, records.MethodOptions()) for method in names)
     shape = records.DEFAULT_SHAPE
     return records.ActorOptions(

@@ -66,14 +66,15 @@ class RayObjects(contract.Objects):
         for part_s in _split_time(timeout_s):
             try:
                 return natives.hide_groups(refs, ray.get(wanted, timeout=part_s))
-            except ray.exceptions.GetTimeoutError:
-                _free_room(part_s)
-                lost = self._find_lost(refs)
-                if not lost:
-                    continue
-                failure: BaseException = next(iter(lost.values()))
             except ray.exceptions.RayError as error:
-                failure = errors.translate(error, self._session.origins.find(refs, error))
+                if errors.is_timeout(error):
+                    _free_room(part_s)
+                    lost = self._find_lost(refs)
+                    if not lost:
+                        continue
+                    failure: BaseException = next(iter(lost.values()))
+                else:
+                    failure = errors.translate(error, self._session.origins.find(refs, error))
             raise failure
         distinct = list(dict.fromkeys(wanted))
         missing = len(ray.wait(distinct, num_returns=len(distinct), timeout=0, fetch_local=False)[1])
@@ -152,19 +153,6 @@ class RayObjects(contract.Objects):
                 item._native = ref  # it may be another one: the generator's own, if that is what failed
                 return False
         return head.is_end
-
-
-def _has_failed(ref: contract.AnyRef) -> bool:
-    """Tell whether Ray has an error in the place of a value."""
-    if not isinstance(ref._native, natives.Head) and not natives.is_object(ref._native):
-        return False
-    try:
-        ray.get(natives.get_awaitable(ref), timeout=0)
-    except ray.exceptions.GetTimeoutError:
-        return False
-    except ray.exceptions.RayError:
-        return True
-    return False
 
 
 def _free_room(waited_s: float) -> None:

@@ -100,14 +100,16 @@ class Origins:
     def find(self, refs: Sequence[contract.AnyRef], error: ray.exceptions.RayError) -> errors.Origin:
         """Return what was to make the first value that Ray has an error of its own in the place of."""
         is_passed_on = isinstance(error, ray.exceptions.RayTaskError)
-        if is_passed_on and not isinstance(error.cause, ray.exceptions.RayError):
+        cause = error.cause if is_passed_on else error
+        if not isinstance(cause, ray.exceptions.RayError):
             return errors.Origin()
         made = next((self._made.get(ref) for ref in refs if len(refs) == 1 or _has_failed(ref)), None)
         if made is None:
             return errors.Origin()
+        # Nobody can cancel what makes a value on which he has no reference, so one that is gone is no suspect
+        if isinstance(cause, ray.exceptions.TaskCancelledError) and not _has_failed_argument(made):
+            return errors.Origin(made.options.name, is_call=made.is_call)
         found = _list_suspects(made)
-        if made.is_call and not found and isinstance(getattr(error, "cause", None), ray.exceptions.TaskCancelledError):
-            return errors.Origin(made.options.name, is_call=True)  # a coroutine
         if len(found) > 1 or (is_passed_on and not found):
             names = dict.fromkeys(suspect.options.name for suspect in found)
             return errors.Origin(made.options.name, before=tuple(names), is_of_argument=True)
@@ -128,6 +130,22 @@ def _list_suspects(made: _Made) -> list[_Made]:
     return found
 
 
+def _has_failed_argument(made: _Made) -> bool:
+    """Tell whether there is a reference on a value that has failed and that a task or a call needs, at first hand or
+    not."""
+    seen = {id(made)}
+    left = [made]
+    while left:
+        for link, argument in left.pop().arguments:
+            ref = link()
+            if ref is not None and _has_failed(ref):
+                return True
+            if ref is None and argument is not None and id(argument) not in seen:
+                seen.add(id(argument))
+                left.append(argument)
+    return False
+
+
 def _has_failed(ref: contract.AnyRef) -> bool:
     """Tell whether Ray has an error in the place of a value."""
     if not isinstance(ref._native, natives.Head) and not natives.is_object(ref._native):
@@ -135,5 +153,5 @@ def _has_failed(ref: contract.AnyRef) -> bool:
     try:
         ray.get(natives.get_awaitable(ref), timeout=0)
     except ray.exceptions.RayError as error:
-        return not isinstance(error, ray.exceptions.GetTimeoutError)
+        return not errors.is_timeout(error)
     return False

@@ -14,7 +14,7 @@ import itertools
 import threading
 import types
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
-from typing import Any, ClassVar, NoReturn
+from typing import Any, ClassVar, NoReturn, cast
 
 import ray
 
@@ -26,6 +26,10 @@ from hocket.kernel import records
 
 CALL_FUNCTION = "__hocket_call__"
 """The method of a shell that does what ``__ray_call__`` does on an actor: Ray's own would run on the shell."""
+
+RETURNS = "__hocket_returns__"
+"""The keyword argument that says in a call of a shell how many values it is to return, unless that is one: Ray does not
+tell it."""
 
 _STOPS = (KeyboardInterrupt, SystemExit, GeneratorExit, asyncio.CancelledError, ray.exceptions.AsyncioActorExit)
 """How Ray stops what runs: these pass as they are."""
@@ -213,7 +217,42 @@ def raise_for_caller(name: str, error: BaseException) -> NoReturn:
         sent = None
     if sent is None:
         sent = values.decode(values.encode_error(failure))
-    raise sent.as_instanceof_cause() from None
+    sent = sent.as_instanceof_cause()
+    sent.__dict__[_RAISED] = _Kind(type(failure.cause))
+    raise sent from None
+
+
+_RAISED = "_hocket_raised"
+"""The attribute of an error that has the class of what was raised, in the worker where it was."""
+
+
+class _Kind:
+    """A class that stays in its process: elsewhere there is None."""
+
+    def __init__(self, kind: type) -> None:
+        self.kind = kind
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return type(None), ()
+
+
+class _Retried(type):
+    """Makes classes that stand for those of ``retry_exceptions``. Ray compares the error that leaves the task, which is
+    of another class where what was raised cannot travel, or where its class lets nobody inherit."""
+
+    kinds: tuple[type[BaseException], ...]
+
+    def __instancecheck__(cls, error: object) -> bool:
+        raised = getattr(error, _RAISED, None)
+        return issubclass(type(error) if raised is None else raised.kind, cls)
+
+    def __subclasscheck__(cls, kind: type) -> bool:
+        return issubclass(kind, cls.kinds)
+
+
+def build_retried(kinds: tuple[type[BaseException], ...]) -> type[BaseException]:
+    """Return a class that Ray takes for all of these."""
+    return cast("type[BaseException]", _Retried("Retried", (Exception,), {"kinds": kinds}))
 
 
 # --- actors -----------------------------------------------------------------------------------------------------------
@@ -271,25 +310,29 @@ def _build_method(name: str, function: object, label: str) -> Callable[..., obje
     if isinstance(function, staticmethod | classmethod):
         function = function.__func__
 
-    def call(self: Any, *args: object, **kwargs: object) -> Any:
+    def call(self: Any, *args: object, **kwargs: Any) -> Any:
+        count = kwargs.pop(RETURNS, 1)
         try:
-            return methods.get_method(self.__hocket_instance__, name)(*args, **kwargs)
+            return _hand_over(label, count, methods.get_method(self.__hocket_instance__, name)(*args, **kwargs))
         except BaseException as error:  # whatever the user's code raises is the caller's to see
             raise_for_caller(label, error)
         finally:
             finish()
 
     def generate(self: Any, *args: Any, **kwargs: Any) -> object:
+        kwargs.pop(RETURNS, None)
         with _Explaining(label):
             items = methods.get_method(self.__hocket_instance__, name)(*args, **kwargs)
             for item in _number_items(items):  # noqa: UP028 (the same)
                 yield item
 
     async def await_call(self: Any, *args: Any, **kwargs: Any) -> object:
+        count = kwargs.pop(RETURNS, 1)
         with _Explaining(label):
-            return await methods.get_method(self.__hocket_instance__, name)(*args, **kwargs)
+            return _hand_over(label, count, await methods.get_method(self.__hocket_instance__, name)(*args, **kwargs))
 
     async def generate_async(self: Any, *args: Any, **kwargs: Any) -> AsyncIterator[object]:
+        kwargs.pop(RETURNS, None)
         with _Explaining(label):
             async for item in methods.get_method(self.__hocket_instance__, name)(*args, **kwargs):
                 yield item
@@ -309,15 +352,31 @@ def _build_caller(options: records.ActorOptions) -> Callable[..., object]:
     label = f"{options.class_name}.__ray_call__"
 
     def call_function(self: Any, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> object:
+        count = kwargs.pop(RETURNS, 1)
         with _Explaining(label):
-            return function(self.__hocket_instance__, *args, **kwargs)
+            return _hand_over(label, count, function(self.__hocket_instance__, *args, **kwargs))
 
     async def call_and_await(self: Any, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> object:
+        count = kwargs.pop(RETURNS, 1)
         with _Explaining(label):
             result = function(self.__hocket_instance__, *args, **kwargs)
-            return await result if inspect.iscoroutine(result) else result
+            return _hand_over(label, count, await result if inspect.iscoroutine(result) else result)
 
     return call_and_await if options.is_async else call_function
+
+
+def _hand_over(label: str, count: int, result: Any) -> object:
+    """Return what a method gives to Ray for what the user's has returned, of which so many values are wanted."""
+    if count == records.STREAMING:
+        return _give_items(label, result)
+    if count == 1 and type(result) is types.GeneratorType:
+        _refuse_generator(label, result)
+    return result
+
+
+def _give_items(label: str, items: Iterable[object]) -> Iterator[object]:
+    with _Explaining(label):
+        yield from _number_items(items)
 
 
 def _number_items(items: Iterable[object]) -> Iterator[object]:

@@ -128,7 +128,7 @@ def _list_spans(failures: Failures) -> Iterator[Row]:
 
 
 def _list_actors(_: Failures) -> Iterator[Row]:
-    namespaces = {found["name"]: found["namespace"] for found in ray.util.list_named_actors(all_namespaces=True)}
+    namespaces = ray_internals.list_namespaces()
     for actor in sorted(ray_internals.list_actors().values(), key=lambda actor: actor["State"] == "DEAD"):
         is_dead = actor["State"] == "DEAD"
         yield {
@@ -139,7 +139,7 @@ def _list_actors(_: Failures) -> Iterator[Row]:
             "name": actor["Name"],
             "node_id": actor["Address"]["NodeID"],
             "pid": actor["Pid"],
-            "namespace": namespaces.get(actor["Name"], ""),
+            "namespace": namespaces.get(actor["ActorID"], ""),
             "death_cause": {"error_message": str(actor["DeathCause"])} if is_dead else None,
             "is_detached": actor["IsDetached"],
             "num_restarts": actor["NumRestarts"],

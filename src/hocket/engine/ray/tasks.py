@@ -164,7 +164,10 @@ class RayTasks(contract.Tasks):
             rules.raise_ended(exceptions.SessionClosedError(), options.name)
         _check_returning(options)
         native_args, native_kwargs = natives.replace_references(args, kwargs)
-        name = runner.CALL_FUNCTION if method == "__ray_call__" else method
+        is_ours = (options.num_returns != 1 or method == "__ray_call__") and runner.CALL_FUNCTION in dir(actor._native)
+        name = runner.CALL_FUNCTION if method == "__ray_call__" and is_ours else method
+        if is_ours and options.num_returns != 1:
+            native_kwargs = {**native_kwargs, runner.RETURNS: options.num_returns}
         given = keywords.build_call_keywords(options)
         try:
             found = outside.call_method(actor._native, name, native_args, native_kwargs, given)

@@ -94,7 +94,8 @@ class RayResources(contract.Resources):
         wanted = [keywords.build_bundle(bundle) for bundle in bundles]
         native = ray.util.placement_group(wanted, strategy, name, lifetime)
         ref = self._handles.wrap_known(native)
-        self._groups.made[ref._id] = native
+        if not is_detached:
+            self._groups.made[ref._id] = native
         return ref
 
     def remove_group(self, group_id: int) -> None:

@@ -97,7 +97,7 @@ class LiveCurves:
         found = self._runs.list_runs([os.getpid()])
         run = self._runs.describe(found[0]["path"], WIDTH) if found else None
         shown = run or {}
-        kept = {name: value for name, value in shown.items() if name != "now"}
+        kept = {name: value for name, value in shown.items() if name not in ("now", "ranks")}  # these always change
         if kept != self.widget.run:
             self.widget.run = kept
         return shown

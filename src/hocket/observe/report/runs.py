@@ -13,6 +13,9 @@ from hocket.observe.runs import advice, history
 SHOWN_RANKS = 8
 """Ranks that have lines of their own."""
 
+OWN_FACTS = ("run", "state", "begun", "seconds", "ranks", "reports", "checkpoints", "ranks were started", "error")
+"""The names of what a report says of a run; what the program calls so is marked."""
+
 PARTS = ("compute", "data", "waits for ranks", "exchange", "report")
 """What ranks spend their time on, as it is called in charts."""
 
@@ -69,11 +72,13 @@ def compare(runs: Sequence[history.RunHistory]) -> document.Report:
     differing = list_differing([run.facts.config for run in runs])
     if differing:
         built.tables["Where the configurations differ"] = [
-            {"run": label, **{name: run.facts.config.get(name, "") for name in differing}}
+            {"run": label, **{_mark(name): run.facts.config.get(name, "") for name in differing}}
             for label, run in zip(labels, runs, strict=True)
         ]
     for name in dict.fromkeys(name for run in runs for name in run.names):
-        having = [(label, run.get_curve(name)[0]) for label, run in zip(labels, runs, strict=True) if name in run.names]
+        having = [
+            (label, run.get_first_curve(name)) for label, run in zip(labels, runs, strict=True) if name in run.names
+        ]
         (first, values), *others = sorted(having, key=lambda one: -len(one[1]))
         built.curves.append(
             document.Curve(
@@ -114,7 +119,12 @@ def _list_facts(run: history.RunHistory) -> dict[str, object]:
     if facts.error is not None:
         found["error"] = facts.error
     last = {name: run.get_last(name) for name in run.names}
-    return found | {name: value for name, value in last.items() if value is not None} | dict(run.texts)
+    reported = {name: value for name, value in last.items() if value is not None} | dict(run.texts)
+    return found | {_mark(name): value for name, value in reported.items()}
+
+
+def _mark(name: str) -> str:
+    return f"{name} (the program's)" if name in OWN_FACTS else name
 
 
 def _find_steps(run: history.RunHistory) -> history.Floats | None:

@@ -47,12 +47,14 @@ class Facts:
 
     name: str = ""
     started: float = 0.0
+    called: float = 0.0
+    """When `fit` was called last: a run that goes on at a checkpoint has started before."""
     pid: int = 0
     """Of the process that called `fit`."""
     config: dict[str, Any] = field(default_factory=dict)
     ranks: int = 0
     pids: list[int] = field(default_factory=list)
-    """Of the ranks; empty where nobody has said."""
+    """Of the ranks, 0 of those on other nodes; empty where nobody has said."""
     counts: list[int] = field(default_factory=list)
     """How many reports each rank has made in this attempt."""
     attempts: int = 0
@@ -144,7 +146,8 @@ class RunHistory:
         self.times = array("d")
         #: By name, and then by rank.
         self._metrics: dict[str, list[Column]] = {}
-        self._texts: dict[str, str] = {}
+        #: By name: the row, and the text.
+        self._texts: dict[str, tuple[int, str]] = {}
         self._late: list[Column] = []
         #: By rank, and then by part of `spending.Spent`.
         self._spent: list[list[Column]] = []
@@ -180,8 +183,9 @@ class RunHistory:
         kept = facts.checkpoints[start] + 1 if start in facts.checkpoints else 0
         self._repeat_from(kept)
         facts.name, facts.pid, facts.config = str(line["name"]), int(line["pid"]), dict(line["config"])
-        facts.started = facts.started if kept else line["at"]
-        facts.ended = facts.error = None
+        if not kept:  # what failed before is no part of it
+            facts.started, facts.attempts, facts.failures = line["at"], 0, []
+        facts.called, facts.ended, facts.error = line["at"], None, None
         self._run_start = self._attempt_start = kept
 
     def _take_attempt(self, line: dict[str, Any]) -> None:
@@ -193,7 +197,8 @@ class RunHistory:
         facts.pids, facts.counts = [], [0] * facts.ranks
 
     def _take_places(self, line: dict[str, Any]) -> None:
-        self.facts.pids = [int(pid) for pid in line["pids"]]
+        pids, here = [int(pid) for pid in line["pids"]], line.get("node")
+        self.facts.pids = [pid if here in (None, at) else 0 for pid, at in zip(pids, line["nodes"], strict=True)]
 
     def _take_ahead(self, line: dict[str, Any]) -> None:
         self.facts.counts = [int(count) for count in line["counts"]]
@@ -215,7 +220,7 @@ class RunHistory:
         for rank, one in enumerate(metrics):
             for name, value in one.items():
                 if isinstance(value, str):
-                    self._texts[name] = value
+                    self._texts[name] = row, value
                 elif isinstance(value, bool | int | float):
                     _put(self._metrics.setdefault(name, []), rank, row, read_number(value))
         for rank, seconds in enumerate(late):
@@ -250,6 +255,12 @@ class RunHistory:
         for ranks in [*self._metrics.values(), self._late, *self._spent]:
             for column in ranks:
                 column.cut(count)
+            while ranks and not len(ranks[-1]):  # there may be fewer now
+                ranks.pop()
+        while self._spent and not self._spent[-1]:
+            self._spent.pop()
+        self._metrics = {name: ranks for name, ranks in self._metrics.items() if ranks}
+        self._texts = {name: one for name, one in self._texts.items() if one[0] < count}
         self.facts.checkpoints = {name: row for name, row in self.facts.checkpoints.items() if row < count}
 
     # --- answers ------------------------------------------------------------------------------------------------------
@@ -262,7 +273,7 @@ class RunHistory:
     @property
     def texts(self) -> Mapping[str, str]:
         """The metrics that are texts, as they were reported last."""
-        return self._texts
+        return {name: text for name, (_, text) in self._texts.items()}
 
     @property
     def state(self) -> str:
@@ -278,12 +289,16 @@ class RunHistory:
             import psutil  # here, because every training loads this module, and it takes 10 ms
 
             with contextlib.suppress(psutil.Error):  # it has ended meanwhile
-                return psutil.Process(self.facts.pid).create_time() <= self.facts.started
+                return psutil.Process(self.facts.pid).create_time() <= self.facts.called
         return self._file.resolve() in lines.list_open(self.facts.pid, log.NAME)
 
     def get_curve(self, name: str) -> list[Floats]:
         """Return a metric: an array for each rank, with a value for each row."""
         return [column.fill(len(self)) for column in self._metrics[name]]
+
+    def get_first_curve(self, name: str) -> Floats:
+        """Return a metric in the first rank that has one: a value for each row."""
+        return next(column.fill(len(self)) for column in self._metrics[name] if len(column))
 
     def get_last(self, name: str) -> float | None:
         """Return the last value of a metric, in the first rank that has one. It may be NaN."""

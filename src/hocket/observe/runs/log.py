@@ -19,6 +19,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, final
 
+import numpy as np
+
 from hocket import _base
 from hocket._base import showing, spending, texts
 
@@ -101,9 +103,9 @@ class RunLog:
         self._write("attempt", {"number": self._attempts, "ranks": size, "kept": kept})
         self._attempts += 1
 
-    def place(self, pids: Sequence[int], nodes: Sequence[str]) -> None:
-        """Say where the ranks are."""
-        self._write("places", {"pids": list(pids), "nodes": list(nodes)})
+    def place(self, pids: Sequence[int], nodes: Sequence[str], node: str) -> None:
+        """Say where the ranks are, and where this process is: a pid says nothing on another node."""
+        self._write("places", {"pids": list(pids), "nodes": list(nodes), "node": node})
 
     def arrive(self, rank: int, count: int) -> None:
         """Note that reports of a rank have come."""
@@ -191,8 +193,9 @@ def _flatten(found: Mapping[Any, object]) -> Iterator[tuple[str, Plain]]:
 
 
 def _walk(found: Mapping[object, object], prefix: str, depth: int) -> Iterator[tuple[str, Plain]]:
-    for key, value in found.items():
+    for key, given in found.items():
         name = texts.cut(f"{prefix}{key}", MOST_LETTERS)
+        value = given.item() if isinstance(given, np.generic) else given  # most numbers of numpy's are none of Python's
         if isinstance(value, int) and value.bit_length() > MOST_BITS:  # it would have thousands of digits
             yield name, math.inf if value > 0 else -math.inf
         elif isinstance(value, bool | int | float):

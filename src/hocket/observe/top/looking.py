@@ -42,7 +42,8 @@ class Look:
         picture = self._watch.draw(pid, tables.RECENT_SECONDS, 10)
         if session is None:
             return View(None, tables.describe(None, None), {})
-        runs = self._runs.list_runs([pid])
+        # The list has runs of earlier sessions, too.
+        runs = [one for one in self._runs.list_runs([pid]) if one["driver_pid"] == pid]
         run: dict[str, Any] | None = self._runs.describe(runs[0]["path"], 100) if runs else None
         shown = {
             "Workers": tables.build_workers(session),
@@ -57,7 +58,7 @@ class Look:
         return View(pid, tables.describe(session, picture) + others, shown)
 
     def _describe_search(self, driver_pid: int) -> dict[str, object] | None:
-        found = self._searches.list_searches([driver_pid])
+        found = [one for one in self._searches.list_searches([driver_pid]) if one["driver_pid"] == driver_pid]
         return self._searches.describe(found[0]["path"], None, 1) if found else None
 
     def read_stack(self, driver_pid: int, pid: int) -> str:

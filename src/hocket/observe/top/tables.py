@@ -92,7 +92,7 @@ def build_workers(session: sessions.Session) -> Table:
         )
         for row in _read(session).get("workers", [])
     ]
-    return Table(columns, rows, pid_at=0)
+    return Table(columns, rows, _tell_left_out(session, "workers"), pid_at=0)
 
 
 def build_functions(picture: dict[str, Any] | None) -> Table:
@@ -136,7 +136,7 @@ def build_actors(session: sessions.Session) -> Table:
         for row in _read(session).get("actors", [])
         for restarts in [row.get("num_restarts")]
     ]
-    return Table(columns, rows, pid_at=3)
+    return Table(columns, rows, _tell_left_out(session, "actors"), pid_at=3)
 
 
 def build_memory(session: sessions.Session) -> Table:
@@ -237,8 +237,13 @@ def describe(session: sessions.Session | None, picture: dict[str, Any] | None) -
         parts.append(f"{snapshot['errors']['count']:,} errors")
     if picture is not None:
         seconds = max(1e-3, picture["end"] - picture["start"])
-        parts.append(f"{show_rate(sum(one['runs'] for one in picture['names']) / seconds)} runs a second")
+        parts.append(f"{show_rate(picture['runs'] / seconds)} runs a second")
     return " | ".join(map(texts.show_name, parts))
+
+
+def _tell_left_out(session: sessions.Session, kind: str) -> list[str]:
+    count = _read(session).get("left_out", {}).get(kind, 0)
+    return [f"{count:,} more {kind} are not shown."] if count else []
 
 
 def _read(session: sessions.Session) -> dict[str, Any]:

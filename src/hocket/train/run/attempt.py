@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from typing import final
 
+from hocket.core import api
 from hocket.train.checkpoints import storage
 from hocket.train.rank import rank_info
 from hocket.train.run import (
@@ -42,7 +43,11 @@ class Attempt:
         self.num_reporting = roles.count_reporting(group.roles, len(group))
         run.book.begin_attempt(self.num_reporting)
         placed = group.places[: self.num_reporting]
-        run.book.log.place([place.introduction.pid for place in placed], [place.node_id for place in placed])
+        run.book.log.place(
+            [place.introduction.pid for place in placed],
+            [place.node_id for place in placed],
+            api.get_runtime_context().get_node_id(),
+        )
         self.token = storage.leave_token(run.run_storage)
         """What the attempt's nodes name their folders by."""
         held = roles.sum_bundles([role.bundle for role in group.roles]) or run.scaling.multiply(len(group))

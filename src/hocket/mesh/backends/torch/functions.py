@@ -362,11 +362,15 @@ def _compute_mean(
     **more: Any,
 ) -> Any:
     """A mean as a sum and a quotient: torch's leaves means of parts, whose gradients it cannot lay out."""
-    if more or not (dtype or value.dtype).is_floating_point:
+    kind = dtype or value.dtype
+    if more or not kind.is_floating_point:
         return NotImplemented
-    dims = range(value.ndim) if dim is None or dim == () else [dim] if isinstance(dim, int) else dim
+    dims = [dim] if isinstance(dim, int) else list(dim or range(value.ndim))  # no dims are all, as torch has it
     count = math.prod([value.shape[one] for one in dims])
-    return torch.sum(value, list(dims), keepdim=keepdim, dtype=dtype) / count if count else NotImplemented
+    if not count:
+        return NotImplemented
+    wide = torch.float32 if kind in (torch.float16, torch.bfloat16) else kind  # the sum may be too large for halves
+    return (torch.sum(value, dims, keepdim=keepdim, dtype=wide) / count).to(kind)
 
 
 def _read(function: Callable[..., Any], mesh: meshes.Mesh, value: Any) -> Any:

@@ -170,6 +170,7 @@ def run_plans(
     Raises:
         RankDiedError: As there.
     """
+    given = [local.resolve_conj().resolve_neg() for local in given]  # torch may have noted it only; numbers travel
     plans = [
         relayouts.plan_relayout(source, target, source.global_shape_from_local_shape(local.shape), local.element_size())
         for local, (source, target) in zip(given, pairs, strict=True)

@@ -111,6 +111,7 @@ def _find_dtype(dtype: torch.dtype) -> np.dtype[Any]:
 
 def to_numpy(tensor: torch.Tensor) -> npt.NDArray[Any]:
     """Return a tensor as numpy's, bfloat16 too."""
+    tensor = tensor.resolve_conj().resolve_neg()
     if tensor.dtype is torch.bfloat16:
         return tensor.contiguous().view(torch.int16).numpy().view(_find_dtype(tensor.dtype))
     return tensor.contiguous().numpy()

@@ -32,11 +32,13 @@ function Figures({ session }) {
 }
 
 function Tasks({ snapshot }) {
-  return html`<h2>Tasks</h2><${Table} caption="By function and state" rows=${snapshot.tasks} empty="No task yet."
+  return html`<h2>Tasks</h2><${Table} caption=${cut("By function and state", snapshot.left_out?.tasks)} rows=${snapshot.tasks} empty="No task yet."
     columns=${[["function", (row) => row.func_or_class_name, "wide"], ["kind", (row) => KIND[row.type] ?? row.type],
       ["state", (row) => row.state.replaceAll("_", " ").toLowerCase()],
       ["count", (row) => count(row.count), "number"]]} />`;
 }
+
+const cut = (caption, left) => (left ? `${caption}; ${count(left)} more rows are not shown` : caption);
 
 const KIND = { NORMAL_TASK: "task", ACTOR_TASK: "call", ACTOR_CREATION_TASK: "constructor" };
 
@@ -46,7 +48,7 @@ function Workers({ session }) {
     onClick=${() => setLooked(looked === pid ? null : pid)}>Look</button>`;
   const known = new Map(session.processes.map((one) => [one.pid, one]));
   const rows = session.snapshot?.workers ?? [];
-  return html`<h2>Workers</h2><${Table} caption="Living ones" rows=${rows} empty="No worker yet."
+  return html`<h2>Workers</h2><${Table} caption=${cut("Living ones", session.snapshot?.left_out?.workers)} rows=${rows} empty="No worker yet."
     columns=${[["pid", (row) => row.pid], ["state", (row) => row.state.toLowerCase()],
       ["runs", (row) => row.task_name ?? "", "wide"], ["for", (row) => duration(row.task_seconds), "number"],
       ["queued", (row) => count(row.queued_tasks ?? 0), "number"],
@@ -61,7 +63,7 @@ function Workers({ session }) {
 }
 
 function Actors({ snapshot }) {
-  return html`<h2>Actors</h2><${Table} caption="Living ones" rows=${snapshot.actors} empty="No actor lives."
+  return html`<h2>Actors</h2><${Table} caption=${cut("Living ones", snapshot.left_out?.actors)} rows=${snapshot.actors} empty="No actor lives."
     columns=${[["class", (row) => row.class_name, "wide"], ["name", (row) => row.name, "wide"],
       ["state", (row) => row.state.replaceAll("_", " ").toLowerCase()], ["pid", (row) => row.pid],
       ["calls waiting", (row) => count(row.pending_calls), "number"],
@@ -83,7 +85,7 @@ function Memory({ snapshot }) {
 
 function Errors({ snapshot }) {
   return html`<h2>Errors</h2>
-    <${Table} caption=${`The latest of ${count(snapshot.errors.count)} that are remembered`} rows=${snapshot.errors.last.slice().reverse()}
+    <${Table} caption=${`The latest of ${count(snapshot.errors.count)}`} rows=${snapshot.errors.last.slice().reverse()}
       empty="Nothing has failed."
       columns=${[["at", (row) => new Date(row.at * 1000).toLocaleTimeString()], ["task", (row) => row.name, "wide"],
         ["error", (row) => row.type], ["message", (row) => row.message, "wide"]]} />`;

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, final
 
 import keras
@@ -69,12 +69,15 @@ def _add_up(states: Sequence[Any], arrays: Sequence[Any], joined: World, chosen:
 
 
 def read_results(model: Any) -> dict[str, float]:
-    """Return the results of a model's metrics that are numbers, by the number of the metric."""
-    found = {}
+    """Return the results of a model's metrics that are numbers, by the number of the metric and their names. Those of
+    ``compile(metrics=)`` are one metric, whose result is a dict."""
+    found: dict[str, float] = {}
     for number, metric in enumerate(model.metrics):
         if metric.variables:
-            found[f"{number} {metric.name}"] = metric.result()
-    return {name: _to_float(value) for name, value in found.items() if _is_number(value)}
+            result = metric.result()
+            given = result if isinstance(result, Mapping) else {metric.name: result}
+            found |= {f"{number} {path[-1]}": value for path, value in _list_numbers(given)}
+    return found
 
 
 def merge_logs(
@@ -83,22 +86,43 @@ def merge_logs(
     """Return what a step of one's own returned last, for all ranks' rows. All ranks call it.
 
     A value that is the result of a metric of this rank (`before`) becomes that of all ranks (`after`). Another number
-    is the step's: its mean by the rows of the step, which are 0 if they do not count.
+    is the step's: its mean by the rows of the step, which are 0 if they do not count. Dicts in `logs` stay dicts.
     """
-    numbers = {name: _to_float(value) for name, value in logs.items() if _is_number(value)}
+    numbers = dict(_list_numbers(logs))
     matches = {
-        name: [key for key, result in before.items() if np.isclose(result, value, rtol=1e-6, equal_nan=True)]
-        for name, value in numbers.items()
+        path: [key for key, result in before.items() if np.isclose(result, value, rtol=1e-6, equal_nan=True)]
+        for path, value in numbers.items()
     }
-    found = dict(logs)
+    merged = {}
     given = [one for one in joined.all_gather_object((rows, numbers, matches)) if one[0]] or [(1.0, numbers, matches)]
     total = sum(count for count, _, _ in given)
-    for name, number in numbers.items():
-        common = [key for key in after if all(key in keys.get(name, ()) for _, _, keys in given)]
-        common.sort(key=lambda key: key.partition(" ")[2] != name)
-        mean = sum(count * values.get(name, number) for count, values, _ in given) / total
-        found[name] = after[common[0]] if common else mean
-    return found
+    for path, number in numbers.items():
+        common = [key for key in after if all(key in keys.get(path, ()) for _, _, keys in given)]
+        common.sort(key=lambda key: key.partition(" ")[2] != path[-1])
+        mean = sum(count * values.get(path, number) for count, values, _ in given) / total
+        merged[path] = after[common[0]] if common else mean
+    return _replace_numbers(logs, merged)
+
+
+def _list_numbers(logs: Mapping[str, Any], above: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], float]]:
+    """Give the numbers in logs, with the keys that lead to each."""
+    for name, value in logs.items():
+        if isinstance(value, Mapping):
+            yield from _list_numbers(value, (*above, name))
+        elif _is_number(value):
+            yield (*above, name), _to_float(value)
+
+
+def _replace_numbers(
+    logs: Mapping[str, Any], numbers: Mapping[tuple[str, ...], float], above: tuple[str, ...] = ()
+) -> dict[str, Any]:
+    """Return logs with other numbers, by the keys that lead to each."""
+    return {
+        name: _replace_numbers(value, numbers, (*above, name))
+        if isinstance(value, Mapping)
+        else numbers.get((*above, name), value)
+        for name, value in logs.items()
+    }
 
 
 def _to_float(value: Any) -> float:
@@ -106,7 +130,7 @@ def _to_float(value: Any) -> float:
 
 
 def _is_number(value: object) -> bool:
-    return np.ndim(value) == 0 and not isinstance(value, str | bytes | Mapping) and value is not None  # type: ignore[arg-type]
+    return np.ndim(value) == 0 and not isinstance(value, str | bytes) and value is not None  # type: ignore[arg-type]
 
 
 # --- what layers keep -------------------------------------------------------------------------------------------------

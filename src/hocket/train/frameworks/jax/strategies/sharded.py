@@ -13,7 +13,7 @@ A value of an optimizer's state belongs to a parameter if it has its shape and i
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, final
 
 import jax
@@ -52,7 +52,7 @@ class Exchange(strategy.Exchange):
 
     def place_params(self, leaves: Sequence[trees.Leaf], values: Sequence[object]) -> list[Any]:
         shapes = {leaf.name: leaf.shape for leaf in leaves if self._find(leaf.name, leaf.shape) is None}
-        layouts = spreading.plan(self._settings, self._mesh, shapes, is_first=not self._known) if shapes else {}
+        layouts = self._plan(shapes)
         if not self._known:
             self._account.predict(
                 (layouts[leaf.name], leaf.shape, np.dtype(leaf.dtype).itemsize, True)
@@ -64,6 +64,19 @@ class Exchange(strategy.Exchange):
         return [
             self._spread(value, self._find(leaf.name, leaf.shape)) for leaf, value in zip(leaves, values, strict=True)
         ]
+
+    def _plan(self, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, meshes.Layout]:
+        """Return the layouts of values that are not known yet. One of an optimizer whose name ends with a parameter's,
+        such as the sums over rows that it keeps of one, may have a shape that the parameter's rule does not fit."""
+        beside = {name for name in shapes if any(name.endswith(f"/{known}") for known, _ in self._known)}
+        ruled = {name: shape for name, shape in shapes.items() if name not in beside}
+        layouts = spreading.plan(self._settings, self._mesh, ruled, is_first=not self._known) if ruled else {}
+        for name in beside:
+            try:
+                layouts |= spreading.plan(self._settings, self._mesh, {name: shapes[name]}, is_first=False)
+            except ValueError:
+                layouts[name] = meshes.Layout.replicated(self._mesh, len(shapes[name]))
+        return layouts
 
     @staticmethod
     def _spread(value: object, sharding: NamedSharding | None) -> object:

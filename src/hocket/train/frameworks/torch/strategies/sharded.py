@@ -22,6 +22,7 @@ from typing import Any, Final, final
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.distributed import device_mesh
 from torch.distributed import tensor as torch_tensor
 from torch.distributed.tensor import experimental
 from torch.optim import optimizer as torch_optimizer
@@ -55,9 +56,9 @@ class Exchange(strategy.Exchange):
         self._settings = settings
         self._ranks = ranks
         self._closing = contextlib.ExitStack()
-        self._meter: sharded_usage.Meter | None = None
+        self._meters: list[sharded_usage.Meter] = []
+        """Of the models that were prepared."""
         self._outside = closures.Outside(ranks.world_size)
-        self._has_model = False
 
     def adapt_model(
         self, model: nn.Module, parallel_strategy: str, options: Mapping[str, object], device: torch.device
@@ -77,20 +78,20 @@ class Exchange(strategy.Exchange):
                 "Write model = torch.compile(prepare_model(model))."
             )
         averaging.copy_from_first([*model.parameters(), *model.buffers()])
-        self._has_model = True
         mesh = meshes.create_mesh(self._settings.mesh, framework="torch")
         planned = dict(self._plan(model, mesh))
         spread = {parameter: _spread(parameter, part) for parameter, part in planned.items()}
         for module in model.modules():
             own = {name: spread[old] for name, old in torch_internals.get_parameters(module).items() if old is not None}
             torch_internals.get_parameters(module).update(own)
-        self._meter = sharded_usage.Meter()
-        self._attach(model, {spread[old]: part for old, part in planned.items()}, self._meter)
-        self._closing.enter_context(self._meter.follow_steps())
+        meter = sharded_usage.Meter()
+        self._meters.append(meter)
+        self._attach(model, {spread[old]: part for old, part in planned.items()}, meter)
+        self._closing.enter_context(meter.follow_steps())
         for parameter in planned:
             parameter.data = parameter.new_empty(0)  # what still refers to it keeps no memory
         names = {id(parameter): name for name, parameter in model.named_parameters()}
-        look = functools.partial(_compare_gradients, names, self._meter)
+        look = functools.partial(_compare_gradients, names, meter)
         self._closing.callback(torch_optimizer.register_optimizer_step_pre_hook(look).remove)
         return model
 
@@ -103,7 +104,7 @@ class Exchange(strategy.Exchange):
     ) -> object:
         parameters = [one for group in optimizer.param_groups for one in group["params"]]
         outside = [one for one in parameters if not isinstance(one, torch_tensor.DTensor)]
-        if not self._has_model:
+        if not self._meters:
             return None
         taken = self._outside.begin_step(optimizer, outside, args, kwargs)
         return closures.share_loss(optimizer, taken or (args, kwargs), self._ranks.world_size) or taken
@@ -127,12 +128,12 @@ class Exchange(strategy.Exchange):
             if len(inner) == len(mesh.dim_names):
                 self._use_parts(model, parts, meter, hooks, backend.get_device_mesh(mesh))
             else:
-                inner_mesh = backend.get_device_mesh(mesh)[tuple(inner)] if inner else None
-                self._use_gathered(model, parts, meter, hooks, inner_mesh)
+                self._use_gathered(model, parts, meter, hooks, backend.get_device_mesh(mesh), inner)
 
         def adapt(made: nn.Module, copies: Mapping[int, Any]) -> None:
             hooks.remove_from_copies(copies)
-            self._attach(made, {copies[id(one)]: part for one, part in parts.items()}, sharded_usage.Meter())
+            own = {copies[id(one)]: part for one, part in parts.items() if id(one) in copies}
+            self._attach(made, own, sharded_usage.Meter())
 
         sharded_hooks.follow_copies(model, adapt)
 
@@ -142,9 +143,11 @@ class Exchange(strategy.Exchange):
         parts: Mapping[nn.Parameter, sharded_units.Part],
         meter: sharded_usage.Meter,
         hooks: sharded_hooks.Hooks,
-        inner: object,
+        mesh: device_mesh.DeviceMesh,
+        inner_names: Sequence[str],
     ) -> None:
         """Have layers compute with parameters that are put together along the batch's axes."""
+        inner = mesh[tuple(inner_names)] if inner_names else None
         units = sharded_units.Units(model, parts, inner, meter, hooks, self._settings.bucket_bytes)
         for module in model.modules():
             names = [name for name, value in torch_internals.get_parameters(module).items() if value is not None]
@@ -153,8 +156,8 @@ class Exchange(strategy.Exchange):
                 hooks.before(module, layer.build_begin())
                 hooks.after(module, layer.build_end())
         uses: list[Callable[[], Any]] = [
-            functools.partial(_share_buffers, model),
-            functools.partial(sharded_uses.Uses, units.use),
+            functools.partial(_share_buffers, model, parts),
+            functools.partial(sharded_uses.Uses, units.use, mesh),
         ]
         if inner is None:
             sharded_uses.enter_while_computing(
@@ -211,7 +214,7 @@ class Exchange(strategy.Exchange):
         """Give how each parameter is kept."""
         batch_dims = tuple(spreading.list_batch_dims(self._settings))
         shapes = {name: tuple(parameter.shape) for name, parameter in model.named_parameters()}
-        layouts = spreading.plan(self._settings, mesh, shapes)
+        layouts = spreading.plan(self._settings, mesh, shapes, is_first=not self._meters)
         parts = self._settings.locate_batch(0, mesh.size)[1]
         for name, parameter in model.named_parameters():
             stored = layouts[name]
@@ -220,8 +223,8 @@ class Exchange(strategy.Exchange):
             yield parameter, sharded_units.Part(stored, spreading.find_used(stored, batch_dims), batch_dims, parts)
 
     def close(self) -> None:
-        if self._meter is not None:
-            usage.note(self._meter.tell())
+        if self._meters:
+            usage.note(max(self._meters, key=lambda one: one.steps).tell())
         self._closing.close()
 
 
@@ -316,22 +319,23 @@ def _compare_gradients(
     )
 
 
-def _check_complete(model: nn.Module) -> None:
+def _check_complete(model: nn.Module, known: Mapping[nn.Parameter, object]) -> None:
     """Raise if a model has got parameters since it was spread: their gradients would be those of one rank."""
     for name, parameter in model.named_parameters():
-        if parameter.requires_grad and not isinstance(parameter, torch_tensor.DTensor):
+        if parameter not in known and (parameter.requires_grad or isinstance(parameter, torch_tensor.DTensor)):
             raise RuntimeError(
                 f"The model has got the parameter {name!r} since prepare_model() spread it, so nothing would add up "
-                "its gradients. Build the whole model first, and prepare it then."
+                "its gradients. Build the whole model first, and prepare it then; load_state_dict() keeps the "
+                "parameters without assign=True."
             )
 
 
 @contextlib.contextmanager
-def _share_buffers(model: nn.Module) -> Iterator[None]:
+def _share_buffers(model: nn.Module, known: Mapping[nn.Parameter, object]) -> Iterator[None]:
     """Have what is written into buffers, such as the means of a batch normalization, be rank 0's, as DDP does."""
-    _check_complete(model)
+    _check_complete(model, known)
     yield
-    if model.training and torch.is_grad_enabled():
+    if model.training:
         averaging.copy_from_first(buffer.data for buffer in model.buffers())
 
 

@@ -36,14 +36,15 @@ class Hooks:
         self._registered.append((module, register(hook).id))
 
     def remove_from_copies(self, copies: Mapping[int, object]) -> None:
-        """Remove them from copies of the modules.
+        """Remove them from copies of the modules, or of some of them.
 
         Args:
             copies: By the numbers of the modules as objects.
         """
         for module, number in self._registered:
-            for kind in torch_internals.HOOKS:
-                copies[id(module)].__dict__.get(kind, {}).pop(number, None)
+            if id(module) in copies:
+                for kind in torch_internals.HOOKS:
+                    copies[id(module)].__dict__.get(kind, {}).pop(number, None)
 
 
 def _leave(hook: Callable[..., object]) -> Callable[..., object]:
@@ -53,20 +54,28 @@ def _leave(hook: Callable[..., object]) -> Callable[..., object]:
 
 
 def follow_copies(model: nn.Module, adapt: Callable[[nn.Module, Mapping[int, Any]], None]) -> None:
-    """Have copies of a model, of `copy.deepcopy` and what calls it, adapted.
+    """Have copies of a model and of modules in it, of `copy.deepcopy` and what calls it, adapted.
 
     Args:
         model: The model.
         adapt: Is called with a copy, and with the copies of all that it consists of, by their numbers as objects.
     """
+    copied: list[nn.Module] = []  # those that are being copied, the outermost first
 
-    def copy_model(memo: dict[int, object]) -> object:
-        del model.__dict__["__deepcopy__"]
-        try:
-            made = copy.deepcopy(model, memo)
-        finally:
-            model.__dict__["__deepcopy__"] = copy_model
-        adapt(made, memo)
-        return made
+    def follow(module: nn.Module) -> None:
+        def copy_module(memo: dict[int, object]) -> object:
+            del module.__dict__["__deepcopy__"]
+            copied.append(module)
+            try:
+                made = copy.deepcopy(module, memo)
+            finally:
+                copied.pop()
+                module.__dict__["__deepcopy__"] = copy_module
+            if not copied:
+                adapt(made, memo)
+            return made
 
-    model.__dict__["__deepcopy__"] = copy_model
+        module.__dict__["__deepcopy__"] = copy_module
+
+    for module in model.modules():
+        follow(module)

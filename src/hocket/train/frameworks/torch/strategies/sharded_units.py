@@ -119,6 +119,8 @@ class _Opened:
     gathered: Sequence[torch.Tensor]
     versions: Sequence[int]
     """How often each had been written into."""
+    kept: Mapping[int, tuple[int, int]]
+    """How often what the rank keeps had been written into, by the same numbers."""
 
 
 @final
@@ -188,15 +190,6 @@ class Unit:
             None if total is None else total.div(part.parts) for total, part in zip(totals, self._parts, strict=True)
         ]
 
-    def _look_at_versions(self) -> list[tuple[int, int]]:
-        """Return how often the parameters were written into, by torch's functions and by hand."""
-        parameters: list[Any] = self._parameters
-        with torch.no_grad():
-            return [
-                (torch_internals.read_version(parameter), torch_internals.read_version(parameter.to_local()))
-                for parameter in parameters
-            ]
-
     def gather_again(self) -> list[torch.Tensor]:
         """Put the parameters together for the backward pass."""
         parameters: list[Any] = self._parameters
@@ -215,11 +208,14 @@ class Unit:
         return list(_use(self, *kept)) if torch.is_grad_enabled() else self.gather(kept, sharded_usage.GATHERED)
 
     def find(self, parameter: nn.Parameter) -> torch.Tensor | None:
-        """Return what layers compute with for a parameter, if the unit computes now; else None."""
+        """Return what layers compute with for a parameter, if the unit computes now; else None. None, too, if the
+        parameter was written into since the unit began, as a layer may do with a mean of another one's."""
         if not self._open:
             return None
         opened = self._open[-1]
-        return opened.values.get(id(parameter)) if opened.has_history or not torch.is_grad_enabled() else None
+        if torch.is_grad_enabled() > opened.has_history or _look_at_versions(parameter) != opened.kept[id(parameter)]:
+            return None
+        return opened.values[id(parameter)]
 
     # --- while its module computes ------------------------------------------------------------------------------------
 
@@ -239,13 +235,14 @@ class Unit:
             self._again.forget(self)  # an optimizer may have stepped since
         context = contextlib.ExitStack()
         values = gathered = self._gather_to_use()
+        kept = {id(parameter): _look_at_versions(parameter) for parameter in self._parameters}
         if self._inner is None and self._again is not None and not torch_internals.keeps_values():
             places = {
                 value.untyped_storage().data_ptr(): number
                 for number, (value, part) in enumerate(zip(values, self._parts, strict=True))
-                if part.is_gathered
+                if part.is_gathered and value.numel()  # without elements it lies nowhere, as others do
             }
-            context.enter_context(self._gather_again(places, self._again))
+            context.enter_context(self._gather_again(places, list(kept.values()), self._again))
         elif self._inner is not None:
             values = [part.wrap(value, self._inner) for value, part in zip(values, self._parts, strict=True)]
         found = {id(parameter): value for parameter, value in zip(self._parameters, values, strict=True)}
@@ -256,6 +253,7 @@ class Unit:
                 context,
                 gathered,
                 [torch_internals.read_version(one) for one in gathered],
+                kept,
             )
         )
 
@@ -271,11 +269,14 @@ class Unit:
                 "what each rank keeps: parameter.to_local()."
             )
 
-    def _gather_again(self, places: Mapping[int, int], again: Again) -> contextlib.AbstractContextManager[None]:
+    def _gather_again(
+        self, places: Mapping[int, int], versions: Sequence[tuple[int, int]], again: Again
+    ) -> contextlib.AbstractContextManager[None]:
         """Keep nothing of what was put together for the backward pass, which puts it together again.
 
         Args:
             places: The number of the parameter, by where what was put together of it lies.
+            versions: How often each parameter has been written into.
             again: Where it is kept then.
         """
 
@@ -285,22 +286,26 @@ class Unit:
             number = places.get(tensor.untyped_storage().data_ptr())
             return tensor if number is None else (number, tensor.size(), tensor.stride(), tensor.storage_offset())
 
-        versions = self._look_at_versions()
-
         @torch.no_grad()
         def unpack(packed: Any) -> torch.Tensor:
             if isinstance(packed, torch.Tensor):
                 return packed
-            if self._look_at_versions() != versions:
+            number, *place = packed
+            if _look_at_versions(self._parameters[number]) != versions[number]:
                 raise RuntimeError(
                     "The parameters that the backward pass needs have changed since the forward pass, by an optimizer's"
                     " step or by hand. Call backward() before, or compute the loss again."
                 )
-            number, *place = packed
             found: torch.Tensor = again.look_up(self)[number].as_strided(*place)
             return found
 
         return torch.autograd.graph.saved_tensors_hooks(pack, unpack)
+
+
+@torch.no_grad()
+def _look_at_versions(parameter: Any) -> tuple[int, int]:
+    """Return how often a parameter was written into, by torch's functions and by hand."""
+    return torch_internals.read_version(parameter), torch_internals.read_version(parameter.to_local())
 
 
 @final

@@ -33,7 +33,8 @@ class Meter:
         self._start = traffic.read()
         self._at_last: tuple[dict[str, int], dict[str, int]] = (dict(self._now), dict(self._start))
         """What was received until the last step: by what for, and by the kind of collective."""
-        self._steps = 0
+        self.steps = 0
+        """How many steps optimizers that have the parameters have taken."""
         self._kept: dict[int, tuple[int, int]] = {}
         """Of each optimizer, after its first step: bytes of gradients, and of what it keeps."""
         self._parameters: list[torch.nn.Parameter] = []
@@ -71,7 +72,7 @@ class Meter:
                 if id(stepped) not in self._kept:  # it takes milliseconds, and the next steps keep as much
                     states = [value for one in own for value in stepped.state.get(one, {}).values()]
                     self._kept[id(stepped)] = _sum_bytes([one.grad for one in own]), _sum_bytes(states)
-                self._steps += 1
+                self.steps += 1
                 self._at_last = dict(self._now), traffic.read()
 
         following = contextlib.ExitStack()
@@ -82,9 +83,9 @@ class Meter:
         """Return what was counted."""
         purposes, kinds = dict(self._at_last[0]), dict(self._at_last[1])
         kinds["all-gather"] -= purposes.pop(COMPARED)
-        steps = max(self._steps, 1)
+        steps = max(self.steps, 1)
         received = {kind: (count - self._start[kind]) // steps for kind, count in kinds.items()}
-        is_counted = self._steps > 0 and dist.get_backend() == collective_torch.NAME
+        is_counted = self.steps > 0 and dist.get_backend() == collective_torch.NAME
         measured = usage.ShardingBytes(
             parameters=_sum_bytes(self._parameters),
             gradients=sum(slopes for slopes, _ in self._kept.values()),
@@ -94,7 +95,7 @@ class Meter:
         return usage.ShardingUsage(
             predicted=self._predicted,
             measured=measured if is_counted else None,
-            steps=self._steps,
+            steps=self.steps,
             gathered_again=purposes[GATHERED_AGAIN] // steps,
             other=sum(received.values()) - sum(purposes.values()) // steps,
             received=received,

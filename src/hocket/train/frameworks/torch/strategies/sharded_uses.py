@@ -14,6 +14,8 @@ from typing import Any, Final, final
 
 import torch
 from torch import nn, overrides
+from torch.distributed import device_mesh
+from torch.distributed import tensor as torch_tensor
 
 from hocket.train.frameworks.torch.strategies import sharded_hooks
 
@@ -57,18 +59,20 @@ class Uses(overrides.TorchFunctionMode):
 
     Args:
         use: Returns that for a parameter as the rank keeps it, and None for another tensor.
+        mesh: torch's, on which parameters are kept.
     """
 
-    def __init__(self, use: Callable[[nn.Parameter], torch.Tensor | None]) -> None:
+    def __init__(self, use: Callable[[nn.Parameter], torch.Tensor | None], mesh: device_mesh.DeviceMesh) -> None:
         super().__init__()
         self._use = use
+        self._mesh = mesh
 
     @torch.compiler.disable  # type: ignore[untyped-decorator]
     def __torch_function__(
         self, function: Callable[..., object], kinds: object, args: Sequence[object] = (), kwargs: Any = None
     ) -> object:
-        if _computes(function):
-            writes = _writes(function)  # into its first argument
+        writes = _writes(function)  # into its first argument
+        if _computes(function) and not (writes and args and self._is_kept(args[0])):
             args = [one if writes and not number else self._open(one) for number, one in enumerate(args)]
             kwargs = {name: self._open(one) for name, one in kwargs.items()} if kwargs else {}
         return function(*args, **(kwargs or {}))
@@ -77,9 +81,16 @@ class Uses(overrides.TorchFunctionMode):
         if isinstance(one, nn.Parameter):
             found = self._use(one)
             return one if found is None else found
-        if type(one) in (list, tuple) and any(isinstance(inner, nn.Parameter) for inner in one):
+        if isinstance(one, torch_tensor.DTensor) and self._is_kept(one) and not one.requires_grad:
+            return one.full_tensor()  # what a program has detached from a parameter
+        if type(one) in (list, tuple) and any(isinstance(inner, (nn.Parameter, torch_tensor.DTensor)) for inner in one):
             return type(one)([self._open(inner) for inner in one])
         return one
+
+    def _is_kept(self, one: Any) -> bool:
+        """Tell whether it is as ranks keep parameters, or several are: what is written there is kept, too."""
+        first = one[0] if type(one) in (list, tuple) and one else one
+        return isinstance(first, torch_tensor.DTensor) and first.device_mesh == self._mesh
 
 
 def _computes(function: Callable[..., object]) -> bool:
