@@ -1,4 +1,4 @@
-"""TensorFlow with tf-keras, as training needs it. Importing it imports TensorFlow."""
+"""The implementation of the framework contract for TensorFlow with tf-keras. Importing it imports TensorFlow."""
 
 from __future__ import annotations
 
