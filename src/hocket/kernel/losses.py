@@ -46,7 +46,7 @@ def lose(kernel: State, worker: WorkerRecord, death: exceptions.Death, running: 
     for key in [key for key, claimant in kernel.name_claims.items() if claimant == worker.id]:
         del kernel.name_claims[key]
     if worker.promised:
-        message = f"The worker (pid {death.pid}) that was to send the value was {death.describe()}"
+        message = f"The worker (pid {death.pid}) that was to send the value {death.describe()}"
         direct_calls.break_promises(kernel, worker.promised, exceptions.OwnerDiedError(message))
     placing.dispatch(kernel)
 

@@ -287,10 +287,11 @@ class Coordinator:
             ValueError: `count` is not positive.
         """
         checks.require_count("count", count, "Write 1 for one more worker.")
-        if self._scheduler.num_workers + count > gate.MAX_WORKERS:
+        most = gate.MAX_WORKERS - 1  # the last number holds the tickets of synchronous steps
+        if self._scheduler.num_workers + count > most:
             raise ValueError(
-                f"A strategy can have {gate.MAX_WORKERS} workers in its time, {self._scheduler.num_workers} were "
-                f"there, and {count} more were asked for."
+                f"A strategy can have {most} workers in its time, {self._scheduler.num_workers} were there, and "
+                f"{count} more were asked for. Start fewer."
             )
         return [self._workers.add() for _ in range(count)]
 

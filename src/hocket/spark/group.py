@@ -177,7 +177,7 @@ class SparkGroup(worker_group.WorkerGroup):
                 return exceptions.ActorDiedError(text.strip())
             if other == rank and isinstance(found, messages.Died):
                 event = found
-            elif isinstance(found, reports.Report):
+            elif isinstance(found, reports.Report) or (other != rank and not isinstance(found, messages.Pong)):
                 others.append((other, found))
         self._aside.extend(others)
         return exceptions.ActorDiedError("The rank is dead.", death=event.death)

@@ -72,7 +72,7 @@ def claim(prefix: str, label: str) -> WorkingFolder | None:
     Left-over folders are removed.
     """
     for look in range(_LOOKS):
-        time.sleep(random.uniform(0, 0.01 * look))  # noqa: S311 (two that have met shall not meet again)
+        time.sleep(random.uniform(0, 0.01 * look))  # noqa: S311 (two that have met must not meet again)
         folder = WorkingFolder(prefix, label=label)
         if all(found != label or path == folder.path for path, found in sweep(prefix).items()):
             return folder

@@ -116,6 +116,9 @@ class Expr:
     def __pow__(self, other: object) -> Expr:
         return self.call("power", other)
 
+    def __rpow__(self, other: object) -> Expr:
+        return read_operand(other).call("power", self)
+
     def __neg__(self) -> Expr:
         return self.call("negate")
 

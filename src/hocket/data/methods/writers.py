@@ -306,7 +306,9 @@ def _read_sizes(caller: str, how: Mapping[str, Any]) -> tuple[int | None, int | 
     names = how.get("filename_provider")
     if names is not None and not isinstance(names, naming.FilenameProvider):
         raise TypeError(f"filename_provider must be a FilenameProvider, but received {names!r:.80}. Derive a class.")
-    least, most = how.get("min_rows_per_file", how.get("num_rows_per_file")), how.get("max_rows_per_file")
+    least, most = how.get("min_rows_per_file"), how.get("max_rows_per_file")
+    if least is None:
+        least = how.get("num_rows_per_file")
     if least is not None and most is not None and least > most:
         raise ValueError(f"min_rows_per_file={least} is more than max_rows_per_file={most}. Swap them.")
     return least, most

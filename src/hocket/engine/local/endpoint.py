@@ -103,8 +103,8 @@ def list_sessions() -> list[Found]:
 
 
 def find_session(driver_pid: int) -> Found | None:
-    """Return the session of a driver; None if it is another user's or has no workers. Only the driver's children are
-    looked at, and not all processes as in `list_sessions`."""
+    """Return the session of a driver; None if it is another user's or has no workers. It reads the
+    driver's children alone, not all processes as `list_sessions` does."""
     try:
         if (
             driver_pid > 1 and os.stat(f"/proc/{driver_pid}").st_uid == os.getuid()

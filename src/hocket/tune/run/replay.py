@@ -73,7 +73,7 @@ def _revive(
     ended = {record["id"]: record for record in records if record["event"] == "end"}
     for record in records:
         if record["event"] == "revive":
-            del ended[record["id"]]
+            ended.pop(record["id"], None)  # `replay` refuses a log that revives a trial before its end
         elif record["event"] == "end":
             ended[record["id"]] = record
     wanted = {trials.Status.ERROR: resume.errored, trials.Status.TERMINATED: resume.finished}

@@ -244,9 +244,10 @@ class SpreadModel:
         ]
 
     def _place_batch(self, batch: object, kind: str) -> object:
-        data = None if kind == "predict" else self._data
-        is_whole = data is None or data.is_whole(self._step)
-        self._step += 1
+        is_whole = True
+        if kind != "predict":  # which a callback may call between two batches of `fit`
+            is_whole = self._data is None or self._data.is_whole(self._step)
+            self._step += 1
 
         def place(array: object) -> object:
             if array is None:
